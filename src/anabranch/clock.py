@@ -1,0 +1,21 @@
+"""The wall clock as a port; monotonic time is the event loop's own clock."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall time for display, retention and stamps; never for leases or timeouts."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000

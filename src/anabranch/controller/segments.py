@@ -1,0 +1,74 @@
+"""The controller's port to segments, wherever they live.
+
+A controller never assumes that a segment is local. Every verb may be repeated harmlessly, and carries the
+leader's term: an owner that has seen a newer term raises StaleTermError and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from anabranch.model.names import TopicName
+
+StartAt = Literal["earliest", "latest"]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLoad:
+    """Rates of one segment as its owner measures them, and what its storage holds."""
+
+    msg_rate_in: float = 0.0
+    bytes_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    bytes_rate_out: float = 0.0
+    backlog_messages: int = 0
+    size_bytes: int = 0
+
+
+class Drained(NamedTuple):
+    """All of a sealed segment is acknowledged on a subscription."""
+
+    segment: TopicName
+    subscription: str
+
+
+class Segments(Protocol):
+    """Create, seal, delete and observe segments."""
+
+    async def create(self, segment: TopicName, subscriptions: Mapping[str, StartAt], term: int) -> None:
+        """Make the segment's storage with these subscriptions; what exists already is kept as it is."""
+        ...
+
+    async def seal(self, segment: TopicName, term: int) -> None:
+        """Refuse further messages for ever; durable when it returns."""
+        ...
+
+    async def delete(self, segment: TopicName, term: int) -> None:
+        """Remove the storage and disconnect clients; an absent segment is fine."""
+        ...
+
+    async def create_subscription(
+        self, segment: TopicName, subscription: str, start: StartAt, term: int
+    ) -> None:
+        """Make the subscription where it does not exist yet."""
+        ...
+
+    async def delete_subscription(self, segment: TopicName, subscription: str, term: int) -> None: ...
+
+    async def seek(self, segment: TopicName, subscription: str, timestamp_ms: int, term: int) -> None:
+        """Move the subscription to the first entry at or after the time."""
+        ...
+
+    async def skip_all(self, segment: TopicName, subscription: str, term: int) -> None: ...
+
+    async def backlog(self, segment: TopicName, subscription: str) -> int | None:
+        """Entries not acknowledged yet; None when the segment lacks the subscription."""
+        ...
+
+    async def load(self, segment: TopicName) -> SegmentLoad: ...
+
+    def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
+        """Tell when a sealed segment of `topic` becomes drained on a subscription; returns the undo."""
+        ...

@@ -1,0 +1,205 @@
+"""What the broker asks of segment storage, and nothing about files.
+
+A log is the storage of one segment or classic topic. It has three coordinates for the same entries:
+`Position` (ledger, entry) is what the wire shows; the ordinal counts entries densely over all ledgers of the
+log; the index counts messages densely (an entry holds one or more). Ordinals and indexes start at 0 and never
+change, also after a trim or a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from anabranch.model.acks import AckSet
+from anabranch.model.ids import Position
+
+
+class Entry(NamedTuple):
+    """One stored entry; `data` is the wire form from the checksum magic to the end, byte for byte."""
+
+    position: Position
+    ordinal: int
+    index: int
+    """Index of the first message of the entry."""
+    count: int
+    """Messages in the entry."""
+    timestamp_ms: int
+    """Broker clock at append."""
+    data: bytes
+
+
+class Appended(NamedTuple):
+    """Where an entry was stored, told once it is durable."""
+
+    position: Position
+    ordinal: int
+    index: int
+    timestamp_ms: int
+
+
+AppendDone = Callable[[Appended | None, BaseException | None], None]
+"""Called on the event loop, in append order: the place, or the error that kept the entry from being stored."""
+
+
+class Cursor(Protocol):
+    """A durable AckSet over the ordinals of one log."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def acks(self) -> AckSet:
+        """What is acknowledged now, including what is not durable yet; do not change it from outside."""
+        ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+    def acknowledge(self, ordinals: Iterable[int]) -> None:
+        """Acknowledge whole entries; durable with the next commit."""
+        ...
+
+    def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> None:
+        """Acknowledge messages inside an entry: bit i of `remaining` set means message i is still pending."""
+        ...
+
+    def acknowledge_up_to(self, ordinal: int) -> None:
+        """Acknowledge everything below `ordinal`."""
+        ...
+
+    def reset(self, ordinal: int) -> None:
+        """Seek: exactly what lies below `ordinal` is acknowledged from now on."""
+        ...
+
+    async def flush(self) -> None:
+        """Return when every change made before the call is durable."""
+        ...
+
+
+class SegmentLog(Protocol):
+    """The append-only log of one segment; one writer."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sealed(self) -> bool: ...
+
+    @property
+    def first_ordinal(self) -> int:
+        """Lowest ordinal still stored."""
+        ...
+
+    @property
+    def next_ordinal(self) -> int:
+        """One past the last durable entry; entries below it may be read."""
+        ...
+
+    @property
+    def first_index(self) -> int: ...
+
+    @property
+    def next_index(self) -> int:
+        """One past the last durable message."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Broker time of the last durable entry, 0 when there is none."""
+        ...
+
+    @property
+    def cursors(self) -> Mapping[str, Cursor]: ...
+
+    def append(self, data: bytes, count: int, timestamp_ms: int, done: AppendDone) -> None:
+        """Queue one entry for the next group commit.
+
+        Raises TopicTerminatedError when sealed. After a failed commit every later append fails.
+        """
+        ...
+
+    def watch(self, advanced: Callable[[], None]) -> Callable[[], None]:
+        """Call `advanced` after each commit that moved `next_ordinal`, and after a seal; returns the undo."""
+        ...
+
+    async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
+        """Durable entries from `ordinal` on; at least one if there is any, whatever `max_bytes` says."""
+        ...
+
+    def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
+        """As `read`, from memory only; None when the first entry is not in memory."""
+        ...
+
+    def ordinal_of(self, position: Position) -> int:
+        """Ordinal of the first entry at or after `position`; `first_ordinal` before all, the end beyond all."""
+        ...
+
+    def position_of(self, ordinal: int) -> Position:
+        """Position of a stored ordinal; for the end, the position after the last entry."""
+        ...
+
+    def ordinal_of_index(self, index: int) -> int:
+        """Ordinal of the entry that holds message `index`; the end when it is not written yet."""
+        ...
+
+    def index_of(self, ordinal: int) -> int:
+        """Index of the first message of an ordinal; `next_index` for the end."""
+        ...
+
+    def ordinal_at_time(self, timestamp_ms: int) -> int:
+        """First ordinal whose broker timestamp is at or after the time; the end if none."""
+        ...
+
+    def open_cursor(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> Cursor:
+        """The durable cursor of that name, made at `ordinal` if new; durable with the next commit."""
+        ...
+
+    async def delete_cursor(self, name: str) -> None:
+        """Forget the cursor, durably; unknown names are fine."""
+        ...
+
+    async def flush(self) -> None:
+        """Return when everything queued before the call is durable."""
+        ...
+
+    async def seal(self) -> None:
+        """Refuse further appends; durable when it returns, after every append accepted before. Repeatable."""
+        ...
+
+    async def trim(self, ordinal: int) -> None:
+        """Allow storage below `ordinal` to be dropped; whole ledgers only."""
+        ...
+
+    def producer_sequences(self) -> Mapping[str, int]:
+        """Highest durable sequence id per producer name; survives a restart."""
+        ...
+
+
+class SegmentStorage(Protocol):
+    """All logs of one process."""
+
+    async def open(self) -> None:
+        """Recover what is stored; must be called once, first."""
+        ...
+
+    async def close(self) -> None:
+        """Make everything durable and release the files."""
+        ...
+
+    def names(self) -> Sequence[str]:
+        """Names of all logs that exist, sorted."""
+        ...
+
+    def get(self, name: str) -> SegmentLog | None: ...
+
+    async def create(self, name: str) -> SegmentLog:
+        """The log of that name, made if it does not exist; durable when it returns."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Remove the log with its cursors; unknown names are fine. The name may be used again, empty."""
+        ...

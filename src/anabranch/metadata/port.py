@@ -1,0 +1,61 @@
+"""What controllers and brokers ask of the metadata store.
+
+Keys are `/`-separated paths whose parts are already encoded. Every key has a version that starts at 0 and
+grows by one with each put; a deleted and recreated key starts at 0 again. Operations on one key are
+linearizable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+ABSENT = -1
+"""As `expected`: the key must not exist yet."""
+
+
+class Stored(NamedTuple):
+    """A value with the version that a compare-and-set has to name."""
+
+    value: bytes
+    version: int
+
+
+class Change(NamedTuple):
+    """Something happened at `path`; read it again to learn what. Changes may be merged, never invented."""
+
+    path: str
+
+
+class MetadataStore(Protocol):
+    """A small tree of versioned values with watches and sessions."""
+
+    async def get(self, path: str) -> Stored | None: ...
+
+    async def put(self, path: str, value: bytes, *, expected: int | None = None, ephemeral: bool = False) -> int:
+        """Store and return the new version.
+
+        `expected` names the version that must be there (`ABSENT` for none), else VersionConflictError. An
+        ephemeral value is removed when this store's session ends (close, or not heard of for its lease).
+        """
+        ...
+
+    async def delete(self, path: str, *, expected: int | None = None) -> None:
+        """Remove the key; NotFoundError if absent, VersionConflictError if its version differs."""
+        ...
+
+    async def children(self, path: str) -> list[str]:
+        """Sorted names of the direct children of `path`, including those that only have descendants."""
+        ...
+
+    async def increment(self, path: str) -> int:
+        """The next number of the sequence kept at `path`: 0 first, each number given once, for ever."""
+        ...
+
+    def watch(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
+        """Call `changed` on the event loop after each change at or below `prefix`; returns the undo."""
+        ...
+
+    async def close(self) -> None:
+        """End the session: its ephemeral values go away."""
+        ...
