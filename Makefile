@@ -1,0 +1,59 @@
+# Everything a developer or CI does. A fresh machine needs Python 3.11, Java 17 (for Spark) and make.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SEEDS ?= 200
+FAST ?=
+export PYTHONDONTWRITEBYTECODE ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install format check test sim process interop bench demo proto clean
+
+help:  ## Show the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "==> setting up $(VENV) (once; needs a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(STAMP)  ## Make the virtual environment and install everything into it
+
+format: $(STAMP)  ## Format the code and sort its imports
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format --quiet .
+
+check: $(STAMP)  ## Lint, types, import rules, determinism, generated code
+	@echo "==> ruff";           $(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
+	@echo "==> mypy";           $(BIN)/mypy
+	@echo "==> import rules";   $(BIN)/lint-imports
+	@echo "==> determinism";    $(BIN)/python tools/check_determinism.py
+	@echo "==> generated code"; $(BIN)/python tools/generate_proto.py --check
+
+test: $(STAMP)  ## Unit, property, conformance, short simulation, process and Spark tests
+	@echo "==> tests"
+	$(BIN)/python -m pytest tests
+
+sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
+	$(BIN)/python -m anabranch.testing.run --seeds $(SEEDS)
+
+process: $(STAMP)  ## Real processes killed at every step, all rounds
+	ANABRANCH_PROCESS_ROUNDS=full $(BIN)/python -m pytest tests/process
+
+interop: $(STAMP)  ## The official pulsar-client against our broker
+	$(BIN)/python -m pytest tests/interop
+
+bench: $(STAMP)  ## Measure beside the official client; writes build/bench.json
+	$(BIN)/anabranch bench all $(if $(FAST),--fast)
+
+demo: $(STAMP)  ## The main job: publish, split, kill, merge, consume, Spark; FAST=1 for the short form
+	$(BIN)/python examples/demo.py $(if $(FAST),--fast)
+
+proto: $(STAMP)  ## Generate the protobuf code again
+	$(BIN)/python tools/generate_proto.py
+
+clean:  ## Remove what the targets made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
