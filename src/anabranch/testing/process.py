@@ -1,0 +1,139 @@
+"""A real broker process to start, kill and start again; for process tests, interop, demo and benchmarks."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+START_TIMEOUT_S = 30.0
+
+
+class BrokerProcess:
+    """`anabranch serve` on one data directory; keeps its ports over restarts, so clients find it again."""
+
+    def __init__(self, data: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.data = data
+        self.settings = dict(settings or {})
+        self.port = 0
+        self.http_port = 0
+        self.started_in_s = 0.0
+        self._process: subprocess.Popen[str] | None = None
+        self._log = data.parent / f"{data.name}.log"
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    @property
+    def log_text(self) -> str:
+        """What the broker wrote to standard error, over all its starts."""
+        return self._log.read_text() if self._log.exists() else ""
+
+    def start(self, failpoints: str = "") -> BrokerProcess:
+        """Start and wait for the ready line; `failpoints` as in ANABRANCH_FAILPOINTS."""
+        assert self._process is None, "the broker is running already"
+        command = [sys.executable, "-m", "anabranch.cli.main", "serve", "--data", str(self.data)]
+        command += ["--port", str(self.port), "--http-port", str(self.http_port)]
+        for key, value in self.settings.items():
+            command += ["--set", f"{key}={value}"]
+        began = time.monotonic()
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "ANABRANCH_FAILPOINTS": failpoints},
+            )
+        line = self._ready_line(began + START_TIMEOUT_S)
+        self.started_in_s = time.monotonic() - began
+        _, url, http_url = line.split()
+        self.port = int(url.rsplit(":", 1)[1])
+        self.http_port = int(http_url.rsplit(":", 1)[1])
+        return self
+
+    def _ready_line(self, deadline: float) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while time.monotonic() < deadline:
+            if select.select([self._process.stdout], [], [], 0.1)[0]:
+                line = self._process.stdout.readline()
+                if line.startswith("ready "):
+                    return line
+                if not line:
+                    break
+        self.kill()
+        raise RuntimeError(f"the broker did not become ready:\n{self.log_text[-4000:]}")
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL: nothing gets a chance to tidy up."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait until the process has ended by itself, for instance at a failpoint."""
+        assert self._process is not None, "the broker is not running"
+        code = self._process.wait(timeout_s)
+        self._forget()
+        return code
+
+    def _end(self, how: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+        try:
+            code = self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+        finally:
+            self._forget()
+        return code
+
+    def _forget(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+    def memory_bytes(self) -> int:
+        """Resident memory of the broker."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError("the kernel did not tell the resident memory")
+
+    def __enter__(self) -> BrokerProcess:
+        return self.start() if self._process is None else self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.running:
+            self.stop()
+        else:
+            self._end(signal.SIGKILL)
