@@ -1,0 +1,26 @@
+"""Real brokers for the process tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from anabranch.testing.process import BrokerProcess
+
+MakeBroker = Callable[..., BrokerProcess]
+
+
+@pytest.fixture()
+def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
+    """Makes brokers that are gone when the test ends, however it ends."""
+    made: list[BrokerProcess] = []
+
+    def make(name: str = "data", **settings: object) -> BrokerProcess:
+        made.append(BrokerProcess(tmp_path / name, settings))
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.kill()
