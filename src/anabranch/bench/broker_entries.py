@@ -1,0 +1,112 @@
+"""Small entries through the broker alone: a wire-level generator that only moves bytes.
+
+The SEND frames are made before the clock starts, and of the receipts only the lengths are looked at, so that
+the generator costs next to nothing and the figure is the broker's.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+
+from anabranch.bench.results import Row
+from anabranch.protocol import batches, commands
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.testing.process import BrokerProcess
+
+WINDOW = 2000
+VALUE = b"x" * 100
+
+
+class WireProducers:
+    """One connection with a producer on each topic and frames ready to go."""
+
+    def __init__(self, port: int, topics: list[str], entries: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._rest = b""
+        self.send(pb.CommandConnect(client_version="bench", protocol_version=21))
+        self.next_frames(1)
+        for number, topic in enumerate(topics):
+            self.send(pb.CommandProducer(topic=topic, producer_id=number, request_id=number))
+        self.next_frames(len(topics))
+        self.frames = [
+            b"".join(
+                commands.encode_send(
+                    number % len(topics),
+                    number // len(topics),
+                    1,
+                    0,
+                    batches.build_single(VALUE, None, number // len(topics), producer_name="bench", publish_time_ms=1),
+                )
+            )
+            for number in range(entries)
+        ]
+
+    def send(self, message: object) -> None:
+        self._socket.sendall(commands.encode(message))  # type: ignore[arg-type]
+
+    def next_frames(self, count: int) -> int:
+        """Take at least `count` whole frames off the socket and return how many came."""
+        taken = 0
+        while taken < count:
+            data = self._rest + self._socket.recv(1 << 20)
+            at = 0
+            while len(data) - at >= 4:
+                (size,) = struct.unpack_from(">I", data, at)
+                if len(data) - at < 4 + size:
+                    break
+                at += 4 + size
+                taken += 1
+            self._rest = data[at:]
+        return taken
+
+    def run(self) -> float:
+        """Publish all frames with at most WINDOW unanswered, and return the seconds to the last receipt."""
+        room = threading.Semaphore(WINDOW // 100)
+        blocks = [b"".join(self.frames[at : at + 100]) for at in range(0, len(self.frames), 100)]
+        began = time.perf_counter()
+
+        def write() -> None:
+            for block in blocks:
+                room.acquire()
+                self._socket.sendall(block)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        answered = released = 0
+        while answered < len(self.frames):
+            answered += self.next_frames(1)
+            while released < answered // 100:
+                released += 1
+                room.release()
+        writer.join()
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def entries_per_second(scratch: Path, topics: int, entries: int) -> float:
+    with BrokerProcess(scratch / f"data-{topics}") as broker:
+        names = [f"persistent://public/default/bench-{n}" for n in range(topics)]
+        warm = WireProducers(broker.port, [f"{name}-warm" for name in names], entries // 5)
+        warm.run()
+        warm.close()
+        producers = WireProducers(broker.port, names, entries)
+        seconds = producers.run()
+        producers.close()
+        return entries / seconds
+
+
+def run(scratch: Path, fast: bool) -> list[Row]:
+    entries = 60_000 if fast else 400_000
+    one = entries_per_second(scratch, 1, entries)
+    many = entries_per_second(scratch, 64, entries)
+    return [
+        Row("broker, 100-byte entries, fsync on", "entries/s", one, goal="100,000 per core"),
+        Row("the same over 64 segments", "entries/s", many, "one segment", one, "ratio at least 0.80"),
+    ]

@@ -1,0 +1,46 @@
+"""`anabranch bench NAME`: run benchmarks, print the table, write build/bench.json."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from anabranch.bench import broker_entries, clients, pipeline, startup
+from anabranch.bench.results import Row, show, store
+
+Benchmark = Callable[[Path, bool], list[Row]]
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "start": startup.run,
+    "entries": broker_entries.run,
+    "publish": clients.run_publish,
+    "consume": clients.run_consume,
+    "latency": clients.run_latency,
+    "spark": pipeline.run,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=[*BENCHMARKS, "all"], help="which benchmark to run")
+    parser.add_argument("--fast", action="store_true", help="a tenth of the work; figures move more")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
+    parser.add_argument("--output", type=Path, default=Path("build/bench.json"), help="where the figures go")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    names = list(BENCHMARKS) if arguments.name == "all" else [arguments.name]
+    rows: list[Row] = []
+    for name in names:
+        print(f"==> {name}", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as scratch:
+            rows += BENCHMARKS[name](Path(scratch), arguments.fast)
+    store(rows, arguments.output)
+    if arguments.json:
+        print(arguments.output.read_text(), end="")
+    else:
+        show(rows)
+        print(f"written to {arguments.output}", file=sys.stderr)
+    return 0

@@ -1,0 +1,45 @@
+"""What a benchmark returns, and how a run of them is shown and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured figure beside its peer's; `peer` is None where the goal is an absolute one."""
+
+    name: str
+    unit: str
+    ours: float
+    peer_name: str = ""
+    peer: float | None = None
+    goal: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        return None if not self.peer else self.ours / self.peer
+
+
+def store(rows: Sequence[Row], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    body = [{**msgspec.to_builtins(row), "ratio": row.ratio} for row in rows]
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n")
+
+
+def show(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Anabranch beside its peers, one run")
+    for column in ("what", "ours", "peer", "peer's", "ratio", "goal"):
+        table.add_column(column, justify="left" if column in ("what", "peer", "goal") else "right")
+    for row in rows:
+        peer = "" if row.peer is None else f"{row.peer:,.4g} {row.unit}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        table.add_row(row.name, f"{row.ours:,.4g} {row.unit}", row.peer_name, peer, ratio, row.goal)
+    Console(width=140).print(table)
