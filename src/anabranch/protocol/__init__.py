@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol, sans IO: bytes in, commands and bytes out."""

@@ -1,0 +1,175 @@
+"""The outermost layer of the wire: length prefixes, magic numbers and checksums.
+
+A frame is a command and, for SEND and MESSAGE, an entry behind it. This module cuts a byte stream into
+frames and an entry into metadata and payload. It does not know what a command means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from google_crc32c import extend, value
+
+from anabranch.errors import RemoteProtocolError
+
+MESSAGE_BYTES_MAX = 5 * 2**20
+"""Largest message unless CONNECTED says otherwise."""
+
+FRAME_EXTRA_BYTES = 10 * 2**10
+"""What a frame may add to the largest message: command, metadata and the size fields."""
+
+CHECKSUM_MAGIC = b"\x0e\x01"
+ENTRY_METADATA_MAGIC = b"\x0e\x02"
+
+_two_sizes = Struct(">II").unpack_from
+_one_size = Struct(">I").unpack_from
+_pack_size = Struct(">I").pack
+_pack_checksum = Struct(">2sI").pack
+
+
+class Frame(NamedTuple):
+    """One frame without its sizes; `body` is what follows the command, None when nothing does."""
+
+    command: bytes
+    body: bytes | None
+
+
+class FrameCutter:
+    """Cuts a stream into frames, however the stream is chunked.
+
+    Each byte is copied a fixed number of times, and memory grows with the bytes that came, never with a
+    length that a peer merely claims.
+    """
+
+    def __init__(self, frame_bytes_max: int = MESSAGE_BYTES_MAX + FRAME_EXTRA_BYTES) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        """Limit for a whole frame, its size field included; may be changed between frames."""
+        self._rest = bytearray()
+        self._wanted = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Frames completed by `data`; raises RemoteProtocolError when the stream cannot be cut."""
+        frames: list[Frame] = []
+        position = 0
+        if self._rest:
+            position = self._complete(data, frames)
+            if self._rest:
+                return frames
+        end = len(data)
+        limit = self.frame_bytes_max
+        while end - position >= 8:
+            total, command = _two_sizes(data, position)
+            if total + 4 > limit or command + 4 > total:
+                raise self._refusal(total, command)
+            after = position + 4 + total
+            if after > end:
+                break
+            split = position + 8 + command
+            frames.append(Frame(data[position + 8 : split], data[split:after] if split < after else None))
+            position = after
+        if position < end:
+            self._keep(data, position)
+        return frames
+
+    def _keep(self, data: bytes, position: int) -> None:
+        self._rest += memoryview(data)[position:]
+        self._wanted = self._frame_bytes()
+
+    def _complete(self, data: bytes, frames: list[Frame]) -> int:
+        """Fill up the frame begun earlier from `data`; returns how much of `data` was used."""
+        rest = self._rest
+        used = 0
+        while True:
+            wanted = self._wanted
+            take = min(wanted - len(rest), len(data) - used)
+            rest += memoryview(data)[used : used + take]
+            used += take
+            if len(rest) < wanted:
+                return used
+            self._wanted = self._frame_bytes()
+            if self._wanted == wanted:
+                break
+        whole = bytes(rest)
+        rest.clear()
+        split = 8 + _one_size(whole, 4)[0]
+        frames.append(Frame(whole[8:split], whole[split:] if split < len(whole) else None))
+        return used
+
+    def _frame_bytes(self) -> int:
+        """Size of the frame begun, or of its two size fields while those are not complete."""
+        rest = self._rest
+        if len(rest) < 8:
+            return 8
+        total, command = _two_sizes(rest)
+        if total + 4 > self.frame_bytes_max or command + 4 > total:
+            raise self._refusal(total, command)
+        return int(total) + 4
+
+    def _refusal(self, total: int, command: int) -> RemoteProtocolError:
+        if total + 4 > self.frame_bytes_max:
+            return RemoteProtocolError(
+                f"the peer announced a frame of {total + 4} bytes; the limit is {self.frame_bytes_max}"
+            )
+        return RemoteProtocolError(
+            f"the peer sent a frame of {total} bytes that claims a command of {command} bytes"
+        )
+
+
+def checksum_ok(entry: bytes) -> bool:
+    """Whether the bytes match their checksum; True when the entry carries none."""
+    start = _skip_entry_metadata(entry)
+    if entry[start : start + 2] != CHECKSUM_MAGIC:
+        return True
+    if len(entry) < start + 6:
+        return False
+    covered = entry[start + 6 :]
+    return bool(value(covered) == _one_size(entry, start + 2)[0])
+
+
+def split_entry(entry: bytes) -> tuple[memoryview, memoryview]:
+    """Metadata and payload of an entry, whatever prefixes it has; not copied, not verified."""
+    start, end = metadata_span(entry)
+    view = memoryview(entry)
+    return view[start:end], view[end:]
+
+
+def metadata_span(entry: bytes) -> tuple[int, int]:
+    """Where the metadata of an entry starts and ends; the payload is the rest."""
+    start = 0 if entry[:2] == CHECKSUM_MAGIC else _skip_entry_metadata(entry)
+    if entry[start : start + 2] == CHECKSUM_MAGIC:
+        start += 6
+    if len(entry) < start + 4:
+        raise RemoteProtocolError(f"an entry of {len(entry)} bytes ends before its metadata")
+    end = start + 4 + _one_size(entry, start)[0]
+    if end > len(entry):
+        raise RemoteProtocolError(f"an entry of {len(entry)} bytes claims metadata up to byte {end}")
+    return start + 4, end
+
+
+def build_entry(metadata: bytes, payload: bytes | Sequence[bytes]) -> bytes:
+    """An entry as it is sent and stored: magic, checksum, metadata and payload."""
+    size = _pack_size(len(metadata))
+    parts = (payload,) if isinstance(payload, bytes) else payload
+    checksum = extend(value(size), metadata)
+    for part in parts:
+        checksum = extend(checksum, part)
+    return b"".join((_pack_checksum(CHECKSUM_MAGIC, checksum), size, metadata, *parts))
+
+
+def _skip_entry_metadata(entry: bytes) -> int:
+    """Where the entry proper starts behind a broker's prefix, 0 when there is none."""
+    if entry[:2] != ENTRY_METADATA_MAGIC:
+        return 0
+    if len(entry) < 6:
+        raise RemoteProtocolError("an entry ends inside the broker's metadata")
+    start = 6 + _one_size(entry, 2)[0]
+    if start > len(entry):
+        raise RemoteProtocolError(f"an entry of {len(entry)} bytes claims broker metadata up to byte {start}")
+    return int(start)
