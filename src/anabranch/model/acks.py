@@ -1,0 +1,237 @@
+"""AckSet: which entries of a log a subscription has acknowledged, exactly.
+
+Entries are counted by ordinals. Everything below `mark` is acknowledged; above it acknowledgements may
+leave holes, a million of them if need be. The set keeps what is *pending* below its highest acknowledged
+entry, as a compressed bitmap, so that the mark, the next entry to deliver and the backlog are each one
+look-up. This module knows nothing of ledgers, disks or consumers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from pyroaring import BitMap64
+
+from anabranch.errors import CorruptDataError
+
+_VERSION = 1
+_HEAD = struct.Struct("<BQI")
+_PART = struct.Struct("<QI")
+_WORD_MASK = 2**64 - 1
+_FEW = 8
+
+
+class AckSet:
+    """A mutable set of acknowledged ordinals; entries may be acknowledged message by message too."""
+
+    __slots__ = ("_mark", "_parts", "_pending", "_top")
+
+    def __init__(self, mark: int = 0) -> None:
+        if mark < 0:
+            raise ValueError(f"an ordinal is never negative: {mark}")
+        # The entry before `_top` is acknowledged and nothing from `_top` on is, unless in part; `_pending`
+        # holds all else that is not. `_mark` is the lowest pending ordinal, or `_top` when there is none.
+        self._mark = mark
+        self._top = mark
+        self._pending = BitMap64()
+        self._parts: dict[int, int] = {}
+
+    @property
+    def mark(self) -> int:
+        """The lowest ordinal that is not acknowledged."""
+        return self._mark
+
+    @property
+    def top(self) -> int:
+        """One past the highest acknowledged ordinal."""
+        return self._top
+
+    @property
+    def holes(self) -> int:
+        """How many ordinals below the highest acknowledged one are not acknowledged."""
+        return len(self._pending)
+
+    @property
+    def parts(self) -> int:
+        """How many entries are acknowledged in part."""
+        return len(self._parts)
+
+    def __contains__(self, ordinal: int) -> bool:
+        return ordinal < self._mark or (ordinal < self._top and ordinal not in self._pending)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AckSet):
+            return NotImplemented
+        same = self._top == other._top and self._parts == other._parts
+        return same and bool(self._pending == other._pending)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"AckSet(mark={self._mark}, top={self._top}, holes={self.holes}, parts={self.parts})"
+
+    def acknowledge(self, ordinals: Iterable[int]) -> None:
+        """Acknowledge whole entries; those acknowledged before are fine."""
+        given = ordinals if isinstance(ordinals, (list, tuple, range)) else list(ordinals)
+        if len(given) > _FEW:
+            self._acknowledge_many(given)
+            return
+        for ordinal in given:
+            self._acknowledge_one(ordinal)
+
+    def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> bool:
+        """Acknowledge messages inside an entry of `count`; a set bit i means message i is still pending.
+
+        A message once acknowledged stays so. Returns whether the whole entry is acknowledged now.
+        """
+        if count < 1 or ordinal < 0:
+            raise ValueError(f"entry {ordinal} with {count} messages cannot be acknowledged in part")
+        if ordinal in self:
+            return True
+        whole = (1 << count) - 1
+        left = self._parts.get(ordinal, whole) & remaining & whole
+        if not left:
+            self._acknowledge_one(ordinal)
+            return True
+        if left != whole:
+            self._parts[ordinal] = left
+        return False
+
+    def acknowledge_up_to(self, ordinal: int) -> None:
+        """Acknowledge everything below `ordinal`."""
+        if ordinal <= self._mark:
+            return
+        if ordinal >= self._top:
+            self._pending.clear()
+            self._top = ordinal
+        else:
+            self._pending.remove_range(self._mark, ordinal)
+        if self._parts:
+            self._parts = {part: left for part, left in self._parts.items() if part >= ordinal}
+        self._mark = self._pending.min() if self._pending else self._top
+
+    def reset(self, ordinal: int) -> None:
+        """Forget all: exactly what lies below `ordinal` is acknowledged from now on."""
+        if ordinal < 0:
+            raise ValueError(f"an ordinal is never negative: {ordinal}")
+        self._pending.clear()
+        self._parts.clear()
+        self._mark = self._top = ordinal
+
+    def remaining(self, ordinal: int) -> int | None:
+        """Bits of the messages still pending in a partly acknowledged entry; None for any other entry."""
+        return self._parts.get(ordinal)
+
+    def next_pending(self, ordinal: int) -> int:
+        """The first ordinal at or after this one that is not wholly acknowledged."""
+        if ordinal >= self._top:
+            return ordinal
+        try:
+            found: int = self._pending.next_set_bit(max(ordinal, 0))
+        except ValueError:
+            return self._top
+        return found
+
+    def pending_count(self, end: int) -> int:
+        """How many ordinals below `end` are not wholly acknowledged."""
+        if end <= self._mark:
+            return 0
+        inside: int = self._pending.range_cardinality(0, min(end, self._top))
+        return inside + max(0, end - self._top)
+
+    def copy(self) -> AckSet:
+        """A set of its own with the same content."""
+        twin = AckSet(self._mark)
+        twin._top = self._top
+        twin._pending = self._pending.copy()
+        twin._parts = dict(self._parts)
+        return twin
+
+    def encode(self) -> bytes:
+        """The set as bytes, nothing left out; size follows the number of holes, not their distance."""
+        self._pending.run_optimize()
+        pieces = [_HEAD.pack(_VERSION, self._top, len(self._parts))]
+        for ordinal, left in self._parts.items():
+            bits = left.to_bytes((left.bit_length() + 7) // 8, "little")
+            pieces += (_PART.pack(ordinal, len(bits)), bits)
+        pieces.append(self._pending.serialize())
+        return b"".join(pieces)
+
+    @staticmethod
+    def decode(data: bytes | memoryview) -> AckSet:
+        """Undo `encode`; raises CorruptDataError for anything else."""
+        try:
+            return _decode(bytes(data))
+        except (struct.error, ValueError, OverflowError) as cause:
+            raise CorruptDataError(f"{len(data)} bytes are no acknowledgement set") from cause
+
+    def _acknowledge_one(self, ordinal: int) -> None:
+        if self._parts:
+            self._parts.pop(ordinal, None)
+        if ordinal == self._mark:
+            if ordinal == self._top:
+                self._mark = self._top = ordinal + 1
+                return
+            self._pending.discard(ordinal)
+            self._mark = self._pending.min() if self._pending else self._top
+        elif ordinal >= self._top:
+            self._pending.add_range(self._top, ordinal)
+            self._top = ordinal + 1
+        elif ordinal > self._mark:
+            self._pending.discard(ordinal)
+        elif ordinal < 0:
+            raise ValueError(f"an ordinal is never negative: {ordinal}")
+
+    def _acknowledge_many(self, ordinals: Sequence[int]) -> None:
+        if min(ordinals) < 0:
+            raise ValueError(f"an ordinal is never negative: {min(ordinals)}")
+        highest = max(ordinals)
+        if highest >= self._top:
+            self._pending.add_range(self._top, highest + 1)
+            self._top = highest + 1
+        self._pending.difference_update(BitMap64(ordinals))
+        if self._parts:
+            for ordinal in ordinals:
+                self._parts.pop(ordinal, None)
+        self._mark = self._pending.min() if self._pending else self._top
+
+
+def bits_from_words(words: Sequence[int]) -> int:
+    """The bit set of the wire's `ack_set`: signed 64-bit words, lowest first."""
+    bits = 0
+    for index, word in enumerate(words):
+        bits |= (word & _WORD_MASK) << (64 * index)
+    return bits
+
+
+def words_from_bits(bits: int) -> list[int]:
+    """Undo `bits_from_words`; zero words at the end are left out, as Java does."""
+    words = []
+    while bits:
+        word = bits & _WORD_MASK
+        words.append(word - 2**64 if word >= 2**63 else word)
+        bits >>= 64
+    return words
+
+
+def _decode(data: bytes) -> AckSet:
+    version, top, parts = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise ValueError(f"version {version}")
+    offset = _HEAD.size
+    acks = AckSet(top)
+    for _ in range(parts):
+        ordinal, length = _PART.unpack_from(data, offset)
+        offset += _PART.size
+        bits = data[offset : offset + length]
+        if len(bits) != length:
+            raise ValueError("cut short")
+        acks._parts[ordinal] = int.from_bytes(bits, "little")
+        offset += length
+    acks._pending = BitMap64.deserialize(data[offset:])
+    if acks._pending:
+        acks._mark = acks._pending.min()
+        if acks._pending.max() >= top - 1:
+            raise ValueError("an entry beyond the end is pending")
+    return acks

@@ -1,0 +1,70 @@
+"""One 32-bit hash per key; its high half picks the segment, its low half the bucket.
+
+The hash is Murmur3 x86 32 with seed 0 over the key's bytes, with all 32 bits kept: the usual Pulsar helper
+clears the top bit, and half of the ring would stay empty. Knows nothing of layouts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import mmh3
+
+from anabranch.errors import LayoutError
+from anabranch.model.ranges import FULL, HASH_SLOTS, HashRange
+
+MAX_BUCKETS = 1024
+"""Most buckets a segment may have (PIP-486, N_max)."""
+
+
+def key_hash(key: str | bytes) -> int:
+    """The raw unsigned hash of a key; text is hashed as UTF-8."""
+    return mmh3.hash(key, 0, False)
+
+
+def segment_hash(raw: int) -> int:
+    """The slot that picks the segment."""
+    return raw >> 16
+
+
+def bucket_hash(raw: int) -> int:
+    """The slot that picks the bucket inside a segment."""
+    return raw & 0xFFFF
+
+
+def sticky_hash(key: bytes) -> int:
+    """The slot classic Key_Shared dispatch uses; 0 means "not set" there and becomes 1."""
+    return (mmh3.hash(key, 0, False) & 0xFFFF) or 1
+
+
+def equal_bucket_splits(count: int) -> tuple[int, ...]:
+    """First slots of buckets 1 to count - 1 when all are equally wide."""
+    if not 1 <= count <= MAX_BUCKETS:
+        raise LayoutError(f"a segment has 1 to {MAX_BUCKETS} buckets, not {count}")
+    return tuple(index * HASH_SLOTS // count for index in range(1, count))
+
+
+def check_bucket_splits(splits: Sequence[int]) -> str | None:
+    """What is wrong with these bucket boundaries; None when they can be used.
+
+    Bucket 0 is at least two slots wide because its stand-in value in dispatch is 1, never 0.
+    """
+    if len(splits) >= MAX_BUCKETS:
+        return f"a segment has at most {MAX_BUCKETS} buckets, not {len(splits) + 1}"
+    before = 1
+    for split in splits:
+        if not before < split < HASH_SLOTS:
+            return f"bucket boundaries must ascend within 2 to {HASH_SLOTS - 1}; {split} does not"
+        before = split
+    return None
+
+
+def bucket_index(splits: Sequence[int], slot: int) -> int:
+    """The bucket a slot belongs to."""
+    return bisect_right(splits, slot)
+
+
+def bucket_ranges(splits: Sequence[int]) -> tuple[HashRange, ...]:
+    """All buckets in order; together they cover every slot."""
+    return FULL.split(splits) if splits else (FULL,)

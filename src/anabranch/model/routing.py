@@ -1,0 +1,44 @@
+"""Key hash and layout -> segment and bucket.
+
+A router is built once per layout and asked once per message, so it holds nothing but sorted arrays.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from anabranch.errors import LayoutError
+from anabranch.model.layout import Layout, Segment
+
+
+class Router:
+    """Answers where a raw key hash belongs in one layout."""
+
+    __slots__ = ("_by_modulo", "_segments", "_starts", "layout")
+
+    def __init__(self, layout: Layout) -> None:
+        if not layout.active:
+            raise LayoutError("a layout without active segments routes nothing")
+        self.layout = layout
+        # A layout made only of classic topics stands for their partitions, and a key must land where a
+        # classic partitioned producer puts it.
+        self._by_modulo = all(segment.legacy_topic is not None for segment in layout.active)
+        self._segments = layout.active
+        if self._by_modulo:
+            self._segments = tuple(sorted(layout.active, key=lambda segment: segment.id))
+        self._starts = [segment.range.start for segment in layout.active]
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The active segments, for messages without a key."""
+        return self._segments
+
+    def segment_for(self, raw_hash: int) -> Segment:
+        """The active segment that takes this hash."""
+        if self._by_modulo:
+            return self._segments[(raw_hash & 0x7FFFFFFF) % len(self._segments)]
+        return self._segments[bisect_right(self._starts, raw_hash >> 16) - 1]
+
+    def bucket_for(self, segment: Segment, raw_hash: int) -> int:
+        """The bucket of the segment that this hash belongs to."""
+        return bisect_right(segment.bucket_splits, raw_hash & 0xFFFF)
