@@ -32,7 +32,9 @@ class MetadataStore(Protocol):
 
     async def get(self, path: str) -> Stored | None: ...
 
-    async def put(self, path: str, value: bytes, *, expected: int | None = None, ephemeral: bool = False) -> int:
+    async def put(
+        self, path: str, value: bytes, *, expected: int | None = None, ephemeral: bool = False
+    ) -> int:
         """Store and return the new version.
 
         `expected` names the version that must be there (`ABSENT` for none), else VersionConflictError. An

@@ -1,0 +1,321 @@
+"""One suite for the metadata port, run on every adapter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from anabranch.errors import (
+    AlreadyClosedError,
+    InvalidNameError,
+    NotFoundError,
+    VersionConflictError,
+)
+from anabranch.metadata.memory import MemoryStore, MemoryTree
+from anabranch.metadata.port import ABSENT, MetadataStore
+from anabranch.metadata.sqlite import SqliteStore
+
+
+class World(NamedTuple):
+    """Several processes on one durable store."""
+
+    process: Callable[[], MetadataStore]
+    crash: Callable[[MetadataStore], Awaitable[None]]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    made: list[MetadataStore] = []
+    tree = MemoryTree()
+
+    def process() -> MetadataStore:
+        if request.param == "memory":
+            made.append(MemoryStore(tree))
+        else:
+            made.append(SqliteStore(tmp_path / "metadata.db", lease_s=0.06, poll_s=0.002))
+        return made[-1]
+
+    async def crash(store: MetadataStore) -> None:
+        if isinstance(store, SqliteStore):
+            await store.abandon()
+        else:
+            assert isinstance(store, MemoryStore)
+            store.expire()
+
+    yield World(process, crash)
+    for store in made:
+        await store.close()
+
+
+@pytest.fixture
+def store(world: World) -> MetadataStore:
+    return world.process()
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
+    for _ in range(2000):
+        if await holds():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("did not come true in time")
+
+
+async def test_an_absent_key_reads_as_none(store: MetadataStore) -> None:
+    assert await store.get("/a") is None
+
+
+async def test_versions_start_at_zero_and_grow_by_one(store: MetadataStore) -> None:
+    assert await store.put("/a", b"one") == 0
+    assert await store.put("/a", b"two") == 1
+    assert await store.get("/a") == (b"two", 1)
+
+
+async def test_a_recreated_key_starts_at_zero_again(store: MetadataStore) -> None:
+    await store.put("/a", b"one")
+    await store.put("/a", b"two")
+    await store.delete("/a")
+    assert await store.put("/a", b"three", expected=ABSENT) == 0
+
+
+async def test_put_with_another_version_is_refused_and_changes_nothing(store: MetadataStore) -> None:
+    await store.put("/a", b"one")
+    for wrong in (ABSENT, 1, 7):
+        with pytest.raises(VersionConflictError):
+            await store.put("/a", b"two", expected=wrong)
+    assert await store.get("/a") == (b"one", 0)
+    assert await store.put("/a", b"two", expected=0) == 1
+
+
+async def test_put_on_an_absent_key_needs_absent(store: MetadataStore) -> None:
+    with pytest.raises(VersionConflictError):
+        await store.put("/a", b"one", expected=0)
+    assert await store.put("/a", b"", expected=ABSENT) == 0
+    assert await store.get("/a") == (b"", 0)
+
+
+async def test_delete_checks_existence_and_version(store: MetadataStore) -> None:
+    with pytest.raises(NotFoundError):
+        await store.delete("/a")
+    with pytest.raises(NotFoundError):
+        await store.delete("/a", expected=0)
+    await store.put("/a", b"one")
+    with pytest.raises(VersionConflictError):
+        await store.delete("/a", expected=1)
+    await store.delete("/a", expected=0)
+    assert await store.get("/a") is None
+
+
+async def test_children_are_sorted_direct_and_include_bare_ancestors(store: MetadataStore) -> None:
+    for path in ("/t/b", "/t/a/x/deep", "/t/a-b", "/t/a", "/t/a/y", "/t/a0", "/ta", "/t/é%2F"):
+        await store.put(path, b"")
+    assert await store.children("/t") == ["a", "a-b", "a0", "b", "é%2F"]
+    assert await store.children("/t/a") == ["x", "y"]
+    assert await store.children("/t/a/x") == ["deep"]
+    assert await store.children("/none") == []
+    assert await store.children("/") == ["t", "ta"]
+
+
+async def test_delete_leaves_descendants(store: MetadataStore) -> None:
+    await store.put("/t/a", b"")
+    await store.put("/t/a/x", b"")
+    await store.delete("/t/a")
+    assert await store.children("/t") == ["a"]
+
+
+async def test_sequences_count_up_apart_from_values(world: World) -> None:
+    first, second = world.process(), world.process()
+    assert [await first.increment("/s") for _ in range(3)] == [0, 1, 2]
+    assert await first.get("/s") is None
+    assert await first.children("/") == []
+    await first.put("/s", b"x")
+    await first.delete("/s")
+    assert await second.increment("/s") == 3
+    assert await first.increment("/other") == 0
+    await world.crash(first)
+    assert await second.increment("/s") == 4
+
+
+async def test_of_many_concurrent_puts_with_one_version_exactly_one_wins(world: World) -> None:
+    stores = [world.process() for _ in range(3)]
+    await stores[0].put("/a", b"start")
+
+    async def attempt(store: MetadataStore, value: bytes) -> bool:
+        try:
+            await store.put("/a", value, expected=0)
+        except VersionConflictError:
+            return False
+        return True
+
+    values = [f"{n}".encode() for n in range(30)]
+    won = await asyncio.gather(*(attempt(stores[n % 3], value) for n, value in enumerate(values)))
+    assert sum(won) == 1
+    assert await stores[1].get("/a") == (values[won.index(True)], 1)
+
+
+async def test_concurrent_increments_give_each_number_once(world: World) -> None:
+    stores = [world.process() for _ in range(3)]
+    numbers = await asyncio.gather(*(stores[n % 3].increment("/s") for n in range(60)))
+    assert sorted(numbers) == list(range(60))
+
+
+@pytest.mark.parametrize("path", ["", "a", "/a/", "/a//b", "/a\x00"])
+async def test_a_malformed_key_is_refused(store: MetadataStore, path: str) -> None:
+    with pytest.raises(InvalidNameError):
+        await store.put(path, b"")
+    with pytest.raises(InvalidNameError):
+        await store.get(path)
+
+
+async def test_a_watch_hears_of_changes_at_and_below_its_prefix(store: MetadataStore) -> None:
+    heard: list[str] = []
+    store.watch("/t", lambda change: heard.append(change.path))
+    for path in ("/t", "/t/a", "/t/a/b", "/ta", "/u"):
+        await store.put(path, b"")
+    await store.delete("/t/a")
+
+    async def all_heard() -> bool:
+        return heard.count("/t/a") == 2 or (heard.count("/t/a") == 1 and len(heard) == 3)
+
+    await eventually(all_heard)
+    assert set(heard) == {"/t", "/t/a", "/t/a/b"}
+
+
+async def test_the_root_watch_hears_everything(store: MetadataStore) -> None:
+    heard: list[str] = []
+    store.watch("/", lambda change: heard.append(change.path))
+    await store.put("/t/a", b"")
+
+    async def all_heard() -> bool:
+        return heard == ["/t/a"]
+
+    await eventually(all_heard)
+
+
+async def test_an_undone_watch_hears_nothing_more(store: MetadataStore) -> None:
+    heard: list[str] = []
+    later: list[str] = []
+    undo = store.watch("/t", lambda change: heard.append(change.path))
+    store.watch("/t", lambda change: later.append(change.path))
+    undo()
+    undo()
+    await store.put("/t/a", b"")
+
+    async def other_heard() -> bool:
+        return later == ["/t/a"]
+
+    await eventually(other_heard)
+    assert heard == []
+
+
+async def test_a_refused_put_tells_nobody(store: MetadataStore) -> None:
+    heard: list[str] = []
+    store.watch("/t", lambda change: heard.append(change.path))
+    with pytest.raises(VersionConflictError):
+        await store.put("/t/a", b"", expected=5)
+    await store.put("/t/b", b"")
+
+    async def b_heard() -> bool:
+        return "/t/b" in heard
+
+    await eventually(b_heard)
+    assert heard == ["/t/b"]
+
+
+async def test_a_failing_watcher_harms_no_other(store: MetadataStore) -> None:
+    heard: list[str] = []
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+
+    def fail(_: object) -> None:
+        raise RuntimeError("broken watcher")
+
+    store.watch("/t", fail)
+    store.watch("/t", lambda change: heard.append(change.path))
+    await store.put("/t/a", b"")
+
+    async def a_heard() -> bool:
+        return heard == ["/t/a"]
+
+    await eventually(a_heard)
+    assert len(reported) == 1
+
+
+async def test_watches_cross_processes(world: World) -> None:
+    writer, reader = world.process(), world.process()
+    heard: list[str] = []
+    await reader.get("/t")
+    reader.watch("/t", lambda change: heard.append(change.path))
+    await writer.put("/t/a", b"1")
+
+    async def a_heard() -> bool:
+        return "/t/a" in heard
+
+    await eventually(a_heard)
+    assert await reader.get("/t/a") == (b"1", 0)
+    heard.clear()
+    await writer.delete("/t/a")
+    await eventually(a_heard)
+
+
+async def test_ephemeral_values_go_with_a_closed_session_and_tell_watchers(world: World) -> None:
+    leaver, stayer = world.process(), world.process()
+    await leaver.put("/lock/a", b"leaver", expected=ABSENT, ephemeral=True)
+    await leaver.put("/kept", b"")
+    await stayer.put("/lock/b", b"stayer", ephemeral=True)
+    heard: list[str] = []
+    stayer.watch("/lock", lambda change: heard.append(change.path))
+    with pytest.raises(VersionConflictError):
+        await stayer.put("/lock/a", b"stayer", expected=ABSENT, ephemeral=True)
+    await leaver.close()
+
+    async def gone() -> bool:
+        return await stayer.get("/lock/a") is None and "/lock/a" in heard
+
+    await eventually(gone)
+    assert await stayer.put("/lock/a", b"stayer", expected=ABSENT, ephemeral=True) == 0
+    assert await stayer.get("/lock/b") == (b"stayer", 0)
+    assert await stayer.get("/kept") is not None
+
+
+async def test_ephemeral_values_of_a_crashed_process_go_after_its_lease(world: World) -> None:
+    victim, stayer = world.process(), world.process()
+    await victim.put("/lock/a", b"victim", ephemeral=True)
+    await stayer.put("/lock/b", b"stayer", ephemeral=True)
+    await world.crash(victim)
+
+    async def gone() -> bool:
+        return await stayer.get("/lock/a") is None
+
+    await eventually(gone)
+    await asyncio.sleep(0.1)
+    assert await stayer.get("/lock/b") == (b"stayer", 0), "the lease of a living session is renewed"
+
+
+async def test_a_lasting_put_makes_an_ephemeral_value_last(world: World) -> None:
+    leaver, stayer = world.process(), world.process()
+    await leaver.put("/a", b"1", ephemeral=True)
+    await leaver.put("/a", b"2")
+    await leaver.close()
+    assert await stayer.get("/a") == (b"2", 1)
+
+
+async def test_a_closed_store_refuses_calls(world: World) -> None:
+    store = world.process()
+    await store.put("/a", b"1")
+    await store.close()
+    await store.close()
+    with pytest.raises(AlreadyClosedError):
+        await store.get("/a")
+    assert await world.process().get("/a") == (b"1", 0)
+
+
+async def test_a_value_read_stays_as_it_was(store: MetadataStore) -> None:
+    source = bytearray(b"one")
+    await store.put("/a", bytes(source))
+    before = await store.get("/a")
+    await store.put("/a", b"two")
+    assert before == (b"one", 0)

@@ -1,0 +1,138 @@
+"""What only the SQLite adapter has: a file, a thread, a log of changes."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from anabranch.errors import MetadataError
+from anabranch.metadata import sqlite
+from anabranch.metadata.sqlite import SqliteStore
+
+
+def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+async def test_values_sequences_and_versions_survive_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "metadata.db"
+    store = SqliteStore(path)
+    await store.put("/a", b"1")
+    await store.put("/a", b"2")
+    await store.increment("/s")
+    await store.abandon()
+    again = SqliteStore(path)
+    assert await again.get("/a") == (b"2", 1)
+    assert await again.increment("/s") == 1
+    await again.close()
+
+
+async def test_the_file_is_a_write_ahead_log_and_no_thread_stays(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "metadata.db")
+    await store.put("/a", b"1")
+    assert rows(tmp_path / "metadata.db", "PRAGMA journal_mode") == [("wal",)]
+    await store.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("metadata")]
+
+
+async def test_a_file_that_is_no_database_is_named_in_the_error(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    path.write_bytes(b"this is not a database, and long enough to be looked at" * 20)
+    store = SqliteStore(path)
+    for _ in range(2):
+        with pytest.raises(MetadataError, match=r"metadata\.db"):
+            await store.get("/a")
+    await store.close()
+
+
+async def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    store = SqliteStore(path)
+    with pytest.raises(MetadataError, match="format 99"):
+        await store.get("/a")
+    await store.close()
+
+
+async def test_writes_that_wait_together_share_one_transaction(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "metadata.db")
+    await store.get("/a")
+    thread = store._thread
+    assert thread is not None
+    commits: list[int] = []
+    commit = thread._commit
+
+    def counted(connection: sqlite3.Connection, batch: list[sqlite._Request]) -> None:
+        commits.append(len(batch))
+        commit(connection, batch)
+
+    thread._commit = counted  # type: ignore[method-assign]
+    await asyncio.gather(*(store.put(f"/n/{n}", b"") for n in range(100)))
+    assert sum(commits) == 100
+    assert len(commits) < 100
+    await store.close()
+
+
+async def test_the_log_of_changes_stays_bounded_and_a_late_reader_is_told_to_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "CHANGES_KEPT", 16)
+    path = tmp_path / "metadata.db"
+    writer, reader = SqliteStore(path), SqliteStore(path, poll_s=0.001)
+    await reader.get("/a")
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    reader.watch("/t", lambda change: heard.put_nowait(change.path))
+    thread = reader._thread
+    assert thread is not None
+    thread._seen_change = -1000  # as if it had slept through more changes than the log keeps
+    for n in range(100):
+        await writer.put(f"/u/{n}", b"")
+    async with asyncio.timeout(5):
+        assert await heard.get() == "/t"
+    ((kept,),) = rows(path, "SELECT count(*) FROM change")
+    assert isinstance(kept, int)
+    assert kept <= 16 + 4
+    await writer.close()
+    await reader.close()
+
+
+async def test_a_session_that_ran_out_is_started_anew(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    paused, other = SqliteStore(path, lease_s=3600), SqliteStore(path, lease_s=3600)
+    await paused.put("/lock/a", b"1", ephemeral=True)
+    connection = sqlite3.connect(path)
+    connection.execute("DELETE FROM session")
+    connection.execute("DELETE FROM node")
+    connection.commit()
+    connection.close()
+    await paused.put("/lock/b", b"2", ephemeral=True)
+    assert await other.get("/lock/b") == (b"2", 0)
+    await paused.close()
+    assert await other.get("/lock/b") is None
+    await other.close()
+
+
+async def test_a_session_of_an_earlier_boot_is_over(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    old = SqliteStore(path)
+    await old.put("/lock/a", b"1", ephemeral=True)
+    await old.abandon()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE session SET boot = 'earlier', heard_s = 1e12")
+    connection.commit()
+    connection.close()
+    store = SqliteStore(path)
+    for _ in range(3):
+        found = await store.get("/lock/a")
+    assert found is None
+    await store.close()
