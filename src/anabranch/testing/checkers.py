@@ -1,0 +1,192 @@
+"""What happened in a run, and whether it may have: order, loss, invention, duplicates, layouts.
+
+A history is written by the test as things happen; each checker is a function from the history to violations
+in words. They judge by explicit ids and by the order of each process, never by time. They must not know how
+the system under test works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+
+from anabranch.model.layout import Layout, check, check_step
+
+
+class Outcome(Enum):
+    """What the sender knows: stored, certainly not stored, or neither."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Sent:
+    """One message as its sender sees it; `number` counts per producer and key."""
+
+    uid: str
+    producer: str
+    key: str
+    number: int
+    outcome: Outcome = Outcome.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One delivery; `place` names where the message is stored: segment, ledger, entry, index in the batch."""
+
+    uid: str
+    key: str
+    place: tuple[int, ...]
+    consumer: str
+
+
+@dataclass(slots=True)
+class History:
+    """Everything the checkers look at."""
+
+    sent: dict[str, Sent] = field(default_factory=dict)
+    received: dict[str, list[Received]] = field(default_factory=dict)
+    """By subscription, in the order the application got them over all its consumers."""
+    acknowledged: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By subscription: messages whose acknowledgement was confirmed, with how many were received before."""
+    layouts: list[Layout] = field(default_factory=list)
+    """Each layout the controller published, once."""
+    applied: dict[str, list[int]] = field(default_factory=dict)
+    """By client: the epochs it applied."""
+    _numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def send(self, producer: str, key: str) -> Sent:
+        """Note that a message is about to be sent; its uid is the payload."""
+        number = self._numbers.get((producer, key), 0)
+        self._numbers[producer, key] = number + 1
+        sent = Sent(f"{producer}/{key}/{number}", producer, key, number)
+        self.sent[sent.uid] = sent
+        return sent
+
+    def receive(self, subscription: str, message: Received) -> None:
+        """Note what an application was given."""
+        self.received.setdefault(subscription, []).append(message)
+
+    def acknowledge(self, subscription: str, uids: Iterable[str]) -> None:
+        """Note acknowledgements that the broker has confirmed as durable."""
+        seen = len(self.received.get(subscription, ()))
+        known = self.acknowledged.setdefault(subscription, {})
+        for uid in uids:
+            known.setdefault(uid, seen)
+
+    def layout(self, layout: Layout) -> None:
+        """Note a published layout; the same epoch twice in a row is one."""
+        if not self.layouts or self.layouts[-1] != layout:
+            self.layouts.append(layout)
+
+
+def lost(history: History, subscription: str) -> Iterator[str]:
+    """Every message whose sending was confirmed must have been received."""
+    got = {message.uid for message in history.received.get(subscription, ())}
+    for sent in history.sent.values():
+        if sent.outcome is Outcome.OK and sent.uid not in got:
+            yield f"{subscription}: lost {sent.uid}"
+
+
+def invented(history: History, subscription: str) -> Iterator[str]:
+    """Nothing is received that was not sent, under another key, or that certainly failed."""
+    for message in history.received.get(subscription, ()):
+        sent = history.sent.get(message.uid)
+        if sent is None:
+            yield f"{subscription}: {message.uid!r} was never sent"
+        elif sent.key != message.key:
+            yield f"{subscription}: {message.uid} came with key {message.key!r}"
+        elif sent.outcome is Outcome.FAILED:
+            yield f"{subscription}: {message.uid} was delivered although its sending failed"
+
+
+def stored_twice(history: History) -> Iterator[str]:
+    """With deduplication a message has one place, and a place holds one message, for every reader."""
+    places: dict[str, tuple[int, ...]] = {}
+    holders: dict[tuple[int, ...], str] = {}
+    for subscription, messages in history.received.items():
+        for message in messages:
+            place = places.setdefault(message.uid, message.place)
+            if place != message.place:
+                yield f"{subscription}: {message.uid} is stored at {place} and at {message.place}"
+            holder = holders.setdefault(message.place, message.uid)
+            if holder != message.uid:
+                yield f"{subscription}: {message.place} held {holder}, then {message.uid}"
+
+
+def out_of_order(history: History, subscription: str) -> Iterator[str]:
+    """First deliveries of one producer's key rise, whoever receives them."""
+    highest: dict[tuple[str, str], int] = {}
+    seen: set[str] = set()
+    for message in history.received.get(subscription, ()):
+        sent = history.sent.get(message.uid)
+        if sent is None or message.uid in seen:
+            continue
+        seen.add(message.uid)
+        before = highest.get((sent.producer, sent.key), -1)
+        if sent.number < before:
+            yield f"{subscription}: {sent.uid} came after number {before} to {message.consumer}"
+        highest[sent.producer, sent.key] = max(before, sent.number)
+
+
+def skipped(history: History, subscription: str) -> Iterator[str]:
+    """A first delivery leaves no confirmed message of its key out, even one that comes later."""
+    confirmed: dict[tuple[str, str], list[Sent]] = {}
+    for sent in history.sent.values():
+        if sent.outcome is Outcome.OK:
+            confirmed.setdefault((sent.producer, sent.key), []).append(sent)
+    got: set[str] = set()
+    reached: dict[tuple[str, str], int] = {}
+    for message in history.received.get(subscription, ()):
+        received = history.sent.get(message.uid)
+        if received is None or message.uid in got:
+            continue
+        got.add(message.uid)
+        line = confirmed.get((received.producer, received.key), [])
+        at = reached.get((received.producer, received.key), 0)
+        while at < len(line) and line[at].number < received.number:
+            if line[at].uid not in got:
+                yield f"{subscription}: {received.uid} came before {line[at].uid}"
+            at += 1
+        reached[received.producer, received.key] = at
+
+
+def repeated_after_ack(history: History, subscription: str) -> Iterator[str]:
+    """What was confirmed as acknowledged is not delivered again."""
+    confirmed = history.acknowledged.get(subscription, {})
+    for position, message in enumerate(history.received.get(subscription, ())):
+        if message.uid in confirmed and position >= confirmed[message.uid]:
+            yield f"{subscription}: {message.uid} came again after its acknowledgement was confirmed"
+
+
+def bad_layouts(history: History) -> Iterator[str]:
+    """Each published layout is sound and follows from the one before."""
+    for layout in history.layouts[:1]:
+        yield from (f"epoch {layout.epoch}: {wrong}" for wrong in check(layout))
+    for before, after in pairwise(history.layouts):
+        yield from (f"epoch {before.epoch} to {after.epoch}: {wrong}" for wrong in check_step(before, after))
+
+
+def epochs_fell(history: History) -> Iterator[str]:
+    """The epoch a client has applied never falls."""
+    for client, epochs in history.applied.items():
+        for before, after in pairwise(epochs):
+            if after < before:
+                yield f"{client} went from epoch {before} back to {after}"
+
+
+def violations(history: History, *, ordered: Sequence[str], unordered: Sequence[str] = ()) -> list[str]:
+    """Everything that must not have happened; `ordered` and `unordered` are subscriptions."""
+    found = [*bad_layouts(history), *epochs_fell(history), *stored_twice(history)]
+    for subscription in ordered:
+        found += out_of_order(history, subscription)
+        found += skipped(history, subscription)
+    for subscription in [*ordered, *unordered]:
+        found += lost(history, subscription)
+        found += invented(history, subscription)
+        found += repeated_after_ack(history, subscription)
+    return found
