@@ -39,7 +39,7 @@ class Appended(NamedTuple):
 
 
 AppendDone = Callable[[Appended | None, BaseException | None], None]
-"""Called on the event loop, in append order: the place, or the error that kept the entry from being stored."""
+"""Called on the event loop, per log in append order: the place, or the error that kept the entry out."""
 
 
 class Cursor(Protocol):
@@ -115,10 +115,19 @@ class SegmentLog(Protocol):
     @property
     def cursors(self) -> Mapping[str, Cursor]: ...
 
-    def append(self, data: bytes, count: int, timestamp_ms: int, done: AppendDone) -> None:
+    def append(
+        self,
+        data: bytes,
+        count: int,
+        timestamp_ms: int,
+        done: AppendDone,
+        producer: str | None = None,
+        sequence: int = -1,
+    ) -> None:
         """Queue one entry for the next group commit.
 
-        Raises TopicTerminatedError when sealed. After a failed commit every later append fails.
+        `sequence` becomes the producer's durable sequence id together with the entry. Raises
+        TopicTerminatedError when sealed, and PersistenceError once a commit has failed.
         """
         ...
 
@@ -127,7 +136,11 @@ class SegmentLog(Protocol):
         ...
 
     async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
-        """Durable entries from `ordinal` on; at least one if there is any, whatever `max_bytes` says."""
+        """Durable entries from `ordinal` on; at least one if there is any, whatever `max_bytes` says.
+
+        An ordinal that was trimmed away reads as `first_ordinal`. CorruptDataError when the first entry is
+        damaged; the entries behind it stay readable.
+        """
         ...
 
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
@@ -135,7 +148,7 @@ class SegmentLog(Protocol):
         ...
 
     def ordinal_of(self, position: Position) -> int:
-        """Ordinal of the first entry at or after `position`; `first_ordinal` before all, the end beyond all."""
+        """Ordinal of the first entry at or after `position`; `first_ordinal` before all, the end after all."""
         ...
 
     def position_of(self, ordinal: int) -> Position:
@@ -175,7 +188,7 @@ class SegmentLog(Protocol):
         ...
 
     def producer_sequences(self) -> Mapping[str, int]:
-        """Highest durable sequence id per producer name; survives a restart."""
+        """Last durable sequence id per producer name; survives a restart. Names long unused may be missing."""
         ...
 
 

@@ -1,0 +1,309 @@
+"""The disk as a port, and the adapter over the operating system's files.
+
+Knows named files below one root and what makes bytes durable; knows nothing of logs, journals or records.
+File names are relative, with `/` between folders; folders come into being with their first file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from anabranch.errors import AlreadyClosedError, ConflictError
+
+T = TypeVar("T")
+
+Write = tuple[str, Sequence[bytes]]
+"""A file name and the buffers to put at its end."""
+
+LOCK_FILE = "LOCK"
+
+
+class Disk(Protocol):
+    """Files under one root.
+
+    Written bytes are visible to `read` and `sizes` when the call returns, and survive a power loss only once
+    a sync of that file has returned; until then any part of them may be kept, lost or torn. The caller never
+    has two changing calls on one file under way; calls on different files may overlap. Failures are OSError,
+    after which the state of the files named in the call is unknown.
+    """
+
+    async def lock(self) -> None:
+        """Take the root for this process alone, until `close`; ConflictError when another holds it."""
+        ...
+
+    async def sizes(self) -> dict[str, int]:
+        """Every file under the root and its size in bytes."""
+        ...
+
+    async def read(self, file: str, offset: int, length: int) -> bytes:
+        """Bytes from `offset`, fewer at the end of the file; FileNotFoundError when there is no such file."""
+        ...
+
+    async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
+        """Put buffers at the end of each file, in order, making files that do not exist.
+
+        With `sync` everything in these files, and their names, is durable when the call returns.
+        """
+        ...
+
+    async def sync(self, files: Sequence[str]) -> None:
+        """Make what was written to these files before the call durable, and their names."""
+        ...
+
+    async def truncate(self, file: str, size: int) -> None:
+        """Cut the file to `size`, durably."""
+        ...
+
+    async def replace(self, file: str, data: bytes) -> None:
+        """Give the file this content, durably, at once: after a crash it has the old content or the new."""
+        ...
+
+    async def delete(self, files: Sequence[str]) -> None:
+        """Remove files; unknown names are fine. A crash may bring them back."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way, release the lock; nothing may be called afterwards."""
+        ...
+
+
+class OsDisk:
+    """Files of the operating system.
+
+    System calls run in three lanes of their own: synced appends, every other change, and reads. So a long
+    sync of cold files or a slow read never stands in front of a group commit.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, open_files_max: int = 256) -> None:
+        self._root = Path(root).absolute()
+        self._lock_fd = -1
+        self._closed = False
+        # One descriptor is enough for commits, and lets go of a journal file as soon as the next one starts.
+        self._commits = _Lane("commit", self._root, 1)
+        self._changes = _Lane("change", self._root, open_files_max)
+        self._reads = ThreadPoolExecutor(2, "anabranch-disk-read")
+
+    @property
+    def root(self) -> Path:
+        return self._root
+
+    async def lock(self) -> None:
+        self._lock_fd = await self._changes.run(lambda: _take_lock(self._root))
+
+    async def sizes(self) -> dict[str, int]:
+        return await self._changes.run(lambda: _sizes(self._root))
+
+    async def read(self, file: str, offset: int, length: int) -> bytes:
+        path = _path(self._root, file)
+        return await asyncio.get_running_loop().run_in_executor(self._reads, _read, path, offset, length)
+
+    async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
+        lane = self._commits if sync else self._changes
+        await lane.run(lambda: lane.append(writes, sync))
+
+    async def sync(self, files: Sequence[str]) -> None:
+        await self._changes.run(lambda: self._changes.sync(files))
+
+    async def truncate(self, file: str, size: int) -> None:
+        await self._changes.run(lambda: self._changes.truncate(file, size))
+
+    async def replace(self, file: str, data: bytes) -> None:
+        await self._changes.run(lambda: self._changes.replace(file, data))
+
+    async def delete(self, files: Sequence[str]) -> None:
+        await self._changes.run(lambda: self._changes.delete(files))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._commits.close()
+        await self._changes.close()
+        self._reads.shutdown()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+class _Lane:
+    """One thread, its open files, and the changes that run in it one after the other."""
+
+    def __init__(self, name: str, root: Path, open_files_max: int) -> None:
+        self._root = root
+        self._thread = ThreadPoolExecutor(1, f"anabranch-disk-{name}")
+        self._open_files_max = open_files_max
+        self._fds: OrderedDict[str, int] = OrderedDict()
+        # Files whose name is known to be durable; an earlier process may have died before it made it so.
+        self._named: set[str] = set()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RuntimeError as error:
+            if "after shutdown" not in str(error):
+                raise
+            raise AlreadyClosedError("the disk is closed") from error
+
+    async def close(self) -> None:
+        await self.run(self._forget_all)
+        self._thread.shutdown()
+
+    def append(self, writes: Sequence[Write], sync: bool) -> None:
+        for file, buffers in writes:
+            _write_all(self._fd(file), buffers)
+        if sync:
+            self.sync([file for file, _ in writes])
+
+    def sync(self, files: Sequence[str]) -> None:
+        for file in files:
+            os.fdatasync(self._fd(file))
+            if file not in self._named:
+                _sync_folders(self._root, _path(self._root, file).parent)
+                self._named.add(file)
+
+    def truncate(self, file: str, size: int) -> None:
+        os.truncate(_path(self._root, file), size)
+        self.sync([file])
+
+    def replace(self, file: str, data: bytes) -> None:
+        path = _path(self._root, file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(path.name + ".new")
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            _write_all(fd, (data,))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(draft, path)
+        _sync_folders(self._root, path.parent)
+
+    def delete(self, files: Sequence[str]) -> None:
+        for file in files:
+            fd = self._fds.pop(file, -1)
+            if fd >= 0:
+                os.close(fd)
+            self._named.discard(file)
+            _path(self._root, file).unlink(missing_ok=True)
+
+    def _fd(self, file: str) -> int:
+        fd = self._fds.get(file)
+        if fd is not None:
+            self._fds.move_to_end(file)
+            return fd
+        while len(self._fds) >= self._open_files_max:
+            os.close(self._fds.popitem(last=False)[1])
+        path = _path(self._root, file)
+        try:
+            fd = _open_end(path)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            self._forget_all()
+            fd = _open_end(path)
+        self._fds[file] = fd
+        return fd
+
+    def _forget_all(self) -> None:
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+
+
+_BUFFERS_MAX = os.sysconf("SC_IOV_MAX")
+_JOIN_BYTES_MAX = 256 * 1024
+"""Below this one copy is cheaper than handing the kernel many small buffers."""
+
+
+def _write_all(fd: int, buffers: Sequence[bytes]) -> None:
+    total = sum(map(len, buffers))
+    if total <= _JOIN_BYTES_MAX or len(buffers) == 1:
+        _write_one(fd, buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        return
+    for start in range(0, len(buffers), _BUFFERS_MAX):
+        part = buffers[start : start + _BUFFERS_MAX]
+        written = os.writev(fd, part)
+        if written < sum(map(len, part)):
+            _write_one(fd, memoryview(b"".join(part))[written:])
+
+
+def _write_one(fd: int, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def _open_end(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o640)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o640)
+
+
+def _read(path: Path, offset: int, length: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.pread(fd, length, offset)
+        # Linux caps one read at 2 GiB, and a signal may shorten any read.
+        while len(data) < length and (more := os.pread(fd, length - len(data), offset + len(data))):
+            data += more
+        return data
+    finally:
+        os.close(fd)
+
+
+def _path(root: Path, file: str) -> Path:
+    if file.startswith("/") or "\0" in file or ".." in file.split("/"):
+        raise ValueError(f"{file!r} is not a file name below the data directory")
+    return root / file
+
+
+def _sizes(root: Path) -> dict[str, int]:
+    found: dict[str, int] = {}
+    folders = [root]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False):
+                    found[Path(entry.path).relative_to(root).as_posix()] = entry.stat().st_size
+    return found
+
+
+def _sync_folders(root: Path, folder: Path) -> None:
+    """Make the names in `folder` durable, and the names that lead to it."""
+    while True:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if folder == root or folder == folder.parent:
+            return
+        folder = folder.parent
+
+
+def _take_lock(root: Path) -> int:
+    root.mkdir(parents=True, exist_ok=True)
+    fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise ConflictError(
+            f"data directory {root} is in use by process {holder}; stop it, or choose another directory"
+        ) from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
+    return fd
