@@ -20,9 +20,9 @@ class Entry(NamedTuple):
 
     position: Position
     ordinal: int
-    index: int
+    index: int  # type: ignore[assignment]  # a position in the log here, not a tuple's method
     """Index of the first message of the entry."""
-    count: int
+    count: int  # type: ignore[assignment]
     """Messages in the entry."""
     timestamp_ms: int
     """Broker clock at append."""
@@ -34,7 +34,7 @@ class Appended(NamedTuple):
 
     position: Position
     ordinal: int
-    index: int
+    index: int  # type: ignore[assignment]
     timestamp_ms: int
 
 
@@ -148,7 +148,7 @@ class SegmentLog(Protocol):
         ...
 
     def ordinal_of(self, position: Position) -> int:
-        """Ordinal of the first entry at or after `position`; `first_ordinal` before all, the end after all."""
+        """Ordinal of the first entry at or after `position`; `first_ordinal` before all, else the end."""
         ...
 
     def position_of(self, ordinal: int) -> Position:
@@ -188,7 +188,7 @@ class SegmentLog(Protocol):
         ...
 
     def producer_sequences(self) -> Mapping[str, int]:
-        """Last durable sequence id per producer name; survives a restart. Names long unused may be missing."""
+        """Last durable sequence id per producer name, after a restart too; names long unused are dropped."""
         ...
 
 
