@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from anabranch.broker.dispatch import AutoSplit, Buckets, KeyedDispatch, Receiver, RoundRobin, active_consumer
 
-SLOTS = 12
+SLOTS = 4
 
 
 @dataclass
@@ -77,11 +77,12 @@ class DispatchMachine(RuleBasedStateMachine):
                 else:
                     self.went_out(*grant)
 
-    @rule(priority=st.integers(0, 2))
-    def join(self, priority: int) -> None:
-        if len(self.receivers) < 5:
+    @rule(permits=st.integers(0, 9))
+    def join(self, permits: int) -> None:
+        if len(self.receivers) < 4:
             self.joined += 1
-            self.receivers.append(Receiver(f"c{self.joined % 3}", self.joined, Line(), priority=priority))
+            self.receivers.append(Receiver(f"c{self.joined % 3}", self.joined, Line()))
+            self.receivers[-1].permits = permits
             self.reselect()
             self.drain()
 
@@ -114,6 +115,8 @@ class DispatchMachine(RuleBasedStateMachine):
     @rule(slot=st.integers(0, SLOTS - 1), messages=st.integers(1, 3))
     def append(self, slot: int, messages: int) -> None:
         ordinal = len(self.slots)
+        if not self.buckets:
+            slot = slot * (65536 // SLOTS) + 1
         self.slots[ordinal] = slot
         receiver = self.keyed.offer(ordinal, slot, messages)
         if receiver is not None:
