@@ -1,0 +1,224 @@
+"""Limits and thresholds of auto-scaling; topic over namespace over broker.
+
+The fields are those of PIP-483 in Python's spelling. Every layer above the broker's is an override whose
+fields are all optional; only what comes out of `resolve` is judged, because two sound layers can make an
+unsound whole. Knows nothing of where the layers are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.model.hashing import MAX_BUCKETS
+from anabranch.model.ranges import HASH_SLOTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoScalePolicy:
+    """What auto-scaling may do to one topic; rates are per second and per segment."""
+
+    enabled: bool = True
+    max_segments: int = 64
+    min_segments: int = 1
+    max_dag_depth: int = 10
+    """How often one part of the ring may be merged by itself in the life of the topic."""
+    split_cooldown_seconds: float = 60
+    merge_cooldown_seconds: float = 300
+    merge_window_seconds: float = 300
+    """How long a segment must have been below every merge threshold before it may be merged."""
+    rebucket_cooldown_seconds: float = 60
+    split_msg_rate_in_threshold: float = 10_000
+    split_bytes_rate_in_threshold: float = 50_000_000
+    split_msg_rate_out_threshold: float = 50_000
+    split_bytes_rate_out_threshold: float = 250_000_000
+    merge_msg_rate_in_threshold: float = 1_000
+    merge_bytes_rate_in_threshold: float = 5_000_000
+    merge_msg_rate_out_threshold: float = 5_000
+    merge_bytes_rate_out_threshold: float = 25_000_000
+    split_vs_rebucket_min_msg_rate_in_threshold: float = 1_000
+    """Below this rate a segment is not split for the sake of consumers; they share it by buckets instead."""
+    entry_bucket_max_per_segment: int = MAX_BUCKETS
+    load_stale_seconds: float = 120
+    """Rates measured longer ago than this count as unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoScaleOverride:
+    """One layer over the broker's policy; None leaves a field to the layer below."""
+
+    enabled: bool | None = None
+    max_segments: int | None = None
+    min_segments: int | None = None
+    max_dag_depth: int | None = None
+    split_cooldown_seconds: float | None = None
+    merge_cooldown_seconds: float | None = None
+    merge_window_seconds: float | None = None
+    rebucket_cooldown_seconds: float | None = None
+    split_msg_rate_in_threshold: float | None = None
+    split_bytes_rate_in_threshold: float | None = None
+    split_msg_rate_out_threshold: float | None = None
+    split_bytes_rate_out_threshold: float | None = None
+    merge_msg_rate_in_threshold: float | None = None
+    merge_bytes_rate_in_threshold: float | None = None
+    merge_msg_rate_out_threshold: float | None = None
+    merge_bytes_rate_out_threshold: float | None = None
+    split_vs_rebucket_min_msg_rate_in_threshold: float | None = None
+    entry_bucket_max_per_segment: int | None = None
+    load_stale_seconds: float | None = None
+
+
+NO_OVERRIDE = AutoScaleOverride()
+
+
+def resolve(
+    broker: AutoScalePolicy,
+    namespace: AutoScaleOverride | None = None,
+    topic: AutoScaleOverride | None = None,
+) -> AutoScalePolicy:
+    """The policy in force; raises InvalidConfigurationError when the layers do not fit together."""
+    resolved = broker
+    for layer in (namespace, topic):
+        if layer is not None:
+            given = {name: getattr(layer, name) for name in FIELDS}
+            resolved = replace(resolved, **{name: value for name, value in given.items() if value is not None})
+    wrong = check_policy(resolved)
+    if wrong:
+        raise InvalidConfigurationError(f"the auto-scale policy cannot be used: {'; '.join(wrong)}")
+    return resolved
+
+
+def check_policy(policy: AutoScalePolicy) -> tuple[str, ...]:
+    """Everything that is wrong with a resolved policy, in words; empty when it can be used."""
+    wrong = []
+    # A comparison with NaN is false, so each rule says what must hold, not what must not.
+    if not policy.min_segments >= 1:
+        wrong.append(f"minSegments must be at least 1, not {policy.min_segments}")
+    if not policy.min_segments <= policy.max_segments <= HASH_SLOTS:
+        wrong.append(
+            f"maxSegments must be between minSegments ({policy.min_segments}) and {HASH_SLOTS}, "
+            f"not {policy.max_segments}"
+        )
+    if not 1 <= policy.entry_bucket_max_per_segment <= MAX_BUCKETS:
+        wrong.append(
+            f"entryBucketMaxPerSegment must be 1 to {MAX_BUCKETS}, not {policy.entry_bucket_max_per_segment}"
+        )
+    for name in _NOT_NEGATIVE:
+        if not 0 <= getattr(policy, name) < float("inf"):
+            wrong.append(f"{json_name(name)} must be 0 or more, not {getattr(policy, name)}")
+    for split_name in SPLIT_THRESHOLDS:
+        merge_name = split_name.replace("split", "merge", 1)
+        split, merge = getattr(policy, split_name), getattr(policy, merge_name)
+        if not 0 < split < float("inf"):
+            wrong.append(f"{json_name(split_name)} must be above 0, not {split}")
+        elif not 0 <= merge < split:
+            wrong.append(
+                f"{json_name(merge_name)} must be 0 or more and below {json_name(split_name)} ({split}), "
+                f"not {merge}"
+            )
+    return tuple(wrong)
+
+
+def json_name(field: str) -> str:
+    """The camel-case spelling Pulsar's admin API uses for a field."""
+    head, *rest = field.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def to_json(layer: AutoScalePolicy | AutoScaleOverride) -> dict[str, bool | int | float]:
+    """A policy or the fields an override sets, as the admin API shows them."""
+    given = {json_name(name): getattr(layer, name) for name in FIELDS}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def override_from_json(data: Mapping[str, object]) -> AutoScaleOverride:
+    """Undo `to_json`; raises InvalidConfigurationError for unknown fields and values of a wrong type."""
+    known = {json_name(name): name for name in FIELDS}
+    given: dict[str, bool | int | float] = {}
+    for key, value in data.items():
+        if key not in known:
+            raise InvalidConfigurationError(
+                f"an auto-scale policy has no field {key!r}; it knows {', '.join(known)}"
+            )
+        if value is not None:
+            given[known[key]] = coerce(known[key], value)
+    return replace(NO_OVERRIDE, **given)  # type: ignore[arg-type]
+
+
+def coerce(field: str, value: object) -> bool | int | float:
+    """The value of a field in its own type; raises InvalidConfigurationError when it has another one."""
+    kind = _KINDS[field]
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise InvalidConfigurationError(f"{json_name(field)} takes a {_KIND_NAMES[kind]}, not {value!r}")
+
+
+FIELDS: tuple[str, ...] = tuple(field.name for field in fields(AutoScalePolicy))
+SPLIT_THRESHOLDS = (
+    "split_msg_rate_in_threshold",
+    "split_bytes_rate_in_threshold",
+    "split_msg_rate_out_threshold",
+    "split_bytes_rate_out_threshold",
+)
+BROKER_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        json_name("scalable_topic_" + ("auto_scale_enabled" if name == "enabled" else name)): name
+        for name in FIELDS
+    }
+)
+"""Pulsar's name of each setting in a broker's configuration -> field."""
+
+_NOT_NEGATIVE = (
+    "max_dag_depth",
+    "split_cooldown_seconds",
+    "merge_cooldown_seconds",
+    "merge_window_seconds",
+    "rebucket_cooldown_seconds",
+    "split_vs_rebucket_min_msg_rate_in_threshold",
+    "load_stale_seconds",
+)
+_WHOLE = ("max_segments", "min_segments", "max_dag_depth", "entry_bucket_max_per_segment")
+_KINDS: Mapping[str, type[bool] | type[int] | type[float]] = {
+    name: bool if name == "enabled" else int if name in _WHOLE else float for name in FIELDS
+}
+_KIND_NAMES[kind]}, not {value!r}")
+
+
+FIELDS: tuple[str, ...] = tuple(field.name for field in fields(AutoScalePolicy))
+SPLIT_THRESHOLDS = (
+    "split_msg_rate_in_threshold",
+    "split_bytes_rate_in_threshold",
+    "split_msg_rate_out_threshold",
+    "split_bytes_rate_out_threshold",
+)
+BROKER_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        json_name("scalable_topic_" + ("auto_scale_enabled" if name == "enabled" else name)): name
+        for name in FIELDS
+    }
+)
+"""Pulsar's name of each setting in a broker's configuration -> field."""
+
+_NOT_NEGATIVE = (
+    "max_dag_depth",
+    "split_cooldown_seconds",
+    "merge_cooldown_seconds",
+    "merge_window_seconds",
+    "rebucket_cooldown_seconds",
+    "split_vs_rebucket_min_msg_rate_in_threshold",
+    "load_stale_seconds",
+)
+_KINDS: Mapping[str, type[bool] | type[int] | type[float]] = {
+    name: type(getattr(AutoScalePolicy(), name))
+    if isinstance(getattr(AutoScalePolicy(), name), bool)
+    or name in ("max_segments", "min_segments", "max_dag_depth", "entry_bucket_max_per_segment")
+    else float
+    for name in FIELDS
+}
+_KIND_NAMES = {bool: "true or false", int: "whole number", float: "number"}
