@@ -229,6 +229,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._instant_events = 0
         self._task_count = 0
         self._orphans: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._world = contextvars.copy_context()
         self._selector = _VirtualSelector(self)
         self._clock_resolution = 1e-9
         self.set_exception_handler(type(self)._note_error)
@@ -319,6 +320,10 @@ class SimLoop(asyncio.BaseEventLoop):
         else:
             process.adopt(task)
         return task
+
+    def outside(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Call something as the world, not as the process that happens to be running."""
+        return self._world.copy().run(call, *args)
 
     def ready_again(self, handle: asyncio.Handle) -> None:
         """Queue a callback that was withheld."""
