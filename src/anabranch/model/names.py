@@ -49,8 +49,8 @@ class SegmentDescriptor:
             except LayoutError:
                 pass
         raise InvalidNameError(
-            f"{text!r} does not describe a segment; write <first>-<last>-<id>: four lower-case hex digits each "
-            f"for the ends of the hash range and a decimal id, like 0000-7fff-1"
+            f"{text!r} does not describe a segment; write <first>-<last>-<id>: the ends of its hash range in "
+            f"four lower-case hex digits each and a decimal id, like 0000-7fff-1"
         )
 
 

@@ -83,7 +83,7 @@ def resolve(
     for layer in (namespace, topic):
         if layer is not None:
             given = {name: getattr(layer, name) for name in FIELDS}
-            resolved = replace(resolved, **{name: value for name, value in given.items() if value is not None})
+            resolved = replace(resolved, **{name: new for name, new in given.items() if new is not None})
     wrong = check_policy(resolved)
     if wrong:
         raise InvalidConfigurationError(f"the auto-scale policy cannot be used: {'; '.join(wrong)}")
@@ -186,39 +186,5 @@ _NOT_NEGATIVE = (
 _WHOLE = ("max_segments", "min_segments", "max_dag_depth", "entry_bucket_max_per_segment")
 _KINDS: Mapping[str, type[bool] | type[int] | type[float]] = {
     name: bool if name == "enabled" else int if name in _WHOLE else float for name in FIELDS
-}
-_KIND_NAMES[kind]}, not {value!r}")
-
-
-FIELDS: tuple[str, ...] = tuple(field.name for field in fields(AutoScalePolicy))
-SPLIT_THRESHOLDS = (
-    "split_msg_rate_in_threshold",
-    "split_bytes_rate_in_threshold",
-    "split_msg_rate_out_threshold",
-    "split_bytes_rate_out_threshold",
-)
-BROKER_KEYS: Mapping[str, str] = MappingProxyType(
-    {
-        json_name("scalable_topic_" + ("auto_scale_enabled" if name == "enabled" else name)): name
-        for name in FIELDS
-    }
-)
-"""Pulsar's name of each setting in a broker's configuration -> field."""
-
-_NOT_NEGATIVE = (
-    "max_dag_depth",
-    "split_cooldown_seconds",
-    "merge_cooldown_seconds",
-    "merge_window_seconds",
-    "rebucket_cooldown_seconds",
-    "split_vs_rebucket_min_msg_rate_in_threshold",
-    "load_stale_seconds",
-)
-_KINDS: Mapping[str, type[bool] | type[int] | type[float]] = {
-    name: type(getattr(AutoScalePolicy(), name))
-    if isinstance(getattr(AutoScalePolicy(), name), bool)
-    or name in ("max_segments", "min_segments", "max_dag_depth", "entry_bucket_max_per_segment")
-    else float
-    for name in FIELDS
 }
 _KIND_NAMES = {bool: "true or false", int: "whole number", float: "number"}
