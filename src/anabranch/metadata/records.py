@@ -1,0 +1,229 @@
+"""The stored JSON and where it is kept.
+
+Field names are Pulsar's where Pulsar has the field, in camel case on disk; the rest is ours. A record is
+immutable: an update makes the next one, and carries over every field it does not change. Must not know how
+a store works.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from anabranch.errors import MetadataError
+from anabranch.model.names import TopicName, encode_part, parse_namespace
+
+TOPICS = "/topics"
+CLASSIC_TOPICS = "/persistent-topics"
+LINEAGES = "/lineages"
+TENANTS = "/tenants"
+NAMESPACES = "/namespaces"
+INCARNATIONS = "/sequences/incarnation"
+
+SubscriptionKind = Literal["STREAM", "QUEUE", "CHECKPOINT"]
+InitialPosition = Literal["earliest", "latest"]
+OperationKind = Literal["create", "split", "merge", "rebucket"]
+PolicyFields = dict[str, bool | int | float]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What all stored values have in common."""
+
+
+class RangeRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    start: int
+    end: int
+
+
+class SegmentRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """One node of the DAG."""
+
+    segment_id: int
+    hash_range: RangeRecord
+    state: Literal["ACTIVE", "SEALED"] = "ACTIVE"
+    parent_ids: tuple[int, ...] = ()
+    child_ids: tuple[int, ...] = ()
+    created_at_epoch: int = 0
+    sealed_at_epoch: int = -1
+    created_at_ms: int = 0
+    sealed_at_ms: int = -1
+    legacy_topic_name: str | None = None
+    entry_bucket_splits: tuple[int, ...] = ()
+
+
+class StepRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """Parents that are sealed together and the boundaries of what replaces them.
+
+    `points` cut a split, `bucketSplits` are the new boundaries of a rebucket; a merge needs neither.
+    """
+
+    parent_ids: tuple[int, ...]
+    points: tuple[int, ...] = ()
+    bucket_splits: tuple[int, ...] = ()
+
+
+class IntentRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """A layout operation that was begun; whoever leads the topic next finishes it.
+
+    Children take the ids from `firstId` on, which were reserved in the write that recorded the intent.
+    """
+
+    kind: OperationKind
+    steps: tuple[StepRecord, ...]
+    first_id: int
+    child_names: tuple[str, ...]
+    started_at_ms: int
+    term: int
+    reason: str = ""
+
+
+class GarbageRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """Storage that no layout names any more and that must go."""
+
+    name: str
+    since_ms: int
+
+
+class HistoryRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """What auto-scaling remembers apart from the DAG, so that pruning and failover forget nothing.
+
+    Times are wall-clock milliseconds; `mergesBelow` counts the merges in the lineage of an active segment.
+    """
+
+    last_split_ms: int | None = None
+    last_merge_ms: int | None = None
+    last_rebucket_ms: int | None = None
+    cold_since_ms: dict[int, int] = {}
+    merges_below: dict[int, int] = {}
+
+
+class TopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """A scalable topic: its whole DAG, and what its leader is doing."""
+
+    epoch: int
+    next_segment_id: int
+    segments: dict[int, SegmentRecord]
+    properties: dict[str, str] = {}
+    auto_scale_policy: PolicyFields | None = None
+    hash_version: int = 1
+    incarnation: int = 0
+    term: int = 0
+    created_at_ms: int = 0
+    intent: IntentRecord | None = None
+    garbage: tuple[GarbageRecord, ...] = ()
+    history: HistoryRecord = HistoryRecord()
+    deleted: bool = False
+    """Deletion has begun: nobody may see the topic any more, and its leader removes what is left."""
+
+
+class AssignedRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    segment_id: int
+    shared: bool = False
+
+
+class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """A registered consumer; `generation` is the group's when this assignment was last changed."""
+
+    generation: int = 0
+    segments: tuple[AssignedRecord, ...] = ()
+
+
+class UnfinishedRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """A change of a subscription that may have reached some of the segments only."""
+
+    kind: Literal["create", "delete", "seek", "skip"]
+    timestamp_ms: int = 0
+
+
+class SubscriptionRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """A subscription: registered before any segment has it, forgotten after none has it."""
+
+    type: SubscriptionKind
+    initial_position: InitialPosition | None = None
+    drained: tuple[int, ...] = ()
+    consumers: dict[str, ConsumerRecord] = {}
+    generation: int = 0
+    term: int = 0
+    created_at_ms: int = 0
+    unfinished: UnfinishedRecord | None = None
+
+
+class LineageRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """What outlives a topic of one name, so that its successor repeats no id, epoch or term."""
+
+    next_segment_id: int = 0
+    next_epoch: int = 0
+    next_term: int = 1
+    garbage: tuple[GarbageRecord, ...] = ()
+
+
+class ClassicTopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """A `persistent://` topic; 0 partitions means that it is not partitioned."""
+
+    partitions: int = 0
+    properties: dict[str, str] = {}
+    created_at_ms: int = 0
+
+
+class TenantRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    admin_roles: tuple[str, ...] = ()
+    allowed_clusters: tuple[str, ...] = ("standalone",)
+
+
+class NamespaceRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    scalable_topic_auto_scale_policy: PolicyFields | None = None
+    policies: dict[str, Any] = {}
+    """Other namespace policies as they were given, by Pulsar's names."""
+
+
+R = TypeVar("R", bound=Record)
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode(record: Record) -> bytes:
+    """The JSON to store."""
+    return _ENCODER.encode(record)
+
+
+def decode(kind: type[R], data: bytes) -> R:
+    """Undo `encode`; fields of a newer version are ignored."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise MetadataError(f"a stored {kind.__name__} cannot be read: {error}") from error
+
+
+def namespace_path(root: str, namespace: str) -> str:
+    """Where the records of a namespace, `tenant/namespace`, are kept below `root`."""
+    tenant, local = parse_namespace(namespace)
+    return f"{root}/{encode_part(tenant)}/{encode_part(local)}"
+
+
+def _name_path(root: str, name: TopicName) -> str:
+    return f"{root}/{encode_part(name.tenant)}/{encode_part(name.namespace)}/{encode_part(name.local)}"
+
+
+def topic_path(name: TopicName) -> str:
+    return _name_path(TOPICS, name)
+
+
+def subscriptions_path(name: TopicName) -> str:
+    return f"{topic_path(name)}/subscriptions"
+
+
+def subscription_path(name: TopicName, subscription: str) -> str:
+    return f"{subscriptions_path(name)}/{encode_part(subscription)}"
+
+
+def lineage_path(name: TopicName) -> str:
+    return _name_path(LINEAGES, name)
+
+
+def classic_path(name: TopicName) -> str:
+    return _name_path(CLASSIC_TOPICS, name)
+
+
+def tenant_path(tenant: str) -> str:
+    return f"{TENANTS}/{encode_part(tenant)}"

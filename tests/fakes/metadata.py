@@ -1,0 +1,69 @@
+"""Metadata stores that behave worse than the reference, each in one way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from anabranch.errors import MetadataError
+from anabranch.metadata.port import Change, MetadataStore, Stored
+
+
+class YieldingStore:
+    """Gives way before and after each call, so that callers interleave as they do on a real store."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self.inner = inner
+
+    async def get(self, path: str) -> Stored | None:
+        await asyncio.sleep(0)
+        found = await self.inner.get(path)
+        await asyncio.sleep(0)
+        return found
+
+    async def put(
+        self, path: str, value: bytes, *, expected: int | None = None, ephemeral: bool = False
+    ) -> int:
+        await asyncio.sleep(0)
+        version = await self.inner.put(path, value, expected=expected, ephemeral=ephemeral)
+        await asyncio.sleep(0)
+        return version
+
+    async def delete(self, path: str, *, expected: int | None = None) -> None:
+        await asyncio.sleep(0)
+        await self.inner.delete(path, expected=expected)
+        await asyncio.sleep(0)
+
+    async def children(self, path: str) -> list[str]:
+        await asyncio.sleep(0)
+        return await self.inner.children(path)
+
+    async def increment(self, path: str) -> int:
+        await asyncio.sleep(0)
+        return await self.inner.increment(path)
+
+    def watch(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
+        return self.inner.watch(prefix, changed)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class FailingStore(YieldingStore):
+    """Fails the puts that `fails` picks: before they apply, or after, as if only the answer were lost."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        super().__init__(inner)
+        self.fails: Callable[[str], bool] = lambda path: False
+        self.applied = False
+
+    async def put(
+        self, path: str, value: bytes, *, expected: int | None = None, ephemeral: bool = False
+    ) -> int:
+        failing = self.fails(path)
+        if failing and not self.applied:
+            raise MetadataError("the store is down")
+        version = await super().put(path, value, expected=expected, ephemeral=ephemeral)
+        if failing:
+            raise MetadataError("the answer was lost")
+        return version

@@ -1,0 +1,165 @@
+"""Typed records over the port."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from anabranch.errors import ConflictError, NotFoundError, TopicExistsError, TopicNotFoundError
+from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.records import (
+    ClassicTopicRecord,
+    LineageRecord,
+    NamespaceRecord,
+    SubscriptionRecord,
+    TenantRecord,
+    TopicRecord,
+)
+from anabranch.metadata.topics import TopicStore, with_layout
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from tests.fakes.metadata import YieldingStore
+
+NAME = TopicName.parse("topic://public/default/orders/eu")
+PLAIN = with_layout(TopicRecord(epoch=0, next_segment_id=0, segments={}), Layout.initial(1, now_ms=0))
+
+
+@pytest.fixture
+def topics() -> TopicStore:
+    return TopicStore(MemoryStore())
+
+
+async def test_a_topic_is_created_once(topics: TopicStore) -> None:
+    await topics.create(NAME, PLAIN)
+    assert await topics.load(NAME) == PLAIN
+    with pytest.raises(TopicExistsError, match="orders/eu"):
+        await topics.create(NAME, PLAIN)
+
+
+async def test_updates_that_race_all_take_effect(topics: TopicStore) -> None:
+    await topics.create(NAME, PLAIN)
+    slow = TopicStore(YieldingStore(topics.store))
+
+    async def add(key: str) -> None:
+        def change(record: TopicRecord) -> TopicRecord:
+            return msgspec.structs.replace(record, properties={**record.properties, key: ""})
+
+        await slow.update(NAME, change)
+
+    await asyncio.gather(*(add(f"{n}") for n in range(20)))
+    assert len((await topics.load(NAME)).properties) == 20
+
+
+async def test_an_update_that_changes_nothing_writes_nothing(topics: TopicStore) -> None:
+    await topics.create(NAME, PLAIN)
+    await topics.update(NAME, lambda record: record)
+    stored = await topics.store.get("/topics/public/default/orders%2Feu")
+    assert stored is not None
+    assert stored.version == 0
+
+
+async def test_a_topic_whose_deletion_began_is_not_found(topics: TopicStore) -> None:
+    with pytest.raises(TopicNotFoundError):
+        await topics.load(NAME)
+    await topics.create(NAME, msgspec.structs.replace(PLAIN, deleted=True))
+    with pytest.raises(TopicNotFoundError):
+        await topics.load(NAME)
+    with pytest.raises(TopicNotFoundError):
+        await topics.update(NAME, lambda record: record)
+    assert await topics.list("public/default") == ()
+    assert await topics.find(NAME) is not None
+
+
+async def test_deleting_a_topic_leaves_nothing_below_it(topics: TopicStore) -> None:
+    await topics.create(NAME, PLAIN)
+    neighbour = TopicName.parse("topic://public/default/orders")
+    await topics.create(neighbour, PLAIN)
+    for sub in ("a", "b/c"):
+        await topics.update_subscription(NAME, sub, lambda _: SubscriptionRecord(type="QUEUE"))
+    assert sorted(await topics.load_subscriptions(NAME)) == ["a", "b/c"]
+    await topics.delete(NAME)
+    await topics.delete(NAME)
+    assert await topics.store.children("/topics/public/default") == ["orders"]
+    assert await topics.list("public/default") == (neighbour,)
+
+
+async def test_subscriptions_are_registered_changed_and_forgotten(topics: TopicStore) -> None:
+    def register(found: SubscriptionRecord | None) -> SubscriptionRecord:
+        assert found is None
+        return SubscriptionRecord(type="STREAM")
+
+    await topics.update_subscription(NAME, "s", register)
+    loaded = await topics.load_subscription(NAME, "s")
+    assert loaded == SubscriptionRecord(type="STREAM")
+    await topics.delete_subscription(NAME, "s")
+    await topics.delete_subscription(NAME, "s")
+    assert await topics.load_subscription(NAME, "s") is None
+
+
+async def test_a_lineage_outlives_its_topic(topics: TopicStore) -> None:
+    assert await topics.load_lineage(NAME) == LineageRecord()
+    await topics.create(NAME, PLAIN)
+    await topics.update_lineage(NAME, lambda found: msgspec.structs.replace(found, next_segment_id=7))
+    await topics.delete(NAME)
+    assert (await topics.load_lineage(NAME)).next_segment_id == 7
+    assert await topics.namespaces_with_topics() == ("public/default",)
+    ((name, lineage),) = await topics.load_lineages("public/default")
+    assert (name, lineage.next_segment_id) == (NAME, 7)
+
+
+async def test_incarnations_never_repeat(topics: TopicStore) -> None:
+    assert [await topics.next_incarnation() for _ in range(3)] == [0, 1, 2]
+
+
+async def test_classic_topics_are_kept_apart_from_scalable_ones(topics: TopicStore) -> None:
+    name = TopicName.parse("persistent://public/default/orders")
+    await topics.create_classic(name, ClassicTopicRecord(partitions=3))
+    with pytest.raises(TopicExistsError):
+        await topics.create_classic(name, ClassicTopicRecord())
+    await topics.update_classic(name, lambda found: msgspec.structs.replace(found, partitions=5))
+    assert await topics.find_classic(name) == ClassicTopicRecord(partitions=5)
+    assert await topics.list_classic("public/default") == (name,)
+    assert await topics.list("public/default") == ()
+    await topics.delete_classic(name)
+    with pytest.raises(TopicNotFoundError):
+        await topics.update_classic(name, lambda found: found)
+
+
+async def test_defaults_are_made_once_and_kept(topics: TopicStore) -> None:
+    await topics.ensure_defaults()
+    await topics.update_tenant("public", lambda found: msgspec.structs.replace(found, admin_roles=("me",)))
+    await topics.ensure_defaults()
+    assert (await topics.load_tenant("public")).admin_roles == ("me",)
+    assert await topics.tenants() == ("public",)
+    assert await topics.namespaces("public") == ("public/default",)
+
+
+async def test_tenants_and_namespaces_refuse_to_vanish_while_used(topics: TopicStore) -> None:
+    await topics.ensure_defaults()
+    await topics.create(NAME, PLAIN)
+    with pytest.raises(ConflictError, match="topics"):
+        await topics.delete_namespace("public/default")
+    with pytest.raises(ConflictError, match="namespaces"):
+        await topics.delete_tenant("public")
+    await topics.delete(NAME)
+    await topics.delete_namespace("public/default")
+    await topics.delete_tenant("public")
+    with pytest.raises(NotFoundError):
+        await topics.load_tenant("public")
+
+
+async def test_a_namespace_needs_its_tenant(topics: TopicStore) -> None:
+    with pytest.raises(NotFoundError, match="tenant acme"):
+        await topics.create_namespace("acme/prod", NamespaceRecord())
+    await topics.create_tenant("acme", TenantRecord())
+    await topics.create_namespace("acme/prod", NamespaceRecord())
+    with pytest.raises(ConflictError):
+        await topics.create_namespace("acme/prod", NamespaceRecord())
+    await topics.update_namespace(
+        "acme/prod",
+        lambda found: msgspec.structs.replace(found, scalable_topic_auto_scale_policy={"maxSegments": 2}),
+    )
+    found = await topics.load_namespace("acme/prod")
+    assert found.scalable_topic_auto_scale_policy == {"maxSegments": 2}
