@@ -1,0 +1,119 @@
+"""Payload compression, with a bound on what a payload may unfold to.
+
+A peer chooses both the compressed bytes and the size it declares for them, so neither is trusted: no codec
+gets more room than the declared size, and the declared size is refused above the caller's limit.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum
+from typing import Final
+
+import cramjam
+
+from anabranch.errors import CompressionError
+
+
+class Compression(IntEnum):
+    """Numbers of the wire."""
+
+    NONE = 0
+    LZ4 = 1
+    ZLIB = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+
+_ZSTD_LEVEL: Final = 3
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_WINDOW_BYTES_MAX: Final = 8 * 2**20
+"""What RFC 8878 asks every decoder to support; a frame may not make ours keep more."""
+
+
+def compress(kind: Compression, data: bytes) -> bytes:
+    """`data` in the form other Pulsar clients read."""
+    if kind == Compression.LZ4:
+        return bytes(cramjam.lz4.compress_block(data, store_size=False))
+    if kind == Compression.ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+    if kind == Compression.SNAPPY:
+        return bytes(cramjam.snappy.compress_raw(data))
+    if kind == Compression.ZLIB:
+        return zlib.compress(data)
+    return data
+
+
+def decompress(kind: int, data: bytes, size: int, limit: int) -> bytes:
+    """Undo `compress`; raises CompressionError unless exactly `size` bytes come out, within `limit`."""
+    if kind == Compression.NONE:
+        return data
+    if size > limit:
+        raise CompressionError(f"a payload declares {size} bytes uncompressed; the limit is {limit}")
+    try:
+        plain = _decompress(kind, data, size)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        raise CompressionError(f"a payload that declares {size} bytes cannot be unpacked: {error}") from error
+    if len(plain) != size:
+        raise CompressionError(f"a payload declares {size} bytes and holds {len(plain)}")
+    return plain
+
+
+def _decompress(kind: int, data: bytes, size: int) -> bytes:
+    if kind == Compression.ZLIB:
+        # Java ends its streams with a flush and no final block, which the one-shot call refuses. One byte
+        # more than declared is enough to see that there would be more.
+        return zlib.decompressobj().decompress(data, size + 1)
+    if kind == Compression.LZ4:
+        room = bytearray(size)
+        return _filled(room, cramjam.lz4.decompress_block_into(data, room, output_len=size))
+    if kind == Compression.ZSTD:
+        _check_zstd_frame(data, size)
+        room = bytearray(size)
+        return _filled(room, cramjam.zstd.decompress_into(data, room))
+    if kind == Compression.SNAPPY:
+        if cramjam.snappy.decompress_raw_len(data) != size:
+            raise CompressionError(f"a payload declares {size} bytes but its Snappy header says otherwise")
+        room = bytearray(size)
+        return _filled(room, cramjam.snappy.decompress_raw_into(data, room))
+    raise CompressionError(f"compression type {kind} is unknown")
+
+
+def _filled(room: bytearray, count: int) -> bytes:
+    return bytes(room) if count == len(room) else bytes(memoryview(room)[:count])
+
+
+def _check_zstd_frame(data: bytes, size: int) -> None:
+    """Refuse what would make the decoder reserve a large window, and anything but one whole frame.
+
+    The decoder reserves the window that a frame's header asks for before it looks at a single block, and
+    would do so again for each frame that follows.
+    """
+    try:
+        if data[:4] != _ZSTD_MAGIC:
+            raise CompressionError("a payload is not a Zstandard frame")
+        descriptor = data[4]
+        single_segment = bool(descriptor & 0x20)
+        position = 5
+        window = 0
+        if not single_segment:
+            base = 1 << (10 + (data[5] >> 3))
+            window = base + (base >> 3) * (data[5] & 7)
+            position = 6
+        position += (0, 1, 2, 4)[descriptor & 3]
+        content_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+        if single_segment:
+            window = int.from_bytes(data[position : position + content_bytes], "little")
+        if window > max(size, _ZSTD_WINDOW_BYTES_MAX):
+            raise CompressionError(f"a Zstandard frame asks for a window of {window} bytes")
+        position += content_bytes
+        last = False
+        while not last:
+            header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+            last = bool(header & 1)
+            position += 3 + (1 if header >> 1 & 3 == 1 else header >> 3)
+        position += 4 if descriptor & 4 else 0
+    except IndexError:
+        raise CompressionError("a payload ends inside its Zstandard frame") from None
+    if position != len(data):
+        raise CompressionError("a payload is not exactly one Zstandard frame")

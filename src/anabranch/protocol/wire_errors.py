@@ -1,0 +1,80 @@
+"""One table between our exceptions and the error codes of the wire.
+
+A code says how other clients react (retry, give up, reconnect), so an exception maps to the code with the
+reaction that helps, not to the nearest name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from anabranch import errors
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+_EXCEPTION_OF_CODE: Final[dict[int, type[errors.AnabranchError]]] = {
+    pb.UnknownError: errors.UnknownServerError,
+    pb.MetadataError: errors.MetadataError,
+    pb.PersistenceError: errors.PersistenceError,
+    pb.AuthenticationError: errors.AuthenticationError,
+    pb.AuthorizationError: errors.AuthorizationError,
+    pb.ConsumerBusy: errors.ConsumerBusyError,
+    pb.ServiceNotReady: errors.ServiceNotReadyError,
+    pb.ProducerBlockedQuotaExceededError: errors.QuotaExceededError,
+    pb.ProducerBlockedQuotaExceededException: errors.QuotaExceededError,
+    pb.ChecksumError: errors.ChecksumError,
+    pb.UnsupportedVersionError: errors.UnsupportedFeatureError,
+    pb.TopicNotFound: errors.TopicNotFoundError,
+    pb.SubscriptionNotFound: errors.SubscriptionNotFoundError,
+    pb.ConsumerNotFound: errors.ConsumerNotFoundError,
+    pb.TooManyRequests: errors.TooManyRequestsError,
+    pb.TopicTerminatedError: errors.TopicTerminatedError,
+    pb.ProducerBusy: errors.ProducerBusyError,
+    pb.InvalidTopicName: errors.InvalidNameError,
+    pb.IncompatibleSchema: errors.IncompatibleSchemaError,
+    pb.ConsumerAssignError: errors.ConsumerAssignError,
+    pb.TransactionCoordinatorNotFound: errors.ServiceNotReadyError,
+    pb.InvalidTxnStatus: errors.NotAllowedError,
+    pb.NotAllowedError: errors.NotAllowedError,
+    pb.TransactionConflict: errors.ConflictError,
+    pb.TransactionNotFound: errors.NotFoundError,
+    pb.ProducerFenced: errors.ProducerFencedError,
+}
+
+_CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
+    # The codes above, each exception once: the first code that means it.
+    **{exception: code for code, exception in reversed(_EXCEPTION_OF_CODE.items())},
+    # What the wire has no code for. A peer retries 1, 2 and 6, and gives up on 11 and 22.
+    errors.VersionConflictError: pb.MetadataError,
+    errors.CorruptDataError: pb.PersistenceError,
+    errors.DataLossError: pb.PersistenceError,
+    errors.NotOwnerError: pb.ServiceNotReady,
+    errors.NotLeaderError: pb.ServiceNotReady,
+    errors.StaleTermError: pb.ServiceNotReady,
+    errors.ConnectError: pb.ServiceNotReady,
+    errors.NotConnectedError: pb.ServiceNotReady,
+    errors.AlreadyClosedError: pb.ServiceNotReady,
+    errors.ProducerQueueFullError: pb.TooManyRequests,
+    errors.MemoryBufferFullError: pb.TooManyRequests,
+    errors.SegmentNotFoundError: pb.TopicNotFound,
+    errors.NotFoundError: pb.TopicNotFound,
+    errors.InvalidConfigurationError: pb.NotAllowedError,
+    errors.MessageTooBigError: pb.NotAllowedError,
+    errors.LayoutError: pb.NotAllowedError,
+    errors.TopicExistsError: pb.NotAllowedError,
+    errors.ConflictError: pb.NotAllowedError,
+    TimeoutError: pb.ServiceNotReady,
+}
+
+
+def code_for(error: BaseException) -> pb.ServerError.ValueType:
+    """The wire's code for an exception: that of its nearest class in the table, else UnknownError."""
+    for kind in type(error).__mro__:
+        code = _CODE_OF_EXCEPTION.get(kind)
+        if code is not None:
+            return pb.ServerError.ValueType(code)
+    return pb.UnknownError
+
+
+def exception_for(code: int, message: str) -> errors.AnabranchError:
+    """The exception for an error code of a peer, with the peer's words."""
+    return _EXCEPTION_OF_CODE.get(code, errors.UnknownServerError)(message)
