@@ -156,7 +156,7 @@ def coerce(field: str, value: object) -> bool | int | float:
         return int(value)
     if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
-    raise InvalidConfigurationError(f"{json_name(field)} takes a {_KIND_NAMES[kind]}, not {value!r}")
+    raise InvalidConfigurationError(f"{json_name(field)} must be {_KIND_NAMES[kind]}, not {value!r}")
 
 
 FIELDS: tuple[str, ...] = tuple(field.name for field in fields(AutoScalePolicy))
@@ -187,4 +187,4 @@ _WHOLE = ("max_segments", "min_segments", "max_dag_depth", "entry_bucket_max_per
 _KINDS: Mapping[str, type[bool] | type[int] | type[float]] = {
     name: bool if name == "enabled" else int if name in _WHOLE else float for name in FIELDS
 }
-_KIND_NAMES = {bool: "true or false", int: "whole number", float: "number"}
+_KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number"}
