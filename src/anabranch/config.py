@@ -1,0 +1,292 @@
+"""The settings of a broker: frozen, validated once, passed down, never global.
+
+Each setting is described where it is declared; the default configuration file is made from that. Files are
+TOML; a setting may be written with its own name or with the name Pulsar's broker.conf has for it. Knows
+nothing of who uses a setting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.model.policy import BROKER_KEYS, AutoScalePolicy, check_policy, coerce
+
+KIB, MIB = 2**10, 2**20
+
+
+def _setting(
+    default: Any,
+    about: str,
+    *,
+    pulsar: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:
+    """A field with what the default configuration file says about it and the values it allows."""
+    return dataclasses.field(
+        default=default, metadata={"about": about, "pulsar": pulsar, "low": low, "high": high}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Everything one broker process can be told."""
+
+    host: str = _setting(
+        "127.0.0.1", "Address to listen on, for both ports. 0.0.0.0 listens everywhere.", pulsar="bindAddress"
+    )
+    port: int = _setting(
+        6650,
+        "Port of the binary protocol. 0 picks a free one.",
+        pulsar="brokerServicePort",
+        low=0,
+        high=65535,
+    )
+    http_port: int = _setting(
+        8080,
+        "Port of the admin API and metrics. 0 picks a free one.",
+        pulsar="webServicePort",
+        low=0,
+        high=65535,
+    )
+    data: str = _setting("./anabranch-data", "Directory of everything that is stored; one process at a time.")
+    cluster: str = _setting("standalone", "Name of the cluster in the admin API.", pulsar="clusterName")
+    advertised_host: str | None = _setting(
+        None,
+        "Host name that clients are told to connect to; the listen address if unset.",
+        pulsar="advertisedAddress",
+    )
+    max_message_bytes: int = _setting(
+        5 * MIB, "Largest entry a producer may send.", pulsar="maxMessageSize", low=KIB, high=1024 * MIB
+    )
+    keep_alive_s: float = _setting(
+        30.0,
+        "A connection that is silent for this long is asked, and after twice as long dropped.",
+        pulsar="keepAliveIntervalSeconds",
+        low=0.1,
+    )
+    connections_max: int = _setting(
+        10_000, "Connections at once; more are refused.", pulsar="brokerMaxConnections", low=1
+    )
+    deduplication: bool = _setting(
+        True,
+        "Store each (producer, sequence id) once, also when it is sent again after a lost connection.",
+        pulsar="brokerDeduplicationEnabled",
+    )
+    auto_create_topics: bool = _setting(
+        True, "Create a topic when a client first uses it.", pulsar="allowAutoTopicCreation"
+    )
+    bucket_budget: int = _setting(
+        4,
+        "Entry buckets of a new topic, shared by its segments: as many consumers can share it in key order.",
+        pulsar="scalableTopicEntryBucketBudget",
+        low=1,
+        high=1024,
+    )
+    auto_scale_interval_s: float = _setting(
+        60.0,
+        "How often each topic's load is looked at for a split or merge.",
+        pulsar="scalableTopicAutoScaleIntervalSeconds",
+        low=0.05,
+    )
+    load_report_interval_s: float = _setting(
+        10.0, "Over how long rates are averaged.", pulsar="scalableTopicLoadReportIntervalSeconds", low=0.05
+    )
+    consumer_grace_s: float = _setting(
+        60.0,
+        "How long a stream consumer that lost its connection keeps its share.",
+        pulsar="scalableTopicConsumerSessionGracePeriodSeconds",
+        low=0,
+    )
+    max_unacked_per_consumer: int = _setting(
+        50_000,
+        "Messages a shared consumer may hold unacknowledged. 0 is no limit.",
+        pulsar="maxUnackedMessagesPerConsumer",
+        low=0,
+    )
+    max_unacked_per_subscription: int = _setting(
+        200_000,
+        "The same over all consumers of a shared subscription. 0 is no limit.",
+        pulsar="maxUnackedMessagesPerSubscription",
+        low=0,
+    )
+    dispatch_max_entries: int = _setting(
+        100, "Entries read for a subscription at a time.", pulsar="dispatcherMaxReadBatchSize", low=1
+    )
+    dispatch_max_bytes: int = _setting(
+        5 * MIB, "Bytes read for a subscription at a time.", pulsar="dispatcherMaxReadSizeBytes", low=1
+    )
+    publish_pending_bytes_max: int = _setting(
+        64 * MIB,
+        "Bytes of one connection that wait for the disk; its reading pauses above that.",
+        low=64 * KIB,
+    )
+    cache_bytes: int = _setting(64 * MIB, "Memory for entries that were written or read lately.", low=0)
+    journal_bytes_max: int = _setting(
+        256 * MIB, "Size at which a journal file is closed and the next one started.", low=4 * KIB
+    )
+    auto_scale: AutoScalePolicy = dataclasses.field(default_factory=AutoScalePolicy)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.name != "auto_scale":
+                _check_value(field, getattr(self, field.name))
+        wrong = check_policy(self.auto_scale)
+        if wrong:
+            raise InvalidConfigurationError(f"the auto-scale settings cannot be used: {'; '.join(wrong)}")
+        for name in ("host", "data", "cluster"):
+            if not getattr(self, name):
+                raise InvalidConfigurationError(f"setting {name} must not be empty")
+
+
+def load_config(file: str | os.PathLike[str] | None = None, sets: Iterable[str] = ()) -> BrokerConfig:
+    """Defaults, then the file, then each `key=value`; raises InvalidConfigurationError."""
+    given: dict[str, object] = {}
+    if file is not None:
+        given.update(_flatten(_read_file(file), f"{os.fspath(file)}: "))
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidConfigurationError(f"--set {text!r}: write it as key=value")
+        name = _resolve_key(key.strip(), "--set: ")
+        given[name] = _parse(name, value.strip())
+    return _build(given)
+
+
+def default_text() -> str:
+    """The default configuration file: every setting, what it means, and its value."""
+    lines = [
+        "# Every setting of an Anabranch broker with its default value.",
+        "# Pass a file like this with `anabranch serve --config FILE`, one setting with `--set key=value`.",
+        "# Where Pulsar's broker.conf has a name for the same thing, that name may be used instead.",
+    ]
+    for field in _plain_fields():
+        pulsar = field.metadata["pulsar"]
+        lines += ["", f"# {field.metadata['about']}", *([f"# In Pulsar: {pulsar}"] if pulsar else [])]
+        value = _toml(field.default)
+        lines.append(f"# {field.name} =" if value is None else f"{field.name} = {value}")
+    lines += [
+        "",
+        "# When topics are split and merged by themselves. Namespaces and topics may override each.",
+    ]
+    lines += ["[auto_scale]"]
+    names = {field: pulsar for pulsar, field in BROKER_KEYS.items()}
+    for field in dataclasses.fields(AutoScalePolicy):
+        lines.append(f"{field.name} = {_toml(field.default)}  # {names[field.name]}")
+    return "\n".join(lines) + "\n"
+
+
+def _plain_fields() -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(BrokerConfig) if field.name != "auto_scale"]
+
+
+_FIELDS = {field.name: field for field in _plain_fields()}
+_POLICY_FIELDS = tuple(field.name for field in dataclasses.fields(AutoScalePolicy))
+_NAMES: Mapping[str, str] = {
+    **{name: name for name in _FIELDS},
+    **{field.metadata["pulsar"]: name for name, field in _FIELDS.items() if field.metadata["pulsar"]},
+    **{f"auto_scale.{name}": f"auto_scale.{name}" for name in _POLICY_FIELDS},
+    **{pulsar: f"auto_scale.{name}" for pulsar, name in BROKER_KEYS.items()},
+}
+"""Every way to write a setting -> its own name."""
+
+
+def _resolve_key(key: str, where: str) -> str:
+    name = _NAMES.get(key)
+    if name is None:
+        near = difflib.get_close_matches(key, _NAMES, 1)
+        hint = f"did you mean {near[0]}?" if near else "`anabranch config` lists all settings"
+        raise InvalidConfigurationError(f"{where}there is no setting {key!r}; {hint}")
+    return name
+
+
+def _read_file(file: str | os.PathLike[str]) -> dict[str, object]:
+    try:
+        with open(file, "rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise InvalidConfigurationError(f"cannot read {os.fspath(file)}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidConfigurationError(f"{os.fspath(file)} is not valid TOML: {error}") from error
+
+
+def _flatten(table: Mapping[str, object], where: str) -> dict[str, object]:
+    given: dict[str, object] = {}
+    for key, value in table.items():
+        if key == "auto_scale" and isinstance(value, Mapping):
+            for inner, inner_value in value.items():
+                given[_resolve_key(f"auto_scale.{inner}", where)] = inner_value
+        else:
+            given[_resolve_key(key, where)] = value
+    return given
+
+
+def _build(given: Mapping[str, object]) -> BrokerConfig:
+    plain: dict[str, Any] = {}
+    policy: dict[str, Any] = {}
+    for name, value in given.items():
+        table, _, field = name.rpartition(".")
+        if table:
+            policy[field] = coerce(field, value)
+        else:
+            plain[name] = float(value) if _is_float(name) and isinstance(value, int) else value
+    return BrokerConfig(**plain, auto_scale=dataclasses.replace(AutoScalePolicy(), **policy))
+
+
+_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": 2**30}
+
+
+def _parse(name: str, text: str) -> object:
+    """The value of a setting written on the command line, in the type of its default."""
+    table, _, field = name.rpartition(".")
+    default = getattr(AutoScalePolicy(), field) if table else _FIELDS[name].default
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise InvalidConfigurationError(f"setting {name} is true or false, not {text!r}")
+        return text.lower() == "true"
+    if isinstance(default, int | float):
+        digits, unit = (text[:-3], _UNITS[text[-3:]]) if text[-3:] in _UNITS else (text, 1)
+        try:
+            return (int(digits) if digits.lstrip("+-").replace("_", "").isdigit() else float(digits)) * unit
+        except ValueError as error:
+            raise InvalidConfigurationError(f"setting {name} is a number, not {text!r}") from error
+    return text
+
+
+def _is_float(name: str) -> bool:
+    return isinstance(_FIELDS[name].default, float)
+
+
+def _check_value(field: dataclasses.Field[Any], value: object) -> None:
+    default = field.default
+    if default is None and value is None:
+        return
+    kind = str if default is None else type(default)
+    names = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+    right = isinstance(value, kind) or (kind is float and isinstance(value, int))
+    if not right or (kind is not bool and isinstance(value, bool)):
+        raise InvalidConfigurationError(f"setting {field.name} is {names[kind]}, not {value!r}")
+    low, high = field.metadata["low"], field.metadata["high"]
+    if isinstance(value, int | float) and not (
+        (low is None or value >= low) and (value <= high if high is not None else value < float("inf"))
+    ):
+        allowed = f"{low:g} to {high:g}" if high is not None else f"at least {low:g}"
+        raise InvalidConfigurationError(f"setting {field.name} must be {allowed}, not {value}")
+
+
+def _toml(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    # Grouped digits help with bytes and hide a port.
+    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else repr(value)

@@ -1,0 +1,94 @@
+"""Settings: where they come from, what they may be, and what a mistake is answered with."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from anabranch.config import BrokerConfig, default_text, load_config
+from anabranch.errors import InvalidConfigurationError
+
+
+def test_nothing_given_is_the_default() -> None:
+    assert load_config() == BrokerConfig()
+
+
+def test_the_shipped_file_is_fresh_and_says_what_the_code_says(tmp_path: Path) -> None:
+    shipped = resources.files("anabranch").joinpath("default.toml").read_text()
+    assert shipped == default_text(), "write config.default_text() to src/anabranch/default.toml"
+    file = tmp_path / "broker.toml"
+    file.write_text(shipped)
+    assert load_config(file) == BrokerConfig()
+
+
+def test_the_shipped_file_names_every_setting() -> None:
+    text = default_text()
+    for name in BrokerConfig.__dataclass_fields__:
+        assert name in text
+    assert set(tomllib.loads(text)["auto_scale"]) == set(BrokerConfig().auto_scale.__dataclass_fields__)
+
+
+def test_a_set_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("port = 1234\nhttp_port = 5678\n[auto_scale]\nmax_segments = 8\n")
+    config = load_config(file, ["port=0"])
+    assert (config.port, config.http_port, config.auto_scale.max_segments) == (0, 5678, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("brokerServicePort=7000", "port", 7000),
+        ("deduplication=false", "deduplication", False),
+        ("allowAutoTopicCreation=False", "auto_create_topics", False),
+        ("cache_bytes=8MiB", "cache_bytes", 8 * 2**20),
+        ("max_message_bytes=1_000_000", "max_message_bytes", 1_000_000),
+        ("keep_alive_s=5", "keep_alive_s", 5.0),
+        ("advertised_host=broker.example", "advertised_host", "broker.example"),
+        ("data=/srv/a=b", "data", "/srv/a=b"),
+    ],
+)
+def test_a_set_is_read_in_the_type_of_its_setting(text: str, name: str, value: object) -> None:
+    assert getattr(load_config(None, [text]), name) == value
+
+
+def test_auto_scale_settings_have_pulsars_names_too() -> None:
+    first = load_config(None, ["scalableTopicSplitMsgRateInThreshold=2500"])
+    second = load_config(None, ["auto_scale.split_msg_rate_in_threshold=2500"])
+    assert first == second
+    assert first.auto_scale.split_msg_rate_in_threshold == 2500
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("prot=1", "did you mean port"),
+        ("port", "key=value"),
+        ("port=70000", "0 to 65535"),
+        ("port=high", "is a number"),
+        ("port=1.5", "whole number"),
+        ("deduplication=yes", "true or false"),
+        ("consumer_grace_s=-1", "at least 0"),
+        ("keep_alive_s=nan", "at least 0.1"),
+        ("host=", "must not be empty"),
+        ("auto_scale.max_segments=0", "maxSegments"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_is_allowed(text: str, answer: str) -> None:
+    with pytest.raises(InvalidConfigurationError, match=answer):
+        load_config(None, [text])
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigurationError, match="no-such-file"):
+        load_config(tmp_path / "no-such-file")
+    file = tmp_path / "broken.toml"
+    file.write_text("port = = 1")
+    with pytest.raises(InvalidConfigurationError, match="not valid TOML"):
+        load_config(file)
+    file.write_text("colour = 1")
+    with pytest.raises(InvalidConfigurationError, match="no setting 'colour'"):
+        load_config(file)
