@@ -1,0 +1,1 @@
+"""Connections: the protocol's machines on real or simulated sockets."""

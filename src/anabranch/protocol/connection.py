@@ -1,0 +1,226 @@
+"""Both ends of a connection as machines: bytes and time in, commands and bytes out.
+
+They do the handshake, answer PING and notice a peer that has gone silent. They know no socket and no clock:
+whoever owns them hands in what was received and what time it is, and sends what `take_output` returns.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from anabranch.errors import RemoteProtocolError
+from anabranch.protocol.commands import Command, decode, encode
+from anabranch.protocol.frames import FRAME_EXTRA_BYTES, MESSAGE_BYTES_MAX, FrameCutter
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import exception_for
+
+PROTOCOL_VERSION: Final = 21
+CLIENT_VERSION: Final = "Anabranch-Python-v0.1.0"
+SERVER_VERSION: Final = "Anabranch 0.1.0"
+OUR_CLIENTS: Final = "Anabranch"
+"""How the client version of every client of ours starts."""
+
+_ENTRY_METADATA_VERSION: Final = 18
+_AUTH_ROUNDS_MAX: Final = 10
+_PING: Final = encode(pb.CommandPing())
+_PONG: Final = encode(pb.CommandPong())
+
+
+class _Machine:
+    """What both ends share: cutting, keep-alive, and the rule that the handshake comes first."""
+
+    def __init__(self, *, now: float, keep_alive_s: float, frame_bytes_max: int) -> None:
+        self.established = False
+        """Whether the handshake is done."""
+        self.tick_at = now + keep_alive_s
+        """When `tick` wants to be called next."""
+        self._keep_alive_s = keep_alive_s
+        self._cutter = FrameCutter(frame_bytes_max)
+        self._output: list[bytes] = []
+        self._ping_unanswered = False
+
+    def receive(self, data: bytes, now: float) -> list[Command]:
+        """Commands for the owner in what the peer sent; raises RemoteProtocolError to have it dropped."""
+        self._ping_unanswered = False
+        commands: list[Command] = []
+        for frame in self._cutter.feed(data):
+            command = decode(frame)
+            if self.established and not isinstance(command, self._handled_here):
+                commands.append(command)
+            elif isinstance(command, pb.CommandPing):
+                self._output.append(_PONG)
+            elif not isinstance(command, pb.CommandPong) and self._shake_hands(command, now):
+                commands.append(command)
+        return commands
+
+    def tick(self, now: float, *, listening: bool = True) -> bool:
+        """Keep the connection alive; False when the peer is dead or never finished the handshake.
+
+        Call it at `tick_at`; earlier calls do nothing. With `listening` False the peer's silence proves
+        nothing, because nobody read what it sent.
+        """
+        if now < self.tick_at:
+            return True
+        if not self.established or (self._ping_unanswered and listening):
+            return False
+        self._output.append(_PING)
+        self._ping_unanswered = True
+        self.tick_at = now + self._keep_alive_s
+        return True
+
+    def take_output(self) -> list[bytes]:
+        """Bytes to send now, in order; they are forgotten here."""
+        output = self._output
+        if output:
+            self._output = []
+        return output
+
+    _handled_here: tuple[type, ...] = ()
+    """Commands that the owner does not get once the handshake is done, or not without a look."""
+
+    def _shake_hands(self, command: Command, now: float) -> bool:
+        """Take a command of the handshake; whether the owner gets it too."""
+        raise NotImplementedError
+
+    def _establish(self, now: float, max_message_bytes: int) -> None:
+        self.established = True
+        self.tick_at = now + self._keep_alive_s
+        self._cutter.frame_bytes_max = max_message_bytes + FRAME_EXTRA_BYTES
+
+
+class ServerMachine(_Machine):
+    """The broker's end: the first command must be CONNECT, which it answers by itself.
+
+    PING is answered at any time, but keeps nobody from having to finish the handshake in time.
+    """
+
+    _handled_here = (pb.CommandPing, pb.CommandPong, pb.CommandConnect)
+
+    def __init__(
+        self,
+        server_version: str = SERVER_VERSION,
+        *,
+        now: float,
+        keep_alive_s: float = 30.0,
+        max_message_bytes: int = MESSAGE_BYTES_MAX,
+        features: pb.FeatureFlags | None = None,
+    ) -> None:
+        super().__init__(
+            now=now, keep_alive_s=keep_alive_s, frame_bytes_max=MESSAGE_BYTES_MAX + FRAME_EXTRA_BYTES
+        )
+        self.peer_version = ""
+        """What the client calls itself, empty before CONNECT."""
+        self.peer_protocol_version = 0
+        self.peer_is_ours = False
+        self.peer_is_java = False
+        self.peer_supports_entry_metadata = False
+        self._server_version = server_version
+        self._max_message_bytes = max_message_bytes
+        self._features = features or pb.FeatureFlags(supports_scalable_topics=True)
+
+    def _shake_hands(self, command: Command, now: float) -> bool:
+        if not isinstance(command, pb.CommandConnect):
+            raise RemoteProtocolError(f"the peer sent {_name(command)} before CONNECT")
+        if self.established:
+            raise RemoteProtocolError("the peer sent CONNECT twice")
+        self.peer_version = command.client_version
+        self.peer_protocol_version = command.protocol_version
+        self.peer_is_ours = command.client_version.startswith(OUR_CLIENTS)
+        self.peer_is_java = command.client_version.startswith("Pulsar-Java")
+        self.peer_supports_entry_metadata = (
+            command.protocol_version >= _ENTRY_METADATA_VERSION
+            and command.feature_flags.supports_broker_entry_metadata
+        )
+        self._establish(now, self._max_message_bytes)
+        self._output.append(
+            encode(
+                pb.CommandConnected(
+                    server_version=self._server_version,
+                    protocol_version=min(PROTOCOL_VERSION, command.protocol_version),
+                    max_message_size=self._max_message_bytes,
+                    feature_flags=self._features,
+                )
+            )
+        )
+        return True
+
+
+class ClientMachine(_Machine):
+    """The client's end; `start` gives the CONNECT to send first.
+
+    `receive` raises what the broker answered instead of CONNECTED, for example AuthenticationError.
+    """
+
+    _handled_here = (pb.CommandPing, pb.CommandPong, pb.CommandConnected, pb.CommandAuthChallenge)
+
+    def __init__(
+        self,
+        client_version: str = CLIENT_VERSION,
+        *,
+        now: float,
+        keep_alive_s: float = 30.0,
+        auth_method: str = "none",
+        auth_data: bytes = b"",
+        frame_bytes_max: int = MESSAGE_BYTES_MAX + FRAME_EXTRA_BYTES,
+    ) -> None:
+        super().__init__(now=now, keep_alive_s=keep_alive_s, frame_bytes_max=frame_bytes_max)
+        self.server_version = ""
+        self.server_protocol_version = 0
+        self.server_features = pb.FeatureFlags()
+        self.max_message_bytes = MESSAGE_BYTES_MAX
+        self._client_version = client_version
+        self._auth_method = auth_method
+        self._auth_data = auth_data
+        self._auth_rounds = 0
+
+    def start(self) -> bytes:
+        """The CONNECT frame."""
+        return encode(
+            pb.CommandConnect(
+                client_version=self._client_version,
+                protocol_version=PROTOCOL_VERSION,
+                auth_method_name=self._auth_method,
+                auth_data=self._auth_data or None,
+                feature_flags=pb.FeatureFlags(
+                    supports_broker_entry_metadata=True, supports_scalable_topics=True
+                ),
+            )
+        )
+
+    def _shake_hands(self, command: Command, now: float) -> bool:
+        if isinstance(command, pb.CommandAuthChallenge):
+            self._answer_challenge()
+            return False
+        if isinstance(command, pb.CommandError):
+            raise exception_for(command.error, command.message)
+        if not isinstance(command, pb.CommandConnected):
+            raise RemoteProtocolError(f"the peer answered CONNECT with {_name(command)}")
+        if self.established:
+            raise RemoteProtocolError("the peer sent CONNECTED twice")
+        self.server_version = command.server_version
+        self.server_protocol_version = command.protocol_version
+        self.server_features = command.feature_flags
+        if command.max_message_size > 0:
+            self.max_message_bytes = command.max_message_size
+        self._establish(now, self.max_message_bytes)
+        return True
+
+    def _answer_challenge(self) -> None:
+        """Show the same credentials again; a broker asks for them when they expire, or in rounds."""
+        self._auth_rounds = 0 if self.established else self._auth_rounds + 1
+        if self._auth_rounds > _AUTH_ROUNDS_MAX:
+            raise RemoteProtocolError(f"the peer asked for credentials {self._auth_rounds} times")
+        response = pb.AuthData(auth_method_name=self._auth_method, auth_data=self._auth_data)
+        self._output.append(
+            encode(
+                pb.CommandAuthResponse(
+                    client_version=self._client_version,
+                    response=response,
+                    protocol_version=PROTOCOL_VERSION,
+                )
+            )
+        )
+
+
+def _name(command: Command) -> str:
+    return type(command).__name__.removeprefix("Command")
