@@ -229,7 +229,7 @@ def _place(
     name: str, before: Mapping[str, Sequence[int]], places: Mapping[int, int], owners: dict[int, list[str]]
 ) -> None:
     """Find a place for one more consumer; others step aside to another segment of theirs if need be."""
-    came: dict[int, tuple[str, int | None]] = {id_: (name, None) for id_ in before[name]}
+    came: dict[int, tuple[str, int | None]] = dict.fromkeys(before[name], (name, None))
     queue = deque(came)
     while queue:
         id_ = queue.popleft()

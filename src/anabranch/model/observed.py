@@ -1,0 +1,190 @@
+"""What auto-scaling looks at: rates, consumers, and the history that outlives the DAG.
+
+History is kept apart from the layout, so that pruning forgets no cooldown, no "cold since" and no count of
+merges; a controller stores it with the topic. Times are seconds on any one clock that survives a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from anabranch.errors import CorruptDataError, LayoutError
+from anabranch.model.layout import Layout, Segment
+from anabranch.model.policy import AutoScalePolicy
+from anabranch.model.ranges import HashRange
+
+METRICS = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+
+BUCKETS_MIN = 4
+"""Fewer buckets than this are never taken for too many."""
+SURPLUS_FACTOR = 4
+"""A segment has too many buckets when it has this many times what its consumers can use."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRates:
+    """Rates of one segment, per second, as its owner measured them."""
+
+    msg_rate_in: float = 0.0
+    bytes_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    bytes_rate_out: float = 0.0
+    measured_s: float | None = None
+    """When; None means just now."""
+    weights: tuple[tuple[HashRange, float], ...] = ()
+    """Share of the traffic in by segment hash, as cells with a weight; empty when not sketched."""
+    bucket_weights: tuple[tuple[HashRange, float], ...] = ()
+    """The same by bucket hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What happened before; times are None when it never did."""
+
+    last_split_s: float | None = None
+    last_merge_s: float | None = None
+    last_rebucket_s: float | None = None
+    cold_since: Mapping[int, float] = field(default_factory=dict)
+    """Since when each active segment is known to be below every merge threshold, without a gap."""
+    surplus_since: Mapping[int, float] = field(default_factory=dict)
+    """Since when each active segment has far more buckets than its consumers can use."""
+    merges: tuple[tuple[HashRange, int], ...] = ()
+    """How often each part of the ring was merged by auto-scaling; parts that never were are left out."""
+
+    def merges_in(self, part: HashRange) -> int:
+        """The highest number of merges any slot of the range has been through."""
+        return max((count for known, count in self.merges if known.overlaps(part)), default=0)
+
+    def to_json(self) -> dict[str, object]:
+        """The history as plain JSON values."""
+        return {
+            "lastSplitS": self.last_split_s,
+            "lastMergeS": self.last_merge_s,
+            "lastRebucketS": self.last_rebucket_s,
+            "coldSince": {str(id_): since for id_, since in sorted(self.cold_since.items())},
+            "surplusSince": {str(id_): since for id_, since in sorted(self.surplus_since.items())},
+            "merges": {str(part): count for part, count in self.merges},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> History:
+        """Undo `to_json`; raises CorruptDataError."""
+        try:
+            return History(
+                _time(data.get("lastSplitS")),
+                _time(data.get("lastMergeS")),
+                _time(data.get("lastRebucketS")),
+                {int(id_): float(since) for id_, since in _items(data.get("coldSince"))},
+                {int(id_): float(since) for id_, since in _items(data.get("surplusSince"))},
+                tuple((HashRange.parse(part), int(count)) for part, count in _items(data.get("merges"))),
+            )
+        except (LayoutError, TypeError, ValueError) as cause:
+            raise CorruptDataError(f"{data!r} is no auto-scale history") from cause
+
+
+NO_HISTORY = History()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything a decision may depend on, besides the policy."""
+
+    layout: Layout
+    rates: Mapping[int, SegmentRates] = field(default_factory=dict)
+    """By segment id; a missing segment is unknown, not idle."""
+    stream_consumers: int = 0
+    """The most consumers registered with one stream subscription, those in their grace period included."""
+    history: History = NO_HISTORY
+    now_s: float = 0.0
+    checkpoint_consumers: int = 0
+    """The most members of one checkpoint group; they cannot share a segment."""
+
+    @property
+    def consumers(self) -> int:
+        """The most consumers that would each like a segment of their own."""
+        return max(self.stream_consumers, self.checkpoint_consumers)
+
+    def known(self, segment: Segment, policy: AutoScalePolicy) -> SegmentRates | None:
+        """The rates of a segment if they are there, sound and recent enough to act on."""
+        rates = self.rates.get(segment.id)
+        if rates is None or not all(0 <= getattr(rates, name) < inf for name in METRICS):
+            return None
+        # A time ahead of now is as suspect as one long past: the clock was set back since.
+        if rates.measured_s is not None and abs(self.now_s - rates.measured_s) > policy.load_stale_seconds:
+            return None
+        return rates
+
+
+def is_cold(rates: SegmentRates, policy: AutoScalePolicy) -> bool:
+    """Whether every rate is below its merge threshold."""
+    return all(getattr(rates, name) < getattr(policy, f"merge_{name}_threshold") for name in METRICS)
+
+
+def wanted_buckets(observed: Observed, policy: AutoScalePolicy) -> int:
+    """Buckets per segment that let all stream consumers share evenly: a power of two, within the policy."""
+    per_segment = -(-observed.stream_consumers // max(1, len(observed.layout.active)))
+    return min(1 << max(0, per_segment - 1).bit_length(), policy.entry_bucket_max_per_segment)
+
+
+def spare_buckets(observed: Observed, policy: AutoScalePolicy) -> int:
+    """How many buckets a segment keeps that has too many: twice what is wanted, so that it can still grow."""
+    return min(max(BUCKETS_MIN, 2 * wanted_buckets(observed, policy)), policy.entry_bucket_max_per_segment)
+
+
+def advance_history(history: History, observed: Observed, policy: AutoScalePolicy) -> History:
+    """Bring "since" up to date; call it once per look, before `decide`, and store the result.
+
+    A segment whose load is unknown is not cold any more: cold means known to be cold all the time.
+    """
+    now_s = observed.now_s
+    cold: dict[int, float] = {}
+    surplus: dict[int, float] = {}
+    too_many = SURPLUS_FACTOR * spare_buckets(observed, policy)
+    for segment in observed.layout.active:
+        rates = observed.known(segment, policy)
+        if rates is not None and is_cold(rates, policy):
+            cold[segment.id] = min(now_s, history.cold_since.get(segment.id, now_s))
+        if segment.bucket_count >= too_many:
+            surplus[segment.id] = min(now_s, history.surplus_since.get(segment.id, now_s))
+    return replace(
+        history,
+        # A clock that was set back must not stretch a cooldown.
+        last_split_s=_not_after(history.last_split_s, now_s),
+        last_merge_s=_not_after(history.last_merge_s, now_s),
+        last_rebucket_s=_not_after(history.last_rebucket_s, now_s),
+        cold_since=cold,
+        surplus_since=surplus,
+    )
+
+
+def count_merge(history: History, merged: HashRange) -> History:
+    """Count one more merge for every slot of the range, from the highest count any of them had."""
+    parts: list[tuple[HashRange, int]] = [(merged, history.merges_in(merged) + 1)]
+    for known, count in history.merges:
+        if known.start < merged.start:
+            parts.append((HashRange(known.start, min(known.end, merged.start - 1)), count))
+        if known.end > merged.end:
+            parts.append((HashRange(max(known.start, merged.end + 1), known.end), count))
+    return replace(history, merges=tuple(sorted(parts)))
+
+
+def _not_after(time_s: float | None, now_s: float) -> float | None:
+    return None if time_s is None else min(time_s, now_s)
+
+
+def _time(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    raise TypeError(f"{value!r} is no time")
+
+
+def _items(value: object) -> list[tuple[str, float]]:
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        return list(value.items())
+    raise TypeError(f"{value!r} is no mapping")
