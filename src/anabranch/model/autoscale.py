@@ -1,9 +1,9 @@
 """Load, policy, now -> Split | Merge | Rebucket | Keep, and why, and why not the rest.
 
 `decide` is a pure function, so the broker and the simulator run the same one. What keeps it quiet under a
-steady load: a segment is split only when it is over a threshold, into parts that are well below it; a merge is
-made only when its result, by the sum of its parts, stays at half of every split threshold and leaves a segment
-for each consumer. So no merge ever asks for a split, and each kind of step runs out by itself.
+steady load: a segment is split only when it is over a threshold, into parts that are well below it; a merge
+is made only when its result, by the sum of its parts, stays at half of every split threshold and leaves a
+segment for each consumer. So no merge ever asks for a split, and each kind of step runs out by itself.
 """
 
 from __future__ import annotations
@@ -391,28 +391,36 @@ def _best_run(
     observed: Observed, policy: AutoScalePolicy, cold: dict[int, float | None], length_max: int
 ) -> tuple[Segment, ...]:
     """The longest run of neighbours that may become one segment; the emptiest of equals, then the lowest."""
+    active = observed.layout.active
+    sums = _running_sums(observed, policy)
     best = (0, 0.0, 0)
     found: tuple[Segment, ...] = ()
-    run: list[Segment] = []
-    for segment in observed.layout.active:
-        merged_before = observed.history.merges_in(segment.range)
-        if cold[segment.id] != 0 or merged_before >= policy.max_dag_depth:
-            run = []
+    first = 0
+    for last, segment in enumerate(active):
+        if cold[segment.id] != 0 or observed.history.merges_in(segment.range) >= policy.max_dag_depth:
+            first = last + 1
             continue
-        run.append(segment)
-        fill = _joint_fill(run, observed, policy)
-        while len(run) > length_max or fill > MERGE_FILL:
-            del run[0]
-            fill = _joint_fill(run, observed, policy)
-        score = (-len(run), fill, segment.range.end)
-        if len(run) > 1 and score < best:
-            best, found = score, tuple(run)
+        first = max(first, last + 1 - length_max)
+        while (fill := _fill_between(sums[first], sums[last + 1], policy)) > MERGE_FILL:
+            first += 1
+        score = (first - last, fill, last)
+        if first < last and score < best:
+            best, found = score, active[first : last + 1]
     return found
 
 
-def _joint_fill(run: list[Segment], observed: Observed, policy: AutoScalePolicy) -> float:
-    sums = [sum(getattr(observed.rates[segment.id], name) for segment in run) for name in METRICS]
-    return _fill(SegmentRates(*sums), policy)[0]
+def _running_sums(observed: Observed, policy: AutoScalePolicy) -> list[SegmentRates]:
+    """Rates summed over the active segments from the left, the empty sum first; unknown ones add nothing."""
+    sums = [SegmentRates()]
+    for segment in observed.layout.active:
+        rates = observed.known(segment, policy) or SegmentRates()
+        sums.append(SegmentRates(*(getattr(sums[-1], name) + getattr(rates, name) for name in METRICS)))
+    return sums
+
+
+def _fill_between(before: SegmentRates, after: SegmentRates, policy: AutoScalePolicy) -> float:
+    joint = SegmentRates(*(getattr(after, name) - getattr(before, name) for name in METRICS))
+    return _fill(joint, policy)[0]
 
 
 def _fill(rates: SegmentRates | None, policy: AutoScalePolicy) -> tuple[float, str]:
