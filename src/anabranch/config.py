@@ -19,6 +19,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.model.policy import BROKER_KEYS, AutoScalePolicy, check_policy, coerce
 
 KIB, MIB = 2**10, 2**20
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _setting(
@@ -132,6 +133,9 @@ class BrokerConfig:
     journal_bytes_max: int = _setting(
         256 * MIB, "Size at which a journal file is closed and the next one started.", low=4 * KIB
     )
+    log_level: str = _setting(
+        "info", "Least level of what goes to standard error: debug, info, warning, error."
+    )
     auto_scale: AutoScalePolicy = dataclasses.field(default_factory=AutoScalePolicy)
 
     def __post_init__(self) -> None:
@@ -141,6 +145,10 @@ class BrokerConfig:
         wrong = check_policy(self.auto_scale)
         if wrong:
             raise InvalidConfigurationError(f"the auto-scale settings cannot be used: {'; '.join(wrong)}")
+        if self.log_level.lower() not in LOG_LEVELS:
+            raise InvalidConfigurationError(
+                f"setting log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}"
+            )
         for name in ("host", "data", "cluster"):
             if not getattr(self, name):
                 raise InvalidConfigurationError(f"setting {name} must not be empty")

@@ -74,6 +74,7 @@ def test_auto_scale_settings_have_pulsars_names_too() -> None:
         ("consumer_grace_s=-1", "at least 0"),
         ("keep_alive_s=nan", "at least 0.1"),
         ("host=", "must not be empty"),
+        ("log_level=loud", "one of debug"),
         ("auto_scale.max_segments=0", "maxSegments"),
     ],
 )
