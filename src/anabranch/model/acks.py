@@ -163,7 +163,7 @@ class AckSet:
         """Undo `encode`; raises CorruptDataError for anything else."""
         try:
             return _decode(bytes(data))
-        except (struct.error, ValueError, OverflowError) as cause:
+        except (struct.error, ValueError, IndexError, OverflowError) as cause:
             raise CorruptDataError(f"{len(data)} bytes are no acknowledgement set") from cause
 
     def _acknowledge_one(self, ordinal: int) -> None:

@@ -24,7 +24,7 @@ STORAGE_NAME_MAX = 200
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,8})", re.ASCII)
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 _SEGMENT_ID = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _STORED_AS_IS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 
@@ -129,10 +129,10 @@ class TopicName:
     @property
     def partition(self) -> int | None:
         """The number of the partition this name stands for; None when it is a whole topic."""
-        found = _PARTITION.search(self.local)
-        if found is None or found.end() != len(self.local) or found.start() == 0 or self.is_segment:
+        stem, _, number = self.local.rpartition("-partition-")
+        if not stem or self.is_segment or not _PARTITION.fullmatch(number):
             return None
-        return int(found[1])
+        return int(number)
 
     def partition_name(self, index: int) -> TopicName:
         """The name of one partition of this topic."""

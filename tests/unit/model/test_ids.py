@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.model.ids import EARLIEST, LATEST, Checkpoint, CheckpointKind, MessageId, Position
+
+
+def test_the_published_example_has_these_bytes() -> None:
+    id_ = MessageId(3, 5, 7)
+    golden = "0000000000000003 00000006 080510073000 00000000 ffffffff ffffffff"
+    assert id_.to_bytes() == bytes.fromhex(golden)
+    assert MessageId.from_bytes(bytes.fromhex(golden)) == id_
+
+
+def test_classic_bytes_write_partition_and_batch_only_when_there() -> None:
+    assert MessageId(0, 5, 7).classic_bytes() == bytes.fromhex("080510073000")
+    assert MessageId(0, 5, 7, 2, 10, 1).classic_bytes() == bytes.fromhex("0805 1007 1801 2002 300a")
+    assert MessageId(0, 300, 7).classic_bytes() == bytes.fromhex("08ac02 1007 3000")
+
+
+def test_the_sentinels_are_negative_one_and_the_largest_number() -> None:
+    earliest, latest = MessageId.earliest(), MessageId.latest()
+    assert earliest.position == EARLIEST == (-1, -1)
+    assert latest.position == LATEST == (2**63 - 1, 2**63 - 1)
+    assert earliest.classic_bytes() == bytes.fromhex("08" + "ff" * 9 + "01" + "10" + "ff" * 9 + "01" + "3000")
+    assert latest.classic_bytes() == bytes.fromhex("08" + "ff" * 8 + "7f" + "10" + "ff" * 8 + "7f" + "3000")
+    for sentinel in (earliest, latest):
+        assert MessageId.from_bytes(sentinel.to_bytes()) == sentinel
+
+
+def test_the_last_two_parts_may_be_missing() -> None:
+    whole = MessageId(3, 5, 7, vector=((3, MessageId(3, 5, 7)),)).to_bytes()
+    assert MessageId.from_bytes(whole[:-4]).topic is None
+    assert MessageId.from_bytes(whole[:-8]).vector == ((3, MessageId(3, 5, 7)),)
+
+
+def test_everything_an_id_carries_survives_its_bytes() -> None:
+    vector = ((1, MessageId(1, 2, 3, 4, 5)), (2, MessageId(2, 9, 9)))
+    id_ = MessageId(1, 2, 3, 4, 5, 6, vector, "topic://t/n/x", (("topic://t/n/y", vector),), Position(2, 1))
+    back = MessageId.from_bytes(id_.to_bytes())
+    assert back == id_
+    for name in ("batch_size", "partition", "vector", "topic", "cross", "first_chunk"):
+        assert getattr(back, name) == getattr(id_, name)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00" * 11,
+        bytes.fromhex("0000000000000003 00000006 0805"),
+        bytes.fromhex("0000000000000003 ffffffff"),
+        bytes.fromhex("0000000000000003 00000002 0805 00000000"),
+        bytes.fromhex("0000000000000003 00000006 080510073000 7fffffff"),
+        bytes.fromhex("0000000000000003 00000006 080510073000 fffffffe"),
+        bytes.fromhex("0000000000000003 00000006 080510073000 00000000 00000001 ff ffffffff"),
+        bytes.fromhex("0000000000000003 00000006 080510073000 00000000 ffffffff 7fffffff"),
+        bytes.fromhex("0000000000000003 00000006 080510073000 00000000 ffffffff ffffffff 00"),
+        bytes.fromhex("0000000000000003 00000003 0b0510"),
+    ],
+)
+def test_broken_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidConfigurationError):
+        MessageId.from_bytes(data)
+
+
+def test_unknown_fields_of_a_classic_id_are_skipped() -> None:
+    ack_set_and_strangers = bytes.fromhex("0805 1007 2a0101 4805 4d00000000 510000000000000000")
+    assert MessageId.from_classic(ack_set_and_strangers, 3) == MessageId(3, 5, 7)
+
+
+def test_order_is_segment_then_position_then_place_in_the_batch() -> None:
+    ordered = [
+        MessageId(0, 9, 9),
+        MessageId(1, 2, 3),
+        MessageId(1, 2, 3, 0, 2),
+        MessageId(1, 2, 3, 1, 2),
+        MessageId(1, 2, 4),
+        MessageId(1, 3, 0),
+    ]
+    shuffled = [ordered[place] for place in (3, 0, 5, 1, 4, 2)]
+    assert sorted(shuffled) == ordered
+    assert ordered[0] <= ordered[0] < ordered[1]
+    assert ordered[1] >= ordered[1] > ordered[0]
+
+
+def test_equality_does_not_look_at_what_an_id_carries_along() -> None:
+    plain, laden = MessageId(1, 2, 3), MessageId(1, 2, 3, topic="x", vector=((1, MessageId(1, 2, 3)),))
+    assert plain == laden
+    assert hash(plain) == hash(laden)
+    assert plain != MessageId(1, 2, 3, 0)
+    assert plain != "1/2:3"
+
+
+def test_ids_print_and_pickle() -> None:
+    assert str(MessageId(1, 2, 3, 4)) == "1/2:3:4"
+    assert str(Position(2, 3)) == "2:3"
+    assert pickle.loads(pickle.dumps(MessageId(1, 2, 3))) == MessageId(1, 2, 3)
+
+
+def test_checkpoint_bytes_are_those_of_the_other_clients() -> None:
+    assert Checkpoint.earliest().to_bytes() == b"\x01"
+    assert Checkpoint.latest().to_bytes() == b"\x02"
+    golden = bytes.fromhex("00 00000001 0000000000000003 00000006 080510073000")
+    assert Checkpoint({3: MessageId(3, 5, 7)}).to_bytes() == golden
+    assert Checkpoint.from_bytes(golden) == Checkpoint({3: MessageId(3, 5, 7)})
+    assert Checkpoint.from_bytes(golden).positions[3].segment == 3
+
+
+@pytest.mark.parametrize(
+    "checkpoint",
+    [Checkpoint(), Checkpoint.earliest(), Checkpoint.latest(), Checkpoint.at_ms(1_700_000_000_000)],
+)
+def test_every_kind_of_checkpoint_survives_bytes_and_pickle(checkpoint: Checkpoint) -> None:
+    assert Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
+    assert pickle.loads(pickle.dumps(checkpoint)) == checkpoint
+    assert hash(checkpoint) == hash(Checkpoint.from_bytes(checkpoint.to_bytes()))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x04", b"\xff", b"\x00", b"\x00\x00\x00\x00\x01", b"\x01\x00"])
+def test_broken_checkpoints_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidConfigurationError):
+        Checkpoint.from_bytes(data)
+
+
+def test_positions_of_a_checkpoint_cannot_be_changed() -> None:
+    given = {3: MessageId(3, 5, 7)}
+    checkpoint = Checkpoint(given)
+    given.clear()
+    assert list(checkpoint.positions) == [3]
+    with pytest.raises(TypeError):
+        checkpoint.positions[4] = MessageId(4, 0, 0)  # type: ignore[index]
+
+
+def test_only_a_regular_checkpoint_has_positions() -> None:
+    with pytest.raises(InvalidConfigurationError):
+        Checkpoint({3: MessageId(3, 5, 7)}, CheckpointKind.LATEST)
+
+
+def test_a_merge_takes_the_later_position_of_each_segment() -> None:
+    merged = Checkpoint.merge(
+        [
+            Checkpoint({1: MessageId(1, 0, 5), 2: MessageId(2, 0, 1)}),
+            Checkpoint({1: MessageId(1, 0, 3), 3: MessageId(3, 0, 9)}),
+            Checkpoint.latest(),
+        ]
+    )
+    assert merged == Checkpoint({1: MessageId(1, 0, 5), 2: MessageId(2, 0, 1), 3: MessageId(3, 0, 9)})
+
+
+def test_a_merge_of_equal_starts_is_that_start() -> None:
+    assert Checkpoint.merge([Checkpoint.earliest(), Checkpoint.earliest()]) == Checkpoint.earliest()
+    with pytest.raises(InvalidConfigurationError):
+        Checkpoint.merge([Checkpoint.earliest(), Checkpoint.latest()])
+    with pytest.raises(InvalidConfigurationError):
+        Checkpoint.merge([])
+
+
+def test_a_checkpoint_prints_its_segments() -> None:
+    assert str(Checkpoint({3: MessageId(3, 5, 7)})) == "Checkpoint(3/5:7)"
+    assert str(Checkpoint.latest()) == "Checkpoint(latest)"
