@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from anabranch.errors import RemoteProtocolError
-from anabranch.protocol.commands import Command, decode, encode
-from anabranch.protocol.frames import FRAME_EXTRA_BYTES, MESSAGE_BYTES_MAX, FrameCutter
+from anabranch.protocol.commands import Command, CommandCutter, encode
+from anabranch.protocol.frames import FRAME_EXTRA_BYTES, MESSAGE_BYTES_MAX
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
 
@@ -35,23 +35,25 @@ class _Machine:
         self.tick_at = now + keep_alive_s
         """When `tick` wants to be called next."""
         self._keep_alive_s = keep_alive_s
-        self._cutter = FrameCutter(frame_bytes_max)
+        self._cutter = CommandCutter(frame_bytes_max)
         self._output: list[bytes] = []
         self._ping_unanswered = False
 
     def receive(self, data: bytes, now: float) -> list[Command]:
         """Commands for the owner in what the peer sent; raises RemoteProtocolError to have it dropped."""
         self._ping_unanswered = False
-        commands: list[Command] = []
-        for frame in self._cutter.feed(data):
-            command = decode(frame)
-            if self.established and not isinstance(command, self._handled_here):
-                commands.append(command)
-            elif isinstance(command, pb.CommandPing):
-                self._output.append(_PONG)
-            elif not isinstance(command, pb.CommandPong) and self._shake_hands(command, now):
-                commands.append(command)
-        return commands
+        commands = self._cutter.read(data)
+        if self.established and self._handled_here.isdisjoint(map(type, commands)):
+            return commands
+        return [command for command in commands if self._is_for_owner(command, now)]
+
+    def _is_for_owner(self, command: Command, now: float) -> bool:
+        if self.established and type(command) not in self._handled_here:
+            return True
+        if isinstance(command, pb.CommandPing):
+            self._output.append(_PONG)
+            return False
+        return not isinstance(command, pb.CommandPong) and self._shake_hands(command, now)
 
     def tick(self, now: float, *, listening: bool = True) -> bool:
         """Keep the connection alive; False when the peer is dead or never finished the handshake.
@@ -75,7 +77,7 @@ class _Machine:
             self._output = []
         return output
 
-    _handled_here: tuple[type, ...] = ()
+    _handled_here: frozenset[type] = frozenset()
     """Commands that the owner does not get once the handshake is done, or not without a look."""
 
     def _shake_hands(self, command: Command, now: float) -> bool:
@@ -94,7 +96,7 @@ class ServerMachine(_Machine):
     PING is answered at any time, but keeps nobody from having to finish the handshake in time.
     """
 
-    _handled_here = (pb.CommandPing, pb.CommandPong, pb.CommandConnect)
+    _handled_here = frozenset((pb.CommandPing, pb.CommandPong, pb.CommandConnect))
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class ClientMachine(_Machine):
     `receive` raises what the broker answered instead of CONNECTED, for example AuthenticationError.
     """
 
-    _handled_here = (pb.CommandPing, pb.CommandPong, pb.CommandConnected, pb.CommandAuthChallenge)
+    _handled_here = frozenset((pb.CommandPing, pb.CommandPong, pb.CommandConnected, pb.CommandAuthChallenge))
 
     def __init__(
         self,

@@ -8,32 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import Final
 
-from google_crc32c import extend, value
+from google_crc32c import extend as _extend_crc32c
+from google_crc32c import value as _crc32c
 
 from anabranch.errors import RemoteProtocolError
 
-MESSAGE_BYTES_MAX = 5 * 2**20
+MESSAGE_BYTES_MAX: Final = 5 * 2**20
 """Largest message unless CONNECTED says otherwise."""
 
-FRAME_EXTRA_BYTES = 10 * 2**10
+FRAME_EXTRA_BYTES: Final = 10 * 2**10
 """What a frame may add to the largest message: command, metadata and the size fields."""
 
-CHECKSUM_MAGIC = b"\x0e\x01"
-ENTRY_METADATA_MAGIC = b"\x0e\x02"
+CHECKSUM_MAGIC: Final = b"\x0e\x01"
+ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
+_CHECKSUM_NUMBER: Final = int.from_bytes(CHECKSUM_MAGIC, "big")
 
 _two_sizes = Struct(">II").unpack_from
 _one_size = Struct(">I").unpack_from
+_checked_head = Struct(">H4xI").unpack_from
 _pack_size = Struct(">I").pack
 _pack_checksum = Struct(">2sI").pack
 
 
-class Frame(NamedTuple):
-    """One frame without its sizes; `body` is what follows the command, None when nothing does."""
-
-    command: bytes
-    body: bytes | None
+Frame = tuple[bytes, bytes | None]
+"""A frame without its sizes: the command, and what follows it, None when nothing does."""
 
 
 class FrameCutter:
@@ -54,10 +54,9 @@ class FrameCutter:
         """Bytes of a frame that is not complete yet."""
         return len(self._rest)
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes, position: int = 0) -> list[Frame]:
         """Frames completed by `data`; raises RemoteProtocolError when the stream cannot be cut."""
         frames: list[Frame] = []
-        position = 0
         if self._rest:
             position = self._complete(data, frames)
             if self._rest:
@@ -67,12 +66,12 @@ class FrameCutter:
         while end - position >= 8:
             total, command = _two_sizes(data, position)
             if total + 4 > limit or command + 4 > total:
-                raise self._refusal(total, command)
+                raise self.refusal(total, command)
             after = position + 4 + total
             if after > end:
                 break
             split = position + 8 + command
-            frames.append(Frame(data[position + 8 : split], data[split:after] if split < after else None))
+            frames.append((data[position + 8 : split], data[split:after] if split < after else None))
             position = after
         if position < end:
             self._keep(data, position)
@@ -99,7 +98,7 @@ class FrameCutter:
         whole = bytes(rest)
         rest.clear()
         split = 8 + _one_size(whole, 4)[0]
-        frames.append(Frame(whole[8:split], whole[split:] if split < len(whole) else None))
+        frames.append((whole[8:split], whole[split:] if split < len(whole) else None))
         return used
 
     def _frame_bytes(self) -> int:
@@ -109,10 +108,11 @@ class FrameCutter:
             return 8
         total, command = _two_sizes(rest)
         if total + 4 > self.frame_bytes_max or command + 4 > total:
-            raise self._refusal(total, command)
+            raise self.refusal(total, command)
         return int(total) + 4
 
-    def _refusal(self, total: int, command: int) -> RemoteProtocolError:
+    def refusal(self, total: int, command: int) -> RemoteProtocolError:
+        """What is wrong with the two sizes of a frame."""
         if total + 4 > self.frame_bytes_max:
             return RemoteProtocolError(
                 f"the peer announced a frame of {total + 4} bytes; the limit is {self.frame_bytes_max}"
@@ -124,13 +124,10 @@ class FrameCutter:
 
 def checksum_ok(entry: bytes) -> bool:
     """Whether the bytes match their checksum; True when the entry carries none."""
+    if entry[:2] == CHECKSUM_MAGIC and len(entry) >= 6:
+        return bool(_crc32c(entry[6:]) == _one_size(entry, 2)[0])
     start = _skip_entry_metadata(entry)
-    if entry[start : start + 2] != CHECKSUM_MAGIC:
-        return True
-    if len(entry) < start + 6:
-        return False
-    covered = entry[start + 6 :]
-    return bool(value(covered) == _one_size(entry, start + 2)[0])
+    return checksum_ok(entry[start:]) if start else entry[:2] != CHECKSUM_MAGIC
 
 
 def split_entry(entry: bytes) -> tuple[memoryview, memoryview]:
@@ -142,7 +139,11 @@ def split_entry(entry: bytes) -> tuple[memoryview, memoryview]:
 
 def metadata_span(entry: bytes) -> tuple[int, int]:
     """Where the metadata of an entry starts and ends; the payload is the rest."""
-    start = 0 if entry[:2] == CHECKSUM_MAGIC else _skip_entry_metadata(entry)
+    if len(entry) >= 10:
+        magic, size = _checked_head(entry)
+        if magic == _CHECKSUM_NUMBER and size + 10 <= len(entry):
+            return 10, size + 10
+    start = _skip_entry_metadata(entry)
     if entry[start : start + 2] == CHECKSUM_MAGIC:
         start += 6
     if len(entry) < start + 4:
@@ -157,9 +158,9 @@ def build_entry(metadata: bytes, payload: bytes | Sequence[bytes]) -> bytes:
     """An entry as it is sent and stored: magic, checksum, metadata and payload."""
     size = _pack_size(len(metadata))
     parts = (payload,) if isinstance(payload, bytes) else payload
-    checksum = extend(value(size), metadata)
+    checksum = _extend_crc32c(_crc32c(size), metadata)
     for part in parts:
-        checksum = extend(checksum, part)
+        checksum = _extend_crc32c(checksum, part)
     return b"".join((_pack_checksum(CHECKSUM_MAGIC, checksum), size, metadata, *parts))
 
 
