@@ -123,7 +123,7 @@ def _deal(
             if not open_:
                 left.append(segment)
                 continue
-            name = open_[0] if inherit else min(open_, key=lambda n: (weight[n], len(kept[n]) - quota[n], n))
+            name = open_[0] if inherit else min(open_, key=lambda n: (weight[n], len(kept[n]), n))
             kept[name].append(segment)
             weight[name] += load.get(segment.id, 0.0)
         free = left
