@@ -1,0 +1,76 @@
+"""One consumer of a subscription: what it asked for, what it got."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anabranch.broker.dispatch import Receiver
+from anabranch.broker.link import Link
+from anabranch.model.ranges import HashRange
+from anabranch.protocol.commands import NO_ID
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+
+class Consumer(Receiver):
+    """A receiver on a connection. The counters only grow; rates are made from them elsewhere."""
+
+    __slots__ = (
+        "acked",
+        "bytes_out",
+        "connected_at_ms",
+        "entries_out",
+        "epoch",
+        "last_acked_ms",
+        "last_sent_ms",
+        "link",
+        "messages_out",
+        "metadata",
+        "ranges",
+        "redelivered",
+        "told_end",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        consumer_id: int,
+        name: str,
+        *,
+        priority: int = 0,
+        unacked_max: int = 2**62,
+        epoch: int | None = None,
+        ranges: tuple[HashRange, ...] = (),
+        metadata: Mapping[str, str] | None = None,
+        connected_at_ms: int = 0,
+    ) -> None:
+        super().__init__(name, consumer_id, link, priority=priority, unacked_max=unacked_max)
+        self.link = link
+        self.epoch = epoch
+        """Echoed in each MESSAGE; the client drops what was sent before its last full redelivery."""
+        self.ranges = ranges
+        self.metadata = dict(metadata or {})
+        self.connected_at_ms = connected_at_ms
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.entries_out = 0
+        self.redelivered = 0
+        self.acked = 0
+        self.last_sent_ms = 0
+        self.last_acked_ms = 0
+        self.told_end = False
+
+    def tell_end(self) -> None:
+        """Nothing will come any more; told once, and only to peers that can hear it."""
+        if not self.told_end:
+            self.told_end = True
+            if self.link.hears_end_of_topic:
+                self.link.send(pb.CommandReachedEndOfTopic(consumer_id=self.id))
+
+    def tell_active(self, active: bool) -> None:
+        """Failover: this consumer reads now, or does not."""
+        self.link.send(pb.CommandActiveConsumerChange(consumer_id=self.id, is_active=active))
+
+    def close(self) -> None:
+        """Take the consumer from its client, which is to subscribe again."""
+        self.link.forget_consumer(self.id)
+        self.link.send(pb.CommandCloseConsumer(consumer_id=self.id, request_id=NO_ID))

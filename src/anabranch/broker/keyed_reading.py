@@ -1,0 +1,131 @@
+"""Reading for Key_Shared: a key, or a bucket, is read by one consumer at a time and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappush
+
+from anabranch.broker.consumer import Consumer
+from anabranch.broker.dispatch import AutoSplit, Buckets, Grant, KeyedDispatch, Sticky
+from anabranch.broker.reading import ReadPath
+from anabranch.broker.shared_reading import DELAYED_MAX, PendingReading
+from anabranch.errors import RemoteProtocolError
+from anabranch.ledger.port import Entry
+from anabranch.model.hashing import bucket_index
+from anabranch.protocol.commands import Outer, read_outer
+
+HELD_MAX = 10_000
+"""How many entries a subscription reads past one that cannot go out."""
+
+
+class KeyedReading(PendingReading):
+    """Key_Shared: entries of a key, or of a bucket, go to one consumer at a time and in order."""
+
+    def __init__(
+        self, path: ReadPath, *, sticky: bool = False, boundaries: tuple[int, ...] | None = None
+    ) -> None:
+        super().__init__(path)
+        self.sticky = sticky
+        self.boundaries = boundaries
+        """Split points of the buckets when whole buckets are dispatched, None for single keys."""
+        self._keyed = KeyedDispatch()
+
+    @property
+    def replaying(self) -> int:
+        return self._keyed.held
+
+    @property
+    def at_end(self) -> bool:
+        return super().at_end and not self._keyed.held
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._keyed.clear()
+
+    def members_changed(self) -> None:
+        if not self.consumers:
+            self.rewind()
+        if self.boundaries is not None:
+            self._keyed.change(Buckets(len(self.boundaries) + 1, self.consumers))
+        elif self.sticky:
+            self._keyed.change(Sticky((part, c) for c in self.consumers for part in c.ranges))
+        else:
+            self._keyed.change(AutoSplit(self.consumers))
+
+    def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
+        self._keyed.take_back(entries)
+
+    def _due(self, ordinal: int, slot: int) -> None:
+        self._keyed.due(ordinal, slot)
+
+    def _settle_slot(self, slot: int) -> bool:
+        return self._keyed.settle(slot)
+
+    def turn(self) -> bool:
+        self._wake_due()
+        more = self._held_turn()
+        if not more and any(consumer.ready for consumer in self.consumers):
+            more = self._fresh_turn()
+        self._flush()
+        return more
+
+    def _held_turn(self) -> bool:
+        if self._blocked or not self._keyed.held:
+            return False
+        grants = self._keyed.take(self.path.batch_entries)
+        acks = self.path.cursor.acks
+        for at, grant in enumerate(grants):
+            if grant.ordinal in acks:
+                self._keyed.skip(grant)
+                continue
+            entries = self.path.source.read(grant.ordinal, 1)
+            if not entries:
+                self._give_back(grants[at:])
+                return False
+            ack_set, _ = self._pending_of(entries[0])
+            assert isinstance(grant.receiver, Consumer)
+            self._give(grant.receiver, entries[0], grant.slot, grant.messages, ack_set)
+        return bool(grants)
+
+    def _give_back(self, grants: Sequence[Grant]) -> None:
+        for grant in grants:
+            grant.receiver.permits += grant.messages
+            grant.receiver.settle(grant.messages)
+        self._keyed.take_back((g.ordinal, g.slot, g.messages) for g in grants)
+
+    def _fresh_turn(self) -> bool:
+        path, keyed = self.path, self._keyed
+        acks = path.cursor.acks
+        self.next = acks.next_pending(self.next)
+        room = min(path.batch_entries, HELD_MAX - keyed.held)
+        if room <= 0 or self._blocked or len(self._delayed) >= DELAYED_MAX:
+            return False
+        entries = path.source.read(self.next, room)
+        if not entries:
+            return False
+        now_ms = path.clock.wall_ms()
+        boundaries = self.boundaries
+        for entry in entries:
+            ordinal = entry.ordinal
+            self.next = ordinal + 1
+            if ordinal in acks:
+                continue
+            outer = _outer(entry)
+            slot = outer.sticky_hash if boundaries is None else bucket_index(boundaries, outer.bucket_hash)
+            ack_set, messages = self._pending_of(entry)
+            if outer.deliver_at_ms > now_ms:
+                heappush(self._delayed, (outer.deliver_at_ms, ordinal, slot))
+                keyed.delay(ordinal, slot, messages)
+                continue
+            receiver = keyed.offer(ordinal, slot, messages)
+            if isinstance(receiver, Consumer):
+                self._give(receiver, entry, slot, messages, ack_set)
+        return self.next < path.source.end
+
+
+def _outer(entry: Entry) -> Outer:
+    try:
+        return read_outer(entry.data)
+    except RemoteProtocolError:
+        # The broker stores what it is sent. Whoever receives this will refuse it and acknowledge it.
+        return Outer("", 0, 0, entry.count, False, 1, 1, 1, False, 0, 0)

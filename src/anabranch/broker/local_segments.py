@@ -1,0 +1,117 @@
+"""The controller's port to segments that live in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from anabranch.broker.segment import Segment
+from anabranch.broker.topics import Topics
+from anabranch.controller.segments import Drained, SegmentLoad, StartAt
+from anabranch.errors import StaleTermError
+from anabranch.model.names import TopicName
+
+
+class LocalSegments:
+    """Carries out what controllers ask, and tells them what drained.
+
+    Terms are remembered per topic while the process lives; a process that comes back starts with leaders of
+    newer terms anyway.
+    """
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._terms: dict[TopicName, int] = {}
+        self._listeners: dict[TopicName, list[Callable[[Drained], None]]] = {}
+        topics.drained = self._tell
+
+    async def create(self, segment: TopicName, subscriptions: Mapping[str, StartAt], term: int) -> None:
+        self._check(segment, term)
+        made = await self._topics.make(segment)
+        for subscription, start in subscriptions.items():
+            await made.subscription(subscription, durable=True, ordinal=_ordinal(made, start))
+
+    async def seal(self, segment: TopicName, term: int) -> None:
+        self._check(segment, term)
+        await self._topics.require(segment).seal()
+
+    async def delete(self, segment: TopicName, term: int) -> None:
+        self._check(segment, term)
+        await self._topics.drop(segment)
+
+    async def create_subscription(
+        self, segment: TopicName, subscription: str, start: StartAt, term: int
+    ) -> None:
+        self._check(segment, term)
+        found = self._topics.require(segment)
+        await found.subscription(subscription, durable=True, ordinal=_ordinal(found, start))
+
+    async def delete_subscription(self, segment: TopicName, subscription: str, term: int) -> None:
+        self._check(segment, term)
+        found = self._topics.get(segment)
+        if found is not None:
+            await found.unsubscribe(subscription)
+
+    async def seek(self, segment: TopicName, subscription: str, timestamp_ms: int, term: int) -> None:
+        self._check(segment, term)
+        found = self._topics.require(segment)
+        known = found.subscriptions.get(subscription)
+        if known is not None:
+            await known.seek(found.log.ordinal_at_time(timestamp_ms))
+
+    async def skip_all(self, segment: TopicName, subscription: str, term: int) -> None:
+        self._check(segment, term)
+        found = self._topics.require(segment)
+        known = found.subscriptions.get(subscription)
+        if known is not None:
+            await known.seek(found.log.next_ordinal)
+
+    async def backlog(self, segment: TopicName, subscription: str) -> int | None:
+        found = self._topics.get(segment)
+        known = None if found is None else found.subscriptions.get(subscription)
+        if known is None:
+            return None
+        if known.backlog == 0:
+            # Nobody may build on an acknowledgement that a crash could take back.
+            await known.cursor.flush()
+        return known.backlog
+
+    async def load(self, segment: TopicName) -> SegmentLoad:
+        found = self._topics.get(segment)
+        if found is None:
+            return SegmentLoad()
+        log = found.log
+        waiting = [
+            log.next_index - log.index_of(max(sub.cursor.acks.mark, log.first_ordinal))
+            for sub in found.subscriptions.values()
+            if sub.durable
+        ]
+        messages_in, bytes_in, messages_out, bytes_out = found.rates()
+        return SegmentLoad(
+            messages_in, bytes_in, messages_out, bytes_out, max(waiting, default=0), log.size_bytes
+        )
+
+    def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
+        listeners = self._listeners.setdefault(topic, [])
+        listeners.append(drained)
+
+        def undo() -> None:
+            if drained in listeners:
+                listeners.remove(drained)
+            if not listeners and self._listeners.get(topic) is listeners:
+                del self._listeners[topic]
+
+        return undo
+
+    def _tell(self, segment: Segment, subscription: str) -> None:
+        for listener in tuple(self._listeners.get(segment.name.topic, ())):
+            listener(Drained(segment.name, subscription))
+
+    def _check(self, segment: TopicName, term: int) -> None:
+        newest = self._terms.get(segment.topic, 0)
+        if term < newest:
+            raise StaleTermError(f"{segment.topic} is led in term {newest}; this was term {term}")
+        self._terms[segment.topic] = term
+
+
+def _ordinal(segment: Segment, start: StartAt) -> int:
+    return segment.log.first_ordinal if start == "earliest" else segment.log.next_ordinal

@@ -1,0 +1,164 @@
+"""The logs this broker serves: classic topics and segments, found, made and removed by name.
+
+Classic topics have a record each. Segments have none: which of them exist is the layout's affair, and only
+the controller makes and removes them. Must not know connections or commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from anabranch.broker.segment import Segment, Surroundings
+from anabranch.errors import ConflictError, NotAllowedError, TopicExistsError, TopicNotFoundError
+from anabranch.ledger.port import SegmentLog, SegmentStorage
+from anabranch.metadata.records import ClassicTopicRecord
+from anabranch.metadata.topics import TopicStore
+from anabranch.model.names import TopicName
+
+
+class Topics:
+    """Every log by its name; a log is opened when it is first asked for and stays open."""
+
+    def __init__(
+        self, storage: SegmentStorage, records: TopicStore, surroundings: Surroundings, *, auto_create: bool
+    ) -> None:
+        self.records = records
+        self.auto_create = auto_create
+        self.drained: Callable[[Segment, str], None] = lambda segment, subscription: None
+        """Told when all of a sealed log is acknowledged on a subscription."""
+        self._storage = storage
+        self._around = surroundings
+        self._served: dict[TopicName, Segment] = {}
+
+    @property
+    def served(self) -> Sequence[Segment]:
+        """The logs that are open now."""
+        return tuple(self._served.values())
+
+    def get(self, name: TopicName) -> Segment | None:
+        """The log of that name, None when there is none."""
+        found = self._served.get(name)
+        if found is None:
+            log = self._storage.get(name.storage_name)
+            if log is not None:
+                found = self._serve(name, log)
+        return found
+
+    def require(self, name: TopicName) -> Segment:
+        """As `get`; TopicNotFoundError when there is none."""
+        found = self.get(name)
+        if found is None:
+            raise TopicNotFoundError(f"{name} does not exist")
+        return found
+
+    async def make(self, name: TopicName) -> Segment:
+        """The log of that name, made if there is none; durable when it returns."""
+        return self.get(name) or self._serve(name, await self._storage.create(name.storage_name))
+
+    async def drop(self, name: TopicName) -> None:
+        """Send everybody away and remove the log; an absent one is fine."""
+        found = self.get(name)
+        if found is not None:
+            found.close()
+            await self._storage.delete(name.storage_name)
+            self._served.pop(name, None)
+
+    def _serve(self, name: TopicName, log: SegmentLog) -> Segment:
+        # Two may have asked for a new log at the same time; the first one's is everybody's.
+        found = self._served.get(name)
+        if found is None:
+            found = Segment(name, log, self._around, lambda segment, sub: self.drained(segment, sub))
+            self._served[name] = found
+            found.check_drained()
+        return found
+
+    # Classic topics.
+
+    async def open(self, name: TopicName, *, create: bool) -> Segment:
+        """A `persistent://` topic that clients attach to, made on first use where that is allowed."""
+        if name.domain != "persistent":
+            raise NotAllowedError(f"{name}: {name.domain}:// topics are not served")
+        found = self.get(name)
+        if found is not None:
+            return found
+        record = await self.records.find_classic(name)
+        if record is None:
+            await self._check_partition(name)
+            if not (create and self.auto_create):
+                raise TopicNotFoundError(f"{name} does not exist")
+            with suppress(TopicExistsError):
+                await self.create(name)
+        elif record.partitions:
+            raise NotAllowedError(f"{name} is partitioned; attach to one of its partitions")
+        return await self.make(name)
+
+    async def create(
+        self, name: TopicName, partitions: int = 0, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Record a topic; its logs are made when they are first used. Raises TopicExistsError."""
+        await self.records.load_namespace(name.namespace_name)
+        record = ClassicTopicRecord(
+            partitions=partitions,
+            properties=dict(properties or {}),
+            created_at_ms=self._around.clock.wall_ms(),
+        )
+        await self.records.create_classic(name, record)
+
+    async def delete(self, name: TopicName, *, force: bool = False) -> None:
+        """Remove a topic with all partitions; ConflictError while it is in use, unless forced."""
+        record = await self.records.find_classic(name)
+        if record is None and self.get(name) is None:
+            raise TopicNotFoundError(f"{name} does not exist")
+        names = [name.partition_name(index) for index in range(record.partitions if record else 0)] or [name]
+        if not force:
+            for part in names:
+                self._check_unused(part)
+        for part in names:
+            await self.drop(part)
+            await self.records.delete_classic(part)
+        await self.records.delete_classic(name)
+
+    async def partitions(self, name: TopicName) -> int | None:
+        """How many partitions a classic topic has, 0 for none; None when there is no such topic."""
+        if self.get(name) is not None:
+            return 0
+        record = await self.records.find_classic(name)
+        return None if record is None else record.partitions
+
+    async def list(self, namespace: str) -> Sequence[TopicName]:
+        """The topics of a namespace that hold messages, partitions one by one, sorted."""
+        names: dict[TopicName, None] = {}
+        for name in await self.records.list_classic(namespace):
+            record = await self.records.find_classic(name)
+            count = 0 if record is None else record.partitions
+            names.update(dict.fromkeys(name.partition_name(index) for index in range(count)))
+            if not count:
+                names[name] = None
+        return sorted(names, key=str)
+
+    async def list_partitioned(self, namespace: str) -> Sequence[TopicName]:
+        """The classic topics of a namespace that have partitions, sorted."""
+        found = []
+        for name in await self.records.list_classic(namespace):
+            record = await self.records.find_classic(name)
+            if record is not None and record.partitions:
+                found.append(name)
+        return sorted(found, key=str)
+
+    async def _check_partition(self, name: TopicName) -> None:
+        """A partition beyond the count of its topic must not come to be by a slip of the keyboard."""
+        if name.partition is None:
+            return
+        whole = await self.records.find_classic(name.partitioned_topic)
+        if whole is not None and name.partition >= whole.partitions:
+            raise TopicNotFoundError(f"{name.partitioned_topic} has {whole.partitions} partitions")
+
+    def _check_unused(self, name: TopicName) -> None:
+        found = self.get(name)
+        if found is None:
+            return
+        if found.producers:
+            raise ConflictError(f"{name} has connected producers")
+        if found.subscriptions:
+            raise ConflictError(f"{name} has subscriptions: {', '.join(found.subscriptions)}")
