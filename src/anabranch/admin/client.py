@@ -1,0 +1,232 @@
+"""The admin API, called: blocking, on the standard library alone, for the command line and for scripts.
+
+Answers are the JSON of the API as plain dicts; a refusal is the same exception that the server raised, as far
+as its status tells. Knows paths and statuses, nothing of what a broker does.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from anabranch.errors import (
+    AnabranchError,
+    AuthenticationError,
+    AuthorizationError,
+    ConflictError,
+    ConnectError,
+    InvalidConfigurationError,
+    NotAllowedError,
+    NotFoundError,
+    OperationTimeoutError,
+    ServiceNotReadyError,
+    TooManyRequestsError,
+    UnknownServerError,
+)
+from anabranch.model.names import TopicName
+
+Json = Any
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+REDIRECTS_MAX = 5
+
+_ERRORS: Mapping[int, type[AnabranchError]] = {
+    400: InvalidConfigurationError,
+    401: AuthenticationError,
+    403: AuthorizationError,
+    404: NotFoundError,
+    405: NotAllowedError,
+    409: ConflictError,
+    412: InvalidConfigurationError,
+    429: TooManyRequestsError,
+    503: ServiceNotReadyError,
+}
+
+
+class AdminClient:
+    """One HTTP connection to a broker; opened on first use, opened again when it was lost."""
+
+    def __init__(self, url: str = DEFAULT_URL, *, timeout_s: float = 60.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidConfigurationError(f"{url!r} is not an admin URL; write http://host:port")
+        self._url = f"{parts.scheme}://{parts.netloc}"
+        self._timeout_s = timeout_s
+        self._connection: http.client.HTTPConnection | None = None
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> AdminClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | Sequence[tuple[str, object]] = (),
+        body: Json = None,
+    ) -> Json:
+        """One request; the decoded JSON, the text, or None when the answer is empty."""
+        target = f"{path}?{urlencode(query)}" if query else path
+        data = b"" if body is None else json.dumps(body).encode()
+        for _ in range(REDIRECTS_MAX):
+            status, headers, answer = self._exchange(method, target, data)
+            if status != 307:
+                break
+            location = urlsplit(headers.get("location", ""))
+            self.close()
+            self._url = f"{location.scheme}://{location.netloc}"
+            target = f"{location.path}?{location.query}" if location.query else location.path
+        if status >= 300:
+            raise _ERRORS.get(status, UnknownServerError)(_reason(status, answer))
+        if not answer:
+            return None
+        if headers.get("content-type", "").startswith("application/json"):
+            return json.loads(answer)
+        return answer.decode()
+
+    def _exchange(self, method: str, target: str, data: bytes) -> tuple[int, dict[str, str], bytes]:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if method != "GET":
+            # A server may close an idle connection just when it is used again. Then nobody knows whether the
+            # request was carried out, so what changes something never rides on an old connection.
+            self.close()
+        reused = self._connection is not None
+        try:
+            return self._request(method, target, data, headers)
+        except TimeoutError as error:
+            self.close()
+            raise OperationTimeoutError(
+                f"{self._url} did not answer {method} {target} within {self._timeout_s:g} s"
+            ) from error
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
+            self.close()
+            if reused:
+                return self._exchange(method, target, data)
+            raise ConnectError(f"{self._url} closed the connection: {error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise ConnectError(
+                f"cannot reach the broker's admin API at {self._url}: {error}; "
+                "is `anabranch serve` running, with this --http-port?"
+            ) from error
+
+    def _request(
+        self, method: str, target: str, data: bytes, headers: dict[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
+        if self._connection is None:
+            parts = urlsplit(self._url)
+            assert parts.hostname is not None
+            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+            self._connection = kind(parts.hostname, parts.port, timeout=self._timeout_s)
+        self._connection.request(method, target, body=data, headers=headers)
+        response = self._connection.getresponse()
+        answer = response.read()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, answer
+
+    # Scalable topics.
+
+    def create_topic(
+        self, name: TopicName, segments: int = 1, properties: Mapping[str, str] | None = None
+    ) -> None:
+        self.call(
+            "PUT",
+            _scalable(name),
+            query={"numInitialSegments": segments},
+            body=dict(properties or {}) or None,
+        )
+
+    def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
+        self.call("DELETE", _scalable(name), query={"force": str(force).lower()})
+
+    def list_topics(self, namespace: str, properties: Mapping[str, str] | None = None) -> list[str]:
+        tenant, _, local = namespace.partition("/")
+        filters = [("property", f"{key}={value}") for key, value in (properties or {}).items()]
+        path = f"/admin/v2/scalable/{quote(tenant, safe='')}/{quote(local, safe='')}"
+        return [str(topic) for topic in self.call("GET", path, query=filters)]
+
+    def topic_metadata(self, name: TopicName) -> dict[str, Json]:
+        """Epoch, segments, properties and policy, as stored."""
+        return dict(self.call("GET", _scalable(name)))
+
+    def topic_stats(self, name: TopicName) -> dict[str, Json]:
+        return dict(self.call("GET", f"{_scalable(name)}/stats"))
+
+    def why(self, name: TopicName) -> dict[str, Json]:
+        """What auto-scaling decided lately, and why."""
+        return dict(self.call("GET", f"{_scalable(name)}/why"))
+
+    def split(
+        self, name: TopicName, segment: int, *, points: Sequence[int] = (), parts: int | None = None
+    ) -> None:
+        """Split in the middle, at the given first slots, or into equal parts."""
+        query: dict[str, object] = {}
+        if points:
+            query["points"] = ",".join(map(str, points))
+        if parts is not None:
+            query["parts"] = parts
+        self.call("POST", f"{_scalable(name)}/split/{segment}", query=query)
+
+    def merge(self, name: TopicName, segments: Iterable[int]) -> None:
+        self.call("POST", f"{_scalable(name)}/merge/{'/'.join(map(str, segments))}")
+
+    def rebucket(
+        self,
+        name: TopicName,
+        segment: int,
+        *,
+        bucket_count: int | None = None,
+        boundaries: Sequence[int] = (),
+    ) -> None:
+        """Give a segment's successor this many equal buckets, or these boundaries."""
+        query: dict[str, object] = {}
+        if bucket_count is not None:
+            query["bucketCount"] = bucket_count
+        if boundaries:
+            query["boundaries"] = ",".join(map(str, boundaries))
+        self.call("POST", f"{_scalable(name)}/rebucket/{segment}", query=query)
+
+    def create_subscription(self, name: TopicName, subscription: str, kind: str = "STREAM") -> None:
+        self.call("PUT", _subscription(name, subscription), query={"type": kind})
+
+    def delete_subscription(self, name: TopicName, subscription: str) -> None:
+        self.call("DELETE", _subscription(name, subscription))
+
+    def seek(self, name: TopicName, subscription: str, timestamp_ms: int) -> None:
+        self.call("POST", f"{_subscription(name, subscription)}/seek", query={"timestamp": timestamp_ms})
+
+    def skip_all(self, name: TopicName, subscription: str) -> None:
+        self.call("POST", f"{_subscription(name, subscription)}/skip-all")
+
+
+def _reason(status: int, answer: bytes) -> str:
+    try:
+        return str(json.loads(answer)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return answer.decode(errors="replace").strip() or f"HTTP status {status}"
+
+
+def _scalable(name: TopicName) -> str:
+    parts = (name.tenant, name.namespace, name.local)
+    return "/admin/v2/scalable/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _subscription(name: TopicName, subscription: str) -> str:
+    return f"{_scalable(name)}/subscriptions/{quote(subscription, safe='')}"

@@ -1,0 +1,251 @@
+"""The `anabranch` command: which word means which function, and nothing heavy before it is known.
+
+Each command lives in a module of its own that is imported when it runs. Exit codes: 0 done, 1 refused or
+failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+EPILOG = """\
+examples:
+  anabranch serve                                  a broker on 127.0.0.1:6650, data in ./anabranch-data
+  anabranch produce orders --key alice --value hi  one message to topic://public/default/orders
+  anabranch consume orders --from earliest         read it back
+  anabranch topic split orders 0                   split segment 0 of that topic
+  anabranch topic show orders                      draw its segments
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    arguments = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough; Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        from anabranch.errors import AnabranchError
+
+        if not isinstance(error, AnabranchError | OSError):
+            raise
+        print(f"anabranch: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="anabranch",
+        description="Elastic ordered streams: topics that split and merge by themselves, in key order.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, help="show the version and leave")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_serve(commands)
+    _add_config(commands)
+    _add_topic(commands)
+    _add_produce(commands)
+    _add_consume(commands)
+    bench = commands.add_parser("bench", help="measure this machine, beside the official Pulsar client")
+    if argv and argv[0] == "bench":
+        # The benchmarks bring in the client, Spark and more; nobody else should pay for that.
+        from anabranch.bench import main as benchmarks
+
+        benchmarks.add_arguments(bench)
+        bench.set_defaults(run=benchmarks.run)
+    return parser
+
+
+class _Version(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:  # noqa: A002
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from anabranch.protocol.connection import SERVER_VERSION
+
+        print(SERVER_VERSION.lower())
+        parser.exit()
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="run a broker",
+        description="Run a broker in the foreground. When it accepts connections it prints one line, "
+        "`ready pulsar://HOST:PORT http://HOST:PORT`. SIGTERM or Ctrl-C stop it cleanly. "
+        "`anabranch config` lists all settings.",
+    )
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port of the binary protocol (6650); 0 picks a free one")
+    parser.add_argument(
+        "--http-port", type=int, help="port of admin API and metrics (8080); 0 picks a free one"
+    )
+    parser.add_argument("--data", metavar="DIR", help="where everything is stored (./anabranch-data)")
+    parser.add_argument("--config", metavar="FILE", help="read settings from this TOML file first")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="change one setting; may be repeated"
+    )
+    parser.set_defaults(run=_serve)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from anabranch.config import load_config
+
+    given = {name: getattr(arguments, name) for name in ("host", "port", "http_port", "data")}
+    sets = [f"{name}={value}" for name, value in given.items() if value is not None]
+    config = load_config(arguments.config, [*arguments.set, *sets])
+    from anabranch.node import run
+
+    return run(config)
+
+
+def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "config",
+        help="print the default configuration file, which describes every setting",
+        description="Print the default configuration file. Keep the lines you want to change in a file of "
+        "your own and pass it with `anabranch serve --config FILE`.",
+    )
+    parser.set_defaults(run=_config)
+
+
+def _config(arguments: argparse.Namespace) -> int:
+    from anabranch.config import default_text
+
+    print(default_text(), end="")
+    return 0
+
+
+def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("topic", help="create, show, split, merge and delete topics")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    def action(name: str, about: str, *, names_topic: bool = True) -> argparse.ArgumentParser:
+        made = actions.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+        if names_topic:
+            made.add_argument("topic", help="topic://tenant/namespace/name, or a bare name of public/default")
+        made.add_argument(
+            "--admin-url",
+            metavar="URL",
+            default=os.environ.get("ANABRANCH_ADMIN_URL", "http://127.0.0.1:8080"),
+            help="the broker's HTTP address; or ANABRANCH_ADMIN_URL (http://127.0.0.1:8080)",
+        )
+        made.set_defaults(run=_topic, action=name)
+        return made
+
+    create = action("create", "create a topic")
+    create.add_argument("--segments", type=int, default=1, metavar="N", help="how many to begin with (1)")
+    create.add_argument(
+        "--property", action="append", default=[], metavar="KEY=VALUE", help="a property; may be repeated"
+    )
+    show = action("show", "draw a topic's segments")
+    show.add_argument("--json", action="store_true", help="print metadata and stats as JSON instead")
+    split = action("split", "split one segment, in the middle unless told otherwise")
+    split.add_argument("segment", type=int, help="id of the segment")
+    how = split.add_mutually_exclusive_group()
+    how.add_argument("--parts", type=int, metavar="N", help="into N equal parts")
+    how.add_argument(
+        "--points", metavar="SLOT,SLOT", help="at these first slots of the new segments, like 0x4000,0x8000"
+    )
+    merge = action("merge", "merge two or more neighbouring segments into one")
+    merge.add_argument("segments", type=int, nargs="+", metavar="segment", help="ids of the segments")
+    delete = action("delete", "delete a topic with everything in it")
+    delete.add_argument("--force", action="store_true", help="also when clients are connected")
+    listing = action("list", "list the topics of a namespace", names_topic=False)
+    listing.add_argument("namespace", nargs="?", default="public/default", help="public/default if left out")
+    listing.add_argument("--json", action="store_true", help="print a JSON array")
+    why = action("why", "say what auto-scaling decided lately, and why")
+    why.add_argument("--json", action="store_true", help="print the decisions as JSON")
+
+
+def _topic(arguments: argparse.Namespace) -> int:
+    from anabranch.cli import topic
+
+    return topic.run(arguments)
+
+
+def _add_client_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", help="topic://tenant/namespace/name, or a bare name of public/default")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        default=os.environ.get("ANABRANCH_URL", "pulsar://127.0.0.1:6650"),
+        help="the broker's address; or ANABRANCH_URL (pulsar://127.0.0.1:6650)",
+    )
+
+
+def _add_produce(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "produce",
+        help="send messages",
+        description="Send messages and wait until all of them are stored. Without --value, each line of "
+        "standard input is a message.",
+    )
+    _add_client_options(parser)
+    parser.add_argument("--key", metavar="KEY", help="key of every message; {n} stands for its number from 0")
+    parser.add_argument(
+        "--value", default="-", metavar="TEXT", help="what to send; {n} as in --key; - reads lines (default)"
+    )
+    parser.add_argument(
+        "--count", type=int, metavar="N", help="how often to send the value (1), or how many lines to read"
+    )
+    parser.add_argument("--json", action="store_true", help="print a summary as JSON")
+    parser.set_defaults(run=_produce)
+
+
+def _produce(arguments: argparse.Namespace) -> int:
+    from anabranch.cli import messages
+
+    return messages.produce(arguments)
+
+
+def _add_consume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "consume",
+        help="receive and print messages",
+        description="Print messages as they come, `key<TAB>value`, and acknowledge them. Ctrl-C ends it.",
+    )
+    _add_client_options(parser)
+    parser.add_argument("--subscription", default="anabranch-cli", metavar="NAME", help="(anabranch-cli)")
+    parser.add_argument("--count", type=int, metavar="N", help="end after this many messages")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="end when nothing came for so many seconds"
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        choices=["earliest", "latest"],
+        default="latest",
+        help="where a new subscription begins (latest)",
+    )
+    parser.add_argument(
+        "--type",
+        dest="kind",
+        choices=["stream", "queue"],
+        default="stream",
+        help="stream keeps the order of each key, queue shares all messages out (stream)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.set_defaults(run=_consume)
+
+
+def _consume(arguments: argparse.Namespace) -> int:
+    from anabranch.cli import messages
+
+    return messages.consume(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""`anabranch produce` and `anabranch consume`: the blocking client on a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anabranch
+from anabranch.errors import InvalidConfigurationError
+
+
+def produce(arguments: argparse.Namespace) -> int:
+    """Send and wait until everything is stored."""
+    if arguments.count is not None and arguments.count < 1:
+        raise InvalidConfigurationError("--count must be 1 or more")
+    began = time.monotonic()
+    sent = 0
+    with anabranch.Client(arguments.url) as client:
+        producer = client.create_producer(arguments.topic)
+        for value in _values(arguments):
+            key = arguments.key.replace("{n}", str(sent)) if arguments.key is not None else None
+            producer.enqueue(value, key=key)
+            sent += 1
+        producer.flush()
+        topic = producer.topic
+        producer.close()
+    seconds = time.monotonic() - began
+    if arguments.json:
+        print(json.dumps({"topic": str(topic), "messages": sent, "seconds": round(seconds, 6)}))
+    else:
+        print(f"{sent} message{'' if sent == 1 else 's'} stored in {topic}", file=sys.stderr)
+    return 0
+
+
+def _values(arguments: argparse.Namespace) -> Iterator[bytes]:
+    if arguments.value == "-":
+        lines = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        yield from itertools.islice(lines, arguments.count)
+    else:
+        for number in range(arguments.count or 1):
+            yield arguments.value.replace("{n}", str(number)).encode()
+
+
+def consume(arguments: argparse.Namespace) -> int:
+    """Print and acknowledge until told to stop."""
+    with anabranch.Client(arguments.url) as client:
+        subscribe = client.subscribe_stream if arguments.kind == "stream" else client.subscribe_queue
+        consumer: Any = subscribe(arguments.topic, arguments.subscription, initial_position=arguments.start)
+        taken = 0
+        try:
+            while arguments.count is None or taken < arguments.count:
+                left = 1000 if arguments.count is None else min(1000, arguments.count - taken)
+                messages = consumer.receive_many(left, timeout=arguments.timeout or 1.0)
+                if not messages:
+                    if arguments.timeout is not None:
+                        break
+                    continue
+                for message in messages:
+                    print(_text(message, as_json=arguments.json))
+                sys.stdout.flush()
+                taken += len(messages)
+                if arguments.kind == "stream":
+                    consumer.acknowledge_cumulative(messages[-1])
+                else:
+                    consumer.acknowledge(messages)
+        finally:
+            consumer.close()
+    return 0
+
+
+def _text(message: Any, *, as_json: bool) -> str:
+    value = bytes(message.value).decode(errors="replace")
+    if not as_json:
+        return value if message.key is None else f"{message.key}\t{value}"
+    return json.dumps(
+        {
+            "id": str(message.id),
+            "key": message.key,
+            "value": value,
+            "properties": dict(message.properties),
+            "publishTime": message.publish_time.isoformat(),
+            "redeliveryCount": message.redelivery_count,
+        }
+    )

@@ -1,0 +1,167 @@
+"""`anabranch topic ...`: operators' commands over the admin API."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from anabranch.admin.client import AdminClient
+from anabranch.cli import dag
+from anabranch.errors import InvalidConfigurationError, InvalidNameError
+from anabranch.model.names import TopicName
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out one action."""
+    with AdminClient(arguments.admin_url) as admin:
+        if arguments.action == "list":
+            _list(admin, arguments)
+            return 0
+        name = TopicName.parse(arguments.topic, default_domain="topic")
+        if not name.is_scalable:
+            raise InvalidNameError(f"{name} is not a scalable topic; its name begins with topic://")
+        _ACTIONS[arguments.action](admin, name, arguments)
+    return 0
+
+
+def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    topics = admin.list_topics(arguments.namespace)
+    if arguments.json:
+        print(json.dumps(topics))
+        return
+    for topic in topics:
+        print(topic)
+    if not topics and sys.stdout.isatty():
+        print(f"namespace {arguments.namespace} has no topics; make one with `anabranch topic create NAME`")
+
+
+def _create(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
+    properties = {}
+    for text in arguments.property:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidConfigurationError(f"--property {text!r}: write it as key=value")
+        properties[key] = value
+    admin.create_topic(name, arguments.segments, properties)
+    print(f"created {name} with {_count(arguments.segments, 'segment')}")
+
+
+def _delete(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
+    admin.delete_topic(name, force=arguments.force)
+    print(f"deleted {name}")
+
+
+def _split(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
+    admin.split(name, arguments.segment, points=_slots(arguments.points), parts=arguments.parts)
+    children = _children(admin, name, arguments.segment)
+    print(f"split segment {arguments.segment} into {children}")
+
+
+def _merge(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
+    admin.merge(name, arguments.segments)
+    child = _children(admin, name, arguments.segments[0])
+    print(f"merged segments {', '.join(map(str, arguments.segments))} into {child}")
+
+
+def _children(admin: AdminClient, name: TopicName, segment: int) -> str:
+    segments = admin.topic_metadata(name)["segments"]
+    found = [segments[str(id_)] for id_ in segments[str(segment)]["childIds"]]
+    return ", ".join(
+        f"{child['segmentId']} ({child['hashRange']['start']:04x}-{child['hashRange']['end']:04x})"
+        for child in found
+    )
+
+
+def _slots(text: str | None) -> list[int]:
+    try:
+        return [int(part, 0) for part in text.split(",")] if text else []
+    except ValueError:
+        raise InvalidConfigurationError(
+            f"--points {text!r}: write slots between 1 and 65535 separated by commas, like 0x4000,0x8000"
+        ) from None
+
+
+def _show(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
+    metadata, stats = admin.topic_metadata(name), admin.topic_stats(name)
+    if arguments.json:
+        print(json.dumps({"metadata": metadata, "stats": stats}, indent=2))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    nodes = dag.nodes_of(metadata, stats)
+    active = sum(node.active for node in nodes)
+    console.print(
+        f"[bold]{name}[/]   epoch {metadata['epoch']}, {_count(active, 'active segment')}, "
+        f"{len(nodes) - active} sealed"
+    )
+    picture = dag.draw(nodes, metadata["epoch"], min(console.width, 120))
+    if picture is not None:
+        console.print()
+        for line in picture:
+            console.print(Text.assemble(*line), no_wrap=True, crop=True)
+    head, rows = dag.table(nodes)
+    table = Table(*head, box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns[5:]:
+        column.justify = "right"
+    for node, row in zip(nodes, rows, strict=True):
+        table.add_row(*row, style="" if node.active else "dim")
+    console.print(table)
+    for subscription, figures in stats.get("subscriptions", {}).items():
+        console.print(_subscription_line(subscription, figures))
+    intent = metadata.get("intent")
+    if intent:
+        console.print(f"[yellow]under way:[/] {intent['kind']}, begun in term {intent['term']}")
+
+
+def _subscription_line(name: str, figures: dict[str, Any]) -> str:
+    parts = [f"subscription {name}"]
+    if figures.get("type"):
+        parts.append(str(figures["type"]).lower())
+    parts.append(_count(figures["consumerCount"], "consumer"))
+    if figures.get("backlog") is not None:
+        parts.append(f"backlog {figures['backlog']:,}")
+    return ", ".join(parts)
+
+
+def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
+    answer = admin.why(name)
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+        return
+    decisions = answer.get("decisions", [])
+    if not decisions:
+        print("auto-scaling has not looked at this topic yet")
+    for decision in decisions:
+        print(_decision_text(decision))
+
+
+def _decision_text(decision: dict[str, Any]) -> str:
+    when = datetime.fromtimestamp(decision["lastMs"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    times = f" (for the {decision['count']}. time)" if decision["count"] > 1 else ""
+    lines = [f"{when}  {decision['action']}{times}: {decision['reason']}"]
+    lines += [f"    against more: {reason}" for reason in decision["against"]]
+    if decision["outcome"]:
+        lines.append(f"    {decision['outcome']}")
+    return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_ACTIONS: dict[str, Callable[[AdminClient, TopicName, argparse.Namespace], None]] = {
+    "create": _create,
+    "delete": _delete,
+    "merge": _merge,
+    "show": _show,
+    "split": _split,
+    "why": _why,
+}

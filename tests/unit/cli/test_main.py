@@ -1,0 +1,73 @@
+"""The command line: words, help, exit codes, and what is imported before a command is known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from anabranch.cli.main import main
+
+HEAVY = ("google.protobuf", "msgspec", "pyspark", "rich", "sqlite3", "starlette", "uvicorn", "uvloop")
+
+
+def test_nothing_heavy_is_imported_before_the_command_is_known() -> None:
+    code = (
+        "import sys, anabranch.cli.main as m; m._parser(['serve']).parse_args(['serve']); "
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_help_shows_every_command_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    for word in ("serve", "topic", "produce", "consume", "config", "bench", "examples"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["topic"], ["topic", "split", "t"], ["consume"], ["no-such-command"]]
+)
+def test_wrong_usage_leaves_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert "usage: anabranch" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith("anabranch 0.")
+
+
+def test_the_default_configuration_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config"]) == 0
+    assert "scalableTopicMaxSegments" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["topic", "show", "persistent://public/default/t"], "begins with topic://"),
+        (["topic", "show", "a//b"], "cannot be a namespace name"),
+        (["topic", "create", "t", "--property", "colour"], "key=value"),
+        (["topic", "split", "t", "0", "--points", "middle"], "separated by commas"),
+        (["topic", "list", "--admin-url", "localhost"], "http://host:port"),
+        (["serve", "--set", "port"], "key=value"),
+        (["produce", "t", "--count", "0"], "1 or more"),
+    ],
+)
+def test_a_mistake_is_answered_in_words_and_leaves_with_1(
+    arguments: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("anabranch: ")
+    assert answer in error
