@@ -6,7 +6,6 @@ frames and an entry into metadata and payload. It does not know what a command m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -154,14 +153,11 @@ def metadata_span(entry: bytes) -> tuple[int, int]:
     return start + 4, end
 
 
-def build_entry(metadata: bytes, payload: bytes | Sequence[bytes]) -> bytes:
+def build_entry(metadata: bytes, payload: bytes) -> bytes:
     """An entry as it is sent and stored: magic, checksum, metadata and payload."""
     size = _pack_size(len(metadata))
-    parts = (payload,) if isinstance(payload, bytes) else payload
-    checksum = _extend_crc32c(_crc32c(size), metadata)
-    for part in parts:
-        checksum = _extend_crc32c(checksum, part)
-    return b"".join((_pack_checksum(CHECKSUM_MAGIC, checksum), size, metadata, *parts))
+    checksum = _extend_crc32c(_crc32c(size + metadata), payload)
+    return b"".join((_pack_checksum(CHECKSUM_MAGIC, checksum), size, metadata, payload))
 
 
 def _skip_entry_metadata(entry: bytes) -> int:

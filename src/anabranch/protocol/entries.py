@@ -1,0 +1,312 @@
+"""One stored entry to its messages.
+
+A reader gets columns, which is what Arrow and bulk consumers want, or message objects made from them. Headers
+of the usual shape are read by hand, since a protobuf object per message would cost more than everything
+else; any other shape goes through the generated code. Encrypted and chunked entries are refused.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as struct_error
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from anabranch.errors import ChecksumError, CorruptDataError, RemoteProtocolError, UnsupportedFeatureError
+from anabranch.protocol.compression import decompress
+from anabranch.protocol.frames import checksum_ok, metadata_span
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+_KEY_TAG: Final = 0x12
+_SIZE_TAG: Final = 0x18
+_SEQUENCE_TAG: Final = 0x40
+_read_head = Struct(">IBB").unpack_from
+
+
+@dataclass(slots=True)
+class Columns:
+    """The messages of one entry, column by column; an optional column is None when no message has it."""
+
+    count: int
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    """None for a message whose value is null."""
+    sequence_ids: list[int]
+    batch_indexes: list[int]
+    """Place of each message in its batch; -1 when the entry is not a batch."""
+    event_times: list[int] | None
+    """Milliseconds, 0 for a message without one."""
+    properties: list[dict[str, str]] | None
+    ordering_keys: list[bytes | None] | None
+    publish_time_ms: int
+    producer_name: str
+    batch_size: int
+    """Messages the entry was stored with, also those that compaction took out; 0 when it is not a batch."""
+
+
+class DecodedMessage:
+    """One message of an entry."""
+
+    __slots__ = (
+        "batch_index",
+        "event_time_ms",
+        "key_bytes",
+        "null_value",
+        "ordering_key",
+        "properties",
+        "sequence_id",
+        "value",
+    )
+
+    def __init__(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        sequence_id: int,
+        batch_index: int,
+        event_time_ms: int,
+        properties: Mapping[str, str],
+        ordering_key: bytes | None,
+    ) -> None:
+        self.value = b"" if value is None else value
+        self.null_value = value is None
+        self.key_bytes = key
+        self.sequence_id = sequence_id
+        self.batch_index = batch_index
+        """-1 when the entry is not a batch."""
+        self.event_time_ms = event_time_ms
+        self.properties = properties
+        self.ordering_key = ordering_key
+
+    @property
+    def key(self) -> str | None:
+        """The key as text; bytes that are not UTF-8 appear as Base64, as other clients show them."""
+        if self.key_bytes is None:
+            return None
+        try:
+            return self.key_bytes.decode()
+        except UnicodeDecodeError:
+            return b64encode(self.key_bytes).decode()
+
+
+@dataclass(slots=True)
+class DecodedEntry:
+    """An entry taken apart."""
+
+    metadata: pb.MessageMetadata
+    messages: list[DecodedMessage]
+
+
+def decode_entry(entry: bytes, limit: int) -> DecodedEntry:
+    """The messages of an entry as objects; fails as `decode_columns` does."""
+    metadata, columns = _decode(entry, limit)
+    count = columns.count
+    messages = list(
+        map(
+            DecodedMessage,
+            columns.values,
+            columns.keys,
+            columns.sequence_ids,
+            columns.batch_indexes,
+            columns.event_times or [0] * count,
+            columns.properties or [{} for _ in range(count)],
+            columns.ordering_keys or [None] * count,
+        )
+    )
+    return DecodedEntry(metadata, messages)
+
+
+def decode_columns(entry: bytes, limit: int) -> Columns:
+    """The messages of an entry, column by column.
+
+    Raises ChecksumError, CompressionError when the payload would exceed `limit` bytes or its own declared
+    size, UnsupportedFeatureError for encrypted and chunked entries, and CorruptDataError for the rest.
+    """
+    return _decode(entry, limit)[1]
+
+
+def _decode(entry: bytes, limit: int) -> tuple[pb.MessageMetadata, Columns]:
+    try:
+        if not checksum_ok(entry):
+            raise ChecksumError(f"an entry of {len(entry)} bytes does not match its checksum")
+        start, end = metadata_span(entry)
+        metadata = pb.MessageMetadata.FromString(entry[start:end])
+    except (DecodeError, RemoteProtocolError) as error:
+        raise CorruptDataError(f"the metadata of an entry cannot be read: {error}") from error
+    if metadata.encryption_keys:
+        raise UnsupportedFeatureError("the entry is encrypted")
+    if metadata.num_chunks_from_msg > 1:
+        raise UnsupportedFeatureError("the entry is one chunk of a larger message")
+    data, position = entry, end
+    if metadata.compression:
+        data = decompress(metadata.compression, entry[end:], metadata.uncompressed_size, limit)
+        position = 0
+    if metadata.HasField("num_messages_in_batch"):
+        return metadata, _batch_columns(metadata, data, position)
+    return metadata, _single_columns(metadata, data[position:])
+
+
+def _single_columns(metadata: pb.MessageMetadata, value: bytes) -> Columns:
+    return Columns(
+        count=1,
+        keys=[_key_bytes(metadata)],
+        values=[None if metadata.null_value else value],
+        sequence_ids=[metadata.sequence_id],
+        batch_indexes=[-1],
+        event_times=[metadata.event_time] if metadata.event_time else None,
+        properties=[_properties(metadata)] if metadata.properties else None,
+        ordering_keys=[metadata.ordering_key] if metadata.HasField("ordering_key") else None,
+        publish_time_ms=metadata.publish_time,
+        producer_name=_text(metadata.producer_name),
+        batch_size=0,
+    )
+
+
+def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> Columns:
+    count = metadata.num_messages_in_batch
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    sequence_ids: list[int] = []
+    unusual: dict[int, pb.SingleMessageMetadata] = {}
+    # Sequence ids of one batch mostly share all bytes but the lowest; what those stand for is kept.
+    upper, upper_value = b"\xff", 0
+    key: bytes | None
+    try:
+        for index in range(count):
+            size, tag, length = _read_head(data, position)
+            value_start = position + 4 + size
+            at = position + 6
+            if tag == _KEY_TAG and length < 0x80:
+                at += length
+                key = data[at - length : at]
+                tag = data[at]
+                length = data[at + 1]
+                at += 2
+            else:
+                key = None
+            if length >= 0x80:
+                length += (data[at] << 7) - 0x80
+                at += 1
+            if tag == _SIZE_TAG and data[at] == _SEQUENCE_TAG and length < 0x4000:
+                low = data[at + 1]
+                if low >= 0x80 and data[at + 2 : value_start] == upper:
+                    sequence_id = upper_value + low
+                else:
+                    sequence_id = _varint(data, at + 1, value_start)
+                    if sequence_id >= 0x80:
+                        upper, upper_value = data[at + 2 : value_start], sequence_id - low
+            else:
+                sequence_id = -1
+            if sequence_id < 0:
+                header = pb.SingleMessageMetadata.FromString(_header(data, position + 4, value_start))
+                unusual[index] = header
+                key, sequence_id, length = _key_bytes(header), header.sequence_id, header.payload_size
+                if length < 0:
+                    raise CorruptDataError(f"message {index} of a batch has a payload of {length} bytes")
+            position = value_start + length
+            keys.append(key)
+            values.append(data[value_start:position])
+            sequence_ids.append(sequence_id)
+    except (DecodeError, struct_error, IndexError) as error:
+        raise CorruptDataError(
+            f"message {len(keys)} of {count} in a batch cannot be read: {error}"
+        ) from error
+    if position > len(data) or count < 1:
+        raise CorruptDataError(f"a batch of {count} messages does not fit its {len(data)} bytes")
+    columns = Columns(
+        count=count,
+        keys=keys,
+        values=values,
+        sequence_ids=sequence_ids,
+        batch_indexes=list(range(count)),
+        event_times=None,
+        properties=None,
+        ordering_keys=None,
+        publish_time_ms=metadata.publish_time,
+        producer_name=_text(metadata.producer_name),
+        batch_size=count,
+    )
+    if unusual:
+        _fill_in(columns, unusual)
+    return columns
+
+
+def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata]) -> None:
+    """Add what only unusual headers have, and take out what compaction has removed."""
+    count = columns.count
+    if any(header.event_time for header in unusual.values()):
+        columns.event_times = [0] * count
+    if any(header.properties for header in unusual.values()):
+        columns.properties = [{} for _ in range(count)]
+    if any(header.HasField("ordering_key") for header in unusual.values()):
+        columns.ordering_keys = [None] * count
+    for index, header in unusual.items():
+        if header.null_value:
+            columns.values[index] = None
+        if columns.event_times is not None:
+            columns.event_times[index] = header.event_time
+        if columns.properties is not None and header.properties:
+            columns.properties[index] = _properties(header)
+        if columns.ordering_keys is not None and header.HasField("ordering_key"):
+            columns.ordering_keys[index] = header.ordering_key
+    removed = [index for index, header in unusual.items() if header.compacted_out]
+    for index in reversed(removed):
+        for column in (
+            columns.keys,
+            columns.values,
+            columns.sequence_ids,
+            columns.batch_indexes,
+            columns.event_times,
+            columns.properties,
+            columns.ordering_keys,
+        ):
+            if column is not None:
+                del column[index]
+    columns.count = count - len(removed)
+
+
+def _header(data: bytes, start: int, end: int) -> bytes:
+    if end > len(data):
+        raise CorruptDataError(f"a header in a batch claims {end - start} bytes of {len(data) - start}")
+    return data[start:end]
+
+
+def _varint(data: bytes, start: int, end: int) -> int:
+    """The number that fills `data[start:end]` exactly, or -1 when something else does."""
+    number = 0
+    for shift, byte in enumerate(data[start:end]):
+        number |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return number if start + shift + 1 == end and shift < 9 else -1
+    return -1
+
+
+def _key_bytes(header: pb.MessageMetadata | pb.SingleMessageMetadata) -> bytes | None:
+    if header.null_partition_key or not header.HasField("partition_key"):
+        return None
+    key = _raw(header.partition_key)
+    if header.partition_key_b64_encoded:
+        try:
+            return b64decode(key, validate=True)
+        except ValueError:
+            return key
+    return key
+
+
+def _properties(header: pb.MessageMetadata | pb.SingleMessageMetadata) -> dict[str, str]:
+    return {_text(pair.key): _text(pair.value) for pair in header.properties}
+
+
+# Where a peer wrote text that is not UTF-8, protobuf hands out bytes instead of a string.
+
+
+def _raw(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _text(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode(errors="replace")
