@@ -143,6 +143,7 @@ class _Lane:
         self._fds: OrderedDict[str, int] = OrderedDict()
         # Files whose name is known to be durable; an earlier process may have died before it made it so.
         self._named: set[str] = set()
+        self._synced_bytes = 0
 
     async def run(self, work: Callable[[], T]) -> T:
         try:
@@ -158,9 +159,23 @@ class _Lane:
 
     def append(self, writes: Sequence[Write], sync: bool) -> None:
         for file, buffers in writes:
-            _write_all(self._fd(file), buffers)
+            written = _write_all(self._fd(file), buffers)
+            if sync:
+                self._synced_bytes += written
         if sync:
             self.sync([file for file, _ in writes])
+            if self._synced_bytes >= _FORGET_BYTES:
+                self._synced_bytes = 0
+                self._forget_pages([file for file, _ in writes])
+
+    def _forget_pages(self, files: Sequence[str]) -> None:
+        """Tell the kernel that nobody will read what was just synced.
+
+        Its memory then serves the next appends; taking ever new pages instead cost up to ten times as much
+        as the copy itself on virtual machines.
+        """
+        for file in files:
+            os.posix_fadvise(self._fd(file), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync(self, files: Sequence[str]) -> None:
         for file in files:
@@ -221,17 +236,20 @@ _BUFFERS_MAX = os.sysconf("SC_IOV_MAX")
 _JOIN_BYTES_MAX = 256 * 1024
 """Below this one copy is cheaper than handing the kernel many small buffers."""
 
+_FORGET_BYTES = 1024 * 1024
 
-def _write_all(fd: int, buffers: Sequence[bytes]) -> None:
+
+def _write_all(fd: int, buffers: Sequence[bytes]) -> int:
     total = sum(map(len, buffers))
     if total <= _JOIN_BYTES_MAX or len(buffers) == 1:
         _write_one(fd, buffers[0] if len(buffers) == 1 else b"".join(buffers))
-        return
+        return total
     for start in range(0, len(buffers), _BUFFERS_MAX):
         part = buffers[start : start + _BUFFERS_MAX]
         written = os.writev(fd, part)
         if written < sum(map(len, part)):
             _write_one(fd, memoryview(b"".join(part))[written:])
+    return total
 
 
 def _write_one(fd: int, data: bytes | memoryview) -> None:

@@ -1,0 +1,67 @@
+"""Ledger files, written behind the journal: large plain writes, synced only when a journal file shall go.
+
+Whoever appended was answered long before; what is lost here is in the journal still. Knows ledgers and files,
+not logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from anabranch.ledger.cache import Cache
+from anabranch.ledger.disk import Disk, Write
+from anabranch.ledger.ledgers import Ledger
+
+
+class WriteBehind:
+    """Carries committed entries into the ledger files, one round at a time."""
+
+    def __init__(self, disk: Disk, cache: Cache) -> None:
+        self._disk = disk
+        self._cache = cache
+        self._lock = asyncio.Lock()
+        self._waiting: dict[int, Ledger] = {}
+        self._unsynced: dict[int, Ledger] = {}
+        self.waiting_bytes = 0
+
+    def add(self, ledger: Ledger, size_bytes: int) -> None:
+        """The ledger has `size_bytes` more waiting."""
+        self._waiting[ledger.id] = ledger
+        self.waiting_bytes += size_bytes
+
+    async def flush(self) -> None:
+        """Write everything that waits now."""
+        async with self._lock:
+            ledgers = [ledger for ledger in self._waiting.values() if not ledger.dropped]
+            self._waiting.clear()
+            self.waiting_bytes = 0
+            ends = [ledger.entries for ledger in ledgers]
+            writes: list[Write] = []
+            for ledger in ledgers:
+                writes.append((ledger.data_file, ledger.waiting))
+                writes.append((ledger.index_file, ledger.waiting_rows))
+                ledger.waiting, ledger.waiting_rows = [], []
+                self._unsynced[ledger.id] = ledger
+            if writes:
+                await self._disk.append(writes)
+            for ledger, end in zip(ledgers, ends, strict=True):
+                ledger.flushed = end
+                ledger.tail.flushed = max(ledger.tail.flushed, ledger.first_ordinal + end)
+        self._cache.shrink()
+
+    async def sync(self) -> None:
+        """Make everything written so far durable in the ledger files."""
+        async with self._lock:
+            ledgers = [ledger for ledger in self._unsynced.values() if not ledger.dropped]
+            self._unsynced.clear()
+            await self._disk.sync([file for ledger in ledgers for file in files_of(ledger)])
+
+    async def drop(self, ledgers: Sequence[Ledger]) -> None:
+        """Delete the files of ledgers that are marked as dropped."""
+        async with self._lock:
+            await self._disk.delete([file for ledger in ledgers for file in files_of(ledger)])
+
+
+def files_of(ledger: Ledger) -> Iterable[str]:
+    return ledger.data_file, ledger.index_file

@@ -1,0 +1,148 @@
+"""Entries in memory: the newest of each log, and what a sequential reader will want next.
+
+Readers at the tail never touch the disk, and a reader that catches up touches it once per large block. Both
+are bounded over all logs together. Entries that no ledger file holds yet are kept whatever the bound says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anabranch.ledger.port import Entry
+
+_ENTRY_OVERHEAD_BYTES = 300
+"""What an entry takes in memory besides its data."""
+_CHUNK_ENTRIES = 128
+_CHUNK_BYTES = 256 * 1024
+
+
+class _Chunk:
+    __slots__ = ("entries", "size_bytes", "tail")
+
+    def __init__(self, tail: Tail) -> None:
+        self.tail = tail
+        self.entries: list[Entry] = []
+        self.size_bytes = 0
+
+
+class Cache:
+    """The bound over the tails of all logs; what came first goes first."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._chunks: deque[_Chunk] = deque()
+        self.size_bytes = 0
+
+    def shrink(self) -> None:
+        """Let go of the oldest entries until the bound holds."""
+        while self.size_bytes > self._bytes_max and self._chunks:
+            chunk = self._chunks[0]
+            if not chunk.tail.let_go(chunk):
+                return
+            self._chunks.popleft()
+            self.size_bytes -= chunk.size_bytes
+
+    def begin_chunk(self, tail: Tail) -> _Chunk:
+        chunk = _Chunk(tail)
+        self._chunks.append(chunk)
+        return chunk
+
+
+class Tail:
+    """The newest entries of one log, without a gap up to its end."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._chunks: list[_Chunk] = []
+        self._starts: list[int] = []
+        self._dropped = False
+        self.flushed = 0
+        """Entries from this ordinal on are nowhere but in the journal and here."""
+
+    def extend(self, entries: list[Entry], size_bytes: int) -> None:
+        """Add entries, `size_bytes` of data, that follow the last one."""
+        chunk = self._chunks[-1] if self._chunks else None
+        if chunk is None or len(chunk.entries) >= _CHUNK_ENTRIES or chunk.size_bytes >= _CHUNK_BYTES:
+            chunk = self._cache.begin_chunk(self)
+            self._chunks.append(chunk)
+            self._starts.append(entries[0].ordinal)
+        chunk.entries.extend(entries)
+        size_bytes += len(entries) * _ENTRY_OVERHEAD_BYTES
+        chunk.size_bytes += size_bytes
+        self._cache.size_bytes += size_bytes
+
+    def read(self, ordinal: int, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        """Entries from `ordinal` on, at least one; None when that one is not here."""
+        at = bisect_right(self._starts, ordinal) - 1
+        if at < 0:
+            return None
+        chunk = self._chunks[at].entries
+        skip = ordinal - self._starts[at]
+        if skip >= len(chunk):
+            return None
+        found: list[Entry] = []
+        left_bytes = max_bytes
+        while True:
+            for entry in chunk[skip : skip + max_entries - len(found)]:
+                left_bytes -= len(entry.data)
+                if left_bytes < 0 and found:
+                    return found
+                found.append(entry)
+            at += 1
+            if len(found) >= max_entries or at == len(self._chunks):
+                return found
+            chunk = self._chunks[at].entries
+            skip = 0
+
+    def drop(self) -> None:
+        """The log is gone; nothing here need be kept."""
+        self._dropped = True
+        self._chunks.clear()
+        self._starts.clear()
+
+    def let_go(self, chunk: _Chunk) -> bool:
+        """Forget the oldest chunk, unless its entries are in no file yet."""
+        if self._dropped:
+            return True
+        if chunk.entries[-1].ordinal >= self.flushed:
+            return False
+        del self._chunks[0], self._starts[0]
+        return True
+
+
+class Block(NamedTuple):
+    """Bytes of a ledger's data file from `start` on."""
+
+    start: int
+    data: bytes
+
+
+class ReadAhead:
+    """Blocks that were read and not used up, found by where their reader stopped."""
+
+    def __init__(self, blocks_max: int = 16) -> None:
+        self._blocks_max = blocks_max
+        self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
+
+    def take(self, ledger: int, start: int, end: int) -> Block | None:
+        """The block of a reader that stopped at `start`, if it has the bytes up to `end`."""
+        block = self._blocks.pop((ledger, start), None)
+        if block is None or block.start + len(block.data) < end:
+            return None
+        return block
+
+    def put(self, ledger: int, stopped: int, block: Block) -> None:
+        """Keep the block for the reader that stopped at `stopped`."""
+        if stopped < block.start + len(block.data):
+            self._blocks[ledger, stopped] = block
+            while len(self._blocks) > self._blocks_max:
+                self._blocks.popitem(last=False)
+
+    def forget(self, ledgers: Sequence[int]) -> None:
+        """These ledgers are gone."""
+        gone = frozenset(ledgers)
+        for key in [key for key in self._blocks if key[0] in gone]:
+            del self._blocks[key]

@@ -1,0 +1,96 @@
+"""The three coordinates of a log's durable entries: position, ordinal and index. Pure.
+
+Ordinals and indexes run on without a gap from ledger to ledger; positions jump when a ledger begins.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from anabranch.ledger.ledgers import Ledger
+from anabranch.model.ids import EARLIEST, Position
+
+
+class Coordinates:
+    """The ledgers of one log in order, and what lies where."""
+
+    def __init__(self) -> None:
+        self.ledgers: list[Ledger] = []
+        self._starts: list[int] = []
+        self._ids: list[int] = []
+        self.first_ordinal = 0
+        self.first_index = 0
+        self.next_ordinal = 0
+        self.next_index = 0
+        self.end = EARLIEST
+        """Position after the last entry ever stored."""
+
+    def add(self, ledger: Ledger) -> None:
+        """Append a ledger, which begins where the last one ends."""
+        self.ledgers.append(ledger)
+        self._starts.append(ledger.first_ordinal)
+        self._ids.append(ledger.id)
+
+    def advance(self) -> None:
+        """The last ledger got entries."""
+        ledger = self.ledgers[-1]
+        self.next_ordinal = ledger.end_ordinal
+        self.next_index = ledger.end_index
+        self.end = Position(ledger.id, ledger.entries)
+
+    def below(self, ordinal: int) -> list[Ledger]:
+        """Whole ledgers below `ordinal`."""
+        return [ledger for ledger in self.ledgers if ledger.end_ordinal <= ordinal]
+
+    def drop_below(self, ordinal: int) -> list[Ledger]:
+        """Forget whole ledgers below `ordinal` and return them."""
+        dropped = self.below(ordinal)
+        if dropped:
+            count = len(dropped)
+            self.first_ordinal = dropped[-1].end_ordinal
+            self.first_index = dropped[-1].end_index
+            del self.ledgers[:count], self._starts[:count], self._ids[:count]
+        return dropped
+
+    def locate(self, ordinal: int) -> tuple[Ledger, int]:
+        """The ledger that holds a stored ordinal, and the entry in it."""
+        ledger = self.ledgers[bisect_right(self._starts, ordinal) - 1]
+        return ledger, ordinal - ledger.first_ordinal
+
+    def ordinal_of(self, position: Position) -> int:
+        at = bisect_left(self._ids, position.ledger)
+        if at == len(self._ids):
+            return self.next_ordinal
+        ledger = self.ledgers[at]
+        if ledger.id != position.ledger:
+            return ledger.first_ordinal
+        return ledger.first_ordinal + min(max(position.entry, 0), ledger.entries)
+
+    def position_of(self, ordinal: int) -> Position:
+        if ordinal >= self.next_ordinal:
+            return self.end
+        ledger, entry = self.locate(max(ordinal, self.first_ordinal))
+        return Position(ledger.id, entry)
+
+    def index_of(self, ordinal: int) -> int:
+        if ordinal >= self.next_ordinal:
+            return self.next_index
+        ledger, entry = self.locate(max(ordinal, self.first_ordinal))
+        return ledger.index_of(entry)
+
+    def ordinal_of_index(self, index: int) -> int:
+        if index >= self.next_index:
+            return self.next_ordinal
+        if index < self.first_index:
+            return self.first_ordinal
+        at = bisect_right(self.ledgers, index, key=lambda ledger: ledger.first_index) - 1
+        ledger = self.ledgers[at]
+        ledger.check()
+        return ledger.first_ordinal + bisect_right(ledger.rows.indexes, index - ledger.first_index)
+
+    def ordinal_at_time(self, timestamp_ms: int) -> int:
+        for ledger in self.ledgers:
+            if ledger.entries and ledger.base_ms + ledger.rows.times[-1] >= timestamp_ms:
+                ledger.check()
+                return ledger.first_ordinal + bisect_left(ledger.rows.times, timestamp_ms - ledger.base_ms)
+        return self.next_ordinal

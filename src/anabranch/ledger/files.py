@@ -1,0 +1,198 @@
+"""Segment storage on a disk: one journal, ledger files behind it, a catalog of everything else.
+
+    LOCK                            held by the one process that may write here
+    catalog                         logs, ledgers, cursors, producers as of the start of a journal file
+    journal/00000012.log            commits since then
+    ledgers/<name>/00000007.data    records of one ledger, and .index its rows
+
+A commit is durable when its journal sync returned. When the journal has grown long enough the ledger files
+are synced, a new catalog takes the old one's place, and the journal files it replaces are deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from anabranch.clock import Clock
+from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, PersistenceError
+from anabranch.ledger.behind import WriteBehind
+from anabranch.ledger.cache import Cache, ReadAhead
+from anabranch.ledger.disk import Disk
+from anabranch.ledger.filelog import FileLog, Shared
+from anabranch.ledger.format import Catalog, LogCreated, LogDeleted, encode_catalog
+from anabranch.ledger.journal import Journal, journal_file
+from anabranch.ledger.recovery import CATALOG, Recovery
+
+LEDGER_BYTES_MAX = 2**30
+"""Highest size at which a ledger may roll; offsets in it are 32-bit numbers, and one entry may go beyond."""
+
+
+class FileStorage:
+    """The segment storage of one process on one disk."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        clock: Clock,
+        cache_bytes: int = 64 * 2**20,
+        journal_bytes_max: int = 256 * 2**20,
+        ledger_bytes_max: int = 128 * 2**20,
+        behind_bytes: int = 4 * 2**20,
+    ) -> None:
+        """`behind_bytes` of committed entries are collected before the ledger files are written."""
+        if not 0 < ledger_bytes_max <= LEDGER_BYTES_MAX:
+            raise InvalidConfigurationError(f"ledger_bytes_max must lie in 1..{LEDGER_BYTES_MAX}")
+        self._disk = disk
+        self._clock = clock
+        self._journal_bytes_max = journal_bytes_max
+        self._behind_bytes = behind_bytes
+        cache = Cache(cache_bytes)
+        self._journal = Journal(disk)
+        self._behind = WriteBehind(disk, cache)
+        self._shared = Shared(disk, self._journal, self._behind, cache, ReadAhead(), ledger_bytes_max)
+        self._logs: dict[str, FileLog] = {}
+        self._next_log = 1
+        self._salt = 0
+        self._journals: dict[int, int] = {}
+        self._catalog: Catalog | None = None
+        self._tending = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._task: asyncio.Task[None] | None = None
+        self._idle = False
+        self._closed = False
+
+    @property
+    def failure(self) -> PersistenceError | None:
+        """Why nothing can be stored any more; None as long as all is well."""
+        return self._journal.failure
+
+    async def open(self) -> None:
+        recovery = Recovery(self._disk, self._behind, lambda id_, name: FileLog(id_, name, self._shared))
+        try:
+            await self._disk.lock()
+            state = await recovery.run(self._clock.wall_ms())
+        except (Exception, asyncio.CancelledError):
+            await self._disk.close()
+            raise
+        self._salt = state.salt
+        self._next_log = state.next_log
+        self._shared.next_ledger = state.next_ledger
+        self._journals = state.journals
+        self._logs = {log.name: log for log in state.logs.values()}
+        self._journal.start_at(state.salt, state.next_journal, state.next_commit)
+        self._task = asyncio.create_task(self._run(), name="ledger storage")
+        self._after_commit()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._journal.stop()
+        self._room.set()
+        try:
+            if self._task is not None:
+                await self._task
+                if self._journal.failure is None and self._journals:
+                    # The next start then has nothing to replay.
+                    self._begin_checkpoint()
+                    await self._finish_checkpoint()
+        finally:
+            await self._disk.close()
+
+    def names(self) -> Sequence[str]:
+        return sorted(self._logs)
+
+    def get(self, name: str) -> FileLog | None:
+        return self._logs.get(name)
+
+    async def create(self, name: str) -> FileLog:
+        self._check_open()
+        log = self._logs.get(name)
+        if log is None:
+            log = FileLog(self._next_log, name, self._shared)
+            self._journal.add_change(LogCreated(log.id, name))
+            self._next_log += 1
+            self._logs[name] = log
+        await self._journal.flush()
+        return log
+
+    async def delete(self, name: str) -> None:
+        self._check_open()
+        log = self._logs.get(name)
+        if log is None:
+            return
+        self._journal.add_change(LogDeleted(log.id))
+        del self._logs[name]
+        dropped = log.forget()
+        await self._journal.flush()
+        await self._behind.drop(dropped)
+
+    def _check_open(self) -> None:
+        if self._task is None:
+            raise AlreadyClosedError("the storage is not open")
+        self._journal.check()
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tend(), name="ledger files")
+            await self._journal.run(self._after_commit, self._room)
+            self._idle = True
+            self._tending.set()
+
+    def _after_commit(self) -> None:
+        """Between two commits: see whether the ledger files or the catalog are due."""
+        journal = self._journal
+        if journal.size_bytes:
+            self._journals[journal.number] = journal.size_bytes
+        long = sum(self._journals.values())
+        if self._catalog is None and long >= self._journal_bytes_max:
+            self._begin_checkpoint()
+        if self._catalog is not None or self._behind.waiting_bytes >= self._behind_bytes:
+            self._tending.set()
+        if self._behind.waiting_bytes >= 16 * self._behind_bytes or long >= 4 * self._journal_bytes_max:
+            self._room.clear()
+
+    async def _tend(self) -> None:
+        """Write the ledger files and finish checkpoints, beside the commits."""
+        while not self._idle:
+            await self._tending.wait()
+            self._tending.clear()
+            try:
+                if self._catalog is not None:
+                    await self._finish_checkpoint()
+                else:
+                    await self._behind.flush()
+            except OSError as error:
+                self._journal.fail(error)
+                self._room.set()
+                return
+            self._room.set()
+
+    def _begin_checkpoint(self) -> None:
+        """Note down everything as it is between two commits, and turn to a new journal file."""
+        if self._journal.size_bytes:
+            self._journal.next_file()
+        self._catalog = Catalog(
+            self._salt,
+            self._journal.number,
+            self._journal.next_commit,
+            self._next_log,
+            self._shared.next_ledger,
+            [log.record() for log in self._logs.values()],
+        )
+
+    async def _finish_checkpoint(self) -> None:
+        """Make the ledger files as durable as the journal was, then let its old files go."""
+        catalog = self._catalog
+        assert catalog is not None
+        await self._behind.flush()
+        await self._behind.sync()
+        await self._disk.replace(CATALOG, encode_catalog(catalog))
+        old = sorted(number for number in self._journals if number < catalog.journal)
+        for number in old:
+            del self._journals[number]
+        self._catalog = None
+        await self._disk.delete([journal_file(number) for number in old])

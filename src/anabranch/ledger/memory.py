@@ -1,0 +1,331 @@
+"""Segment storage in memory: the port's reference, for tests and simulations that need no disk.
+
+Plain lists and no cleverness, so that its answers can be trusted to judge the others by. A commit is the next
+turn of the event loop. What was stored stays across `close` and `open`; what was not committed is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+
+from anabranch.errors import AlreadyClosedError, TopicNotFoundError, TopicTerminatedError
+from anabranch.ledger.cursors import DurableCursor
+from anabranch.ledger.port import AppendDone, Appended, Cursor, Entry
+from anabranch.model.acks import AckSet
+from anabranch.model.ids import EARLIEST, Position
+from anabranch.model.names import TopicName
+
+
+class MemoryStorage:
+    """Logs that live as long as this object."""
+
+    def __init__(self, *, ledger_entries_max: int = 100_000) -> None:
+        """A ledger ends after `ledger_entries_max` entries, so that trimming has something to drop."""
+        self._ledger_entries_max = ledger_entries_max
+        self._logs: dict[str, MemoryLog] = {}
+        self._next_ledger = 1
+        self._open = False
+        self._queue: list[Callable[[], None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def open(self) -> None:
+        self._open = True
+        for log in self._logs.values():
+            log.reopen()
+
+    async def close(self) -> None:
+        if self._open:
+            await self.flush()
+        self._open = False
+
+    def names(self) -> Sequence[str]:
+        return sorted(self._logs)
+
+    def get(self, name: str) -> MemoryLog | None:
+        return self._logs.get(name)
+
+    async def create(self, name: str) -> MemoryLog:
+        self.check_open()
+        log = self._logs.get(name)
+        if log is None:
+            TopicName.parse(name)
+            log = self._logs[name] = MemoryLog(name, self, self._ledger_entries_max)
+        await self.flush()
+        return log
+
+    async def delete(self, name: str) -> None:
+        self.check_open()
+        log = self._logs.pop(name, None)
+        if log is not None:
+            log.forget()
+        await self.flush()
+
+    def check_open(self) -> None:
+        if not self._open:
+            raise AlreadyClosedError("the storage is closed")
+
+    def take_ledger_id(self) -> int:
+        taken = self._next_ledger
+        self._next_ledger += 1
+        return taken
+
+    def queue(self, applied: Callable[[], None]) -> None:
+        """Call `applied` when the next commit is done."""
+        if not self._queue and not self._waiters:
+            asyncio.get_running_loop().call_soon(self._commit)
+        self._queue.append(applied)
+
+    def steps_waiting(self, cursor: DurableCursor) -> None:
+        self.queue(lambda: cursor.take_steps().clear())
+
+    async def flush(self) -> None:
+        if self._queue:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def _commit(self) -> None:
+        queue, self._queue = self._queue, []
+        waiters, self._waiters = self._waiters, []
+        moved: dict[str, MemoryLog] = {}
+        for applied in queue:
+            applied()
+        for log in self._logs.values():
+            if log.take_moved():
+                moved[log.name] = log
+        for log in moved.values():
+            log.notify()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class MemoryLog:
+    """One log; entries are a list, the first of which is the lowest ordinal still stored."""
+
+    def __init__(self, name: str, storage: MemoryStorage, ledger_entries_max: int) -> None:
+        self._name = name
+        self._storage = storage
+        self._ledger_entries_max = ledger_entries_max
+        self._entries: list[Entry] = []
+        self._first_ordinal = 0
+        self._first_index = 0
+        self._next_index = 0
+        self._end = EARLIEST
+        self._last_ms = 0
+        self._queued_ordinal = 0
+        self._queued_index = 0
+        self._queued_entry = 0
+        self._ledger: int | None = None
+        self._sealing = False
+        self._sealed = False
+        self._deleted = False
+        self._moved = False
+        self._producers: dict[str, int] = {}
+        self._cursors: dict[str, DurableCursor] = {}
+        self._watchers: list[Callable[[], None]] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def sealed(self) -> bool:
+        return self._sealed
+
+    @property
+    def first_ordinal(self) -> int:
+        return self._first_ordinal
+
+    @property
+    def next_ordinal(self) -> int:
+        return self._first_ordinal + len(self._entries)
+
+    @property
+    def first_index(self) -> int:
+        return self._first_index
+
+    @property
+    def next_index(self) -> int:
+        return self._next_index
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(entry.data) for entry in self._entries)
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        return self._last_ms
+
+    @property
+    def cursors(self) -> Mapping[str, Cursor]:
+        return self._cursors
+
+    def producer_sequences(self) -> Mapping[str, int]:
+        return self._producers
+
+    def reopen(self) -> None:
+        """As after a restart: what was not committed is gone, and the next append begins a ledger."""
+        self._ledger = None
+        self._queued_ordinal = self.next_ordinal
+        self._queued_index = self._next_index
+        self._sealing = self._sealed
+
+    def append(
+        self,
+        data: bytes,
+        count: int,
+        timestamp_ms: int,
+        done: AppendDone,
+        producer: str | None = None,
+        sequence: int = -1,
+    ) -> None:
+        self._check_writable()
+        if count < 1:
+            raise ValueError(f"an entry holds at least one message, not {count}")
+        if self._ledger is None or self._queued_entry == self._ledger_entries_max:
+            self._ledger = self._storage.take_ledger_id()
+            self._queued_entry = 0
+        position = Position(self._ledger, self._queued_entry)
+        entry = Entry(position, self._queued_ordinal, self._queued_index, count, timestamp_ms, data)
+        self._queued_entry += 1
+        self._queued_ordinal += 1
+        self._queued_index += count
+        self._storage.queue(lambda: self._committed(entry, done, producer, sequence))
+
+    def _check_writable(self) -> None:
+        if self._deleted:
+            raise TopicNotFoundError(f"{self._name} was deleted")
+        if self._sealing:
+            raise TopicTerminatedError(f"{self._name} is sealed")
+        self._storage.check_open()
+
+    def _committed(self, entry: Entry, done: AppendDone, producer: str | None, sequence: int) -> None:
+        if not self._deleted:
+            self._entries.append(entry)
+            self._next_index = entry.index + entry.count
+            self._end = Position(entry.position.ledger, entry.position.entry + 1)
+            self._last_ms = entry.timestamp_ms
+            self._moved = True
+            if producer is not None:
+                self._producers[producer] = sequence
+        self._call(
+            lambda: done(Appended(entry.position, entry.ordinal, entry.index, entry.timestamp_ms), None)
+        )
+
+    def take_moved(self) -> bool:
+        moved, self._moved = self._moved, False
+        return moved
+
+    def notify(self) -> None:
+        for advanced in list(self._watchers):
+            self._call(advanced)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"callback on {self._name} failed", "exception": error}
+            )
+
+    def watch(self, advanced: Callable[[], None]) -> Callable[[], None]:
+        self._watchers.append(advanced)
+
+        def undo() -> None:
+            if advanced in self._watchers:
+                self._watchers.remove(advanced)
+
+        return undo
+
+    async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
+        return self.read_cached(ordinal, max_entries, max_bytes)
+
+    def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
+        start = max(ordinal - self._first_ordinal, 0)
+        found: list[Entry] = []
+        for entry in self._entries[start : start + max_entries]:
+            max_bytes -= len(entry.data)
+            if max_bytes < 0 and found:
+                break
+            found.append(entry)
+        return found
+
+    def ordinal_of(self, position: Position) -> int:
+        return self._first_ordinal + bisect_left(self._entries, position, key=lambda entry: entry.position)
+
+    def position_of(self, ordinal: int) -> Position:
+        if ordinal >= self.next_ordinal:
+            return self._end
+        return self._entries[max(ordinal - self._first_ordinal, 0)].position
+
+    def ordinal_of_index(self, index: int) -> int:
+        if index >= self._next_index:
+            return self.next_ordinal
+        at = bisect_right(self._entries, index, key=lambda entry: entry.index) - 1
+        return self._first_ordinal + max(at, 0)
+
+    def index_of(self, ordinal: int) -> int:
+        if ordinal >= self.next_ordinal:
+            return self._next_index
+        return self._entries[max(ordinal - self._first_ordinal, 0)].index
+
+    def ordinal_at_time(self, timestamp_ms: int) -> int:
+        for entry in self._entries:
+            if entry.timestamp_ms >= timestamp_ms:
+                return entry.ordinal
+        return self.next_ordinal
+
+    def open_cursor(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> Cursor:
+        cursor = self._cursors.get(name)
+        if cursor is None:
+            if self._deleted:
+                raise TopicNotFoundError(f"{self._name} was deleted")
+            self._storage.check_open()
+            cursor = DurableCursor(0, name, AckSet(ordinal), properties or {}, self._storage)
+            self._cursors[name] = cursor
+        return cursor
+
+    async def delete_cursor(self, name: str) -> None:
+        self._storage.check_open()
+        self._cursors.pop(name, None)
+        await self._storage.flush()
+
+    async def flush(self) -> None:
+        self._storage.check_open()
+        await self._storage.flush()
+
+    async def seal(self) -> None:
+        if not self._sealing:
+            self._check_writable()
+            self._sealing = True
+            self._storage.queue(self._seal_applied)
+        await self._storage.flush()
+
+    def _seal_applied(self) -> None:
+        self._sealed = True
+        self._moved = True
+
+    async def trim(self, ordinal: int) -> None:
+        keep = 0
+        for at, entry in enumerate(self._entries):
+            if entry.ordinal >= ordinal or entry.position.ledger == self._ledger:
+                break
+            following = self._entries[at + 1] if at + 1 < len(self._entries) else None
+            if following is None or following.position.ledger != entry.position.ledger:
+                keep = at + 1
+        if keep:
+            last = self._entries[keep - 1]
+            self._first_ordinal += keep
+            self._first_index = last.index + last.count
+            del self._entries[:keep]
+        await self._storage.flush()
+
+    def forget(self) -> None:
+        """The log is deleted."""
+        self._deleted = True
+        self._first_ordinal = self.next_ordinal
+        self._first_index = self._next_index
+        self._entries.clear()

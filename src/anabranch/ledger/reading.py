@@ -1,0 +1,60 @@
+"""Entries from a ledger's data file: one large read, many entries, each checked.
+
+A damaged entry ends what a read gives; only a read that begins with it fails, so that the entries behind it
+stay within reach.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from anabranch.errors import CorruptDataError
+from anabranch.ledger.cache import Block, ReadAhead
+from anabranch.ledger.disk import Disk
+from anabranch.ledger.format import decode_record
+from anabranch.ledger.ledgers import Ledger
+from anabranch.ledger.port import Entry
+from anabranch.model.ids import Position
+
+BLOCK_BYTES = 1024 * 1024
+"""What a reader takes from the disk at once, if there is that much."""
+
+
+async def read_entries(
+    disk: Disk, ahead: ReadAhead, log: str, ledger: Ledger, first: int, max_entries: int, max_bytes: int
+) -> list[Entry]:
+    """Flushed entries of one ledger from `first` on, at least one; FileNotFoundError when it is gone."""
+    ledger.check()
+    ends = ledger.rows.ends
+    flushed = ledger.flushed
+    start = ledger.start_of(first)
+    beyond = bisect_right(ends, start + max_bytes, first, flushed)
+    last = max(min(beyond, first + max_entries), first + 1)
+    block = ahead.take(ledger.id, start, ends[last - 1])
+    if block is None:
+        want = max(ends[last - 1], min(start + BLOCK_BYTES, ends[flushed - 1]))
+        block = Block(start, await disk.read(ledger.data_file, start, want - start))
+    found: list[Entry] = []
+    for number in range(first, last):
+        end = ends[number]
+        record = decode_record(ledger.owner, number, block.data[start - block.start : end - block.start])
+        if record is None:
+            if found:
+                return found
+            raise CorruptDataError(
+                f"{log}: the entry at {ledger.id}:{number} does not match its checksum; "
+                f"{ledger.data_file} is damaged between bytes {start} and {end}"
+            )
+        found.append(
+            Entry(
+                Position(ledger.id, number),
+                ledger.first_ordinal + number,
+                record.index,
+                record.count,
+                record.timestamp_ms,
+                record.data,
+            )
+        )
+        start = end
+    ahead.put(ledger.id, start, block)
+    return found
