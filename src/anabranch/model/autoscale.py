@@ -196,11 +196,12 @@ class _Wish:
             if fill <= 1:
                 continue
             over = f"segment {segment.id} is at {fill:.0%} of {json_name(f'split_{metric}_threshold')}"
-            refused = self._hopeless(segment, fill)
+            count = min(segment.range.width, ceil(fill / SPLIT_FILL), self.policy.max_segments + 1)
+            refused = self._hopeless(segment, count)
             if refused:
                 self.against.append(f"split: {over}, but {refused}")
             else:
-                needed[segment.id] = min(segment.range.width, ceil(fill / SPLIT_FILL))
+                needed[segment.id] = count
                 texts[segment.id] = over
         self._grow(
             lambda segment: self.parts[segment.id] < needed.get(segment.id, 1),
@@ -258,13 +259,12 @@ class _Wish:
         rates = self.rates[segment.id]
         return balanced_points(segment.range, rates.weights if rates else (), count)
 
-    def _hopeless(self, segment: Segment, fill: float) -> str | None:
+    def _hopeless(self, segment: Segment, count: int) -> str | None:
         if segment.range.width == 1:
             return "it covers a single hash slot and cannot be cut"
         rates = self.rates[segment.id]
         if rates is not None and rates.weights:
-            points = self._points(segment, min(segment.range.width, ceil(fill / SPLIT_FILL)))
-            share = largest_share(segment.range, rates.weights, points)
+            share = largest_share(segment.range, rates.weights, self._points(segment, count))
             if share > HOPELESS_SHARE:
                 return f"one hot spot takes {share:.0%} of its traffic and no cut would help"
         return None

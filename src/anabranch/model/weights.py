@@ -6,7 +6,11 @@ of a split and the buckets of a rebucket; this module knows neither.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import inf
 
 from anabranch.errors import LayoutError
 from anabranch.model.ranges import HashRange
@@ -22,40 +26,61 @@ def balanced_points(whole: HashRange, cells: Cells, count: int) -> tuple[int, ..
     """
     if not 1 <= count <= whole.width:
         raise LayoutError(f"{whole} has {whole.width} slots and cannot be cut into {count} parts")
-    inside = _inside(whole, cells)
-    total = sum(weight for _, weight in inside)
-    if not total:
+    curve = _Curve(whole, cells)
+    if not curve.total:
         return tuple(part.start for part in whole.parts(count)[1:])
-    points = []
-    passed = 0.0
-    index = 0
-    for place in range(1, count):
-        goal = total * place / count
-        while index < len(inside) - 1 and passed + inside[index][1] < goal:
-            passed += inside[index][1]
-            index += 1
-        cell, weight = inside[index]
-        points.append(cell.start + round(cell.width * (goal - passed) / weight) if weight else cell.start)
-    return _spread(whole, points)
+    return _spread(whole, [curve.slot_at(curve.total * place / count) for place in range(1, count)])
 
 
 def largest_share(whole: HashRange, cells: Cells, points: Sequence[int]) -> float:
     """The share of the weight that the heaviest part takes after a cut; 1 when nothing is gained."""
-    inside = _inside(whole, cells)
-    total = sum(weight for _, weight in inside)
+    curve = _Curve(whole, cells)
     parts = whole.split(points) if points else (whole,)
-    if not total:
+    if not curve.total:
         return max(part.width for part in parts) / whole.width
-    return max(sum(weight for _, weight in _inside(part, inside)) for part in parts) / total
+    return max(curve.below(part.end + 1) - curve.below(part.start) for part in parts) / curve.total
 
 
-def _inside(whole: HashRange, cells: Cells) -> list[tuple[HashRange, float]]:
-    """The cells cut to the range, in order; weight is cut with the width."""
+class _Curve:
+    """How much weight lies below each slot of a range."""
+
+    def __init__(self, whole: HashRange, cells: Cells) -> None:
+        pieces = _pieces(whole, cells)
+        self._starts = [piece.start for piece, _ in pieces]
+        self._pieces = pieces
+        self._sums = [0.0, *accumulate(weight for _, weight in pieces)]
+        self.total = self._sums[-1]
+
+    def below(self, slot: int) -> float:
+        index = bisect_right(self._starts, slot) - 1
+        if index < 0:
+            return 0.0
+        piece, weight = self._pieces[index]
+        return self._sums[index] + weight * min(1.0, (slot - piece.start) / piece.width)
+
+    def slot_at(self, goal: float) -> int:
+        """The slot below which the goal lies most nearly."""
+        index = min(max(bisect_left(self._sums, goal) - 1, 0), len(self._pieces) - 1)
+        piece, weight = self._pieces[index]
+        return piece.start + round(piece.width * (goal - self._sums[index]) / weight)
+
+
+def _pieces(whole: HashRange, cells: Cells) -> list[tuple[HashRange, float]]:
+    """The cells cut to the range and laid side by side: where they overlap their weights add up."""
+    waiting = deque(
+        sorted((cell, weight) for cell, weight in cells if 0 < weight < inf and cell.overlaps(whole))
+    )
+    edges = {edge for cell, _ in waiting for edge in (cell.start, cell.end + 1)}
+    bounds = sorted({whole.start, whole.end + 1} | {edge for edge in edges if edge in whole})
+    over: list[tuple[HashRange, float]] = []
     found = []
-    for cell, weight in sorted(cells, key=lambda item: item[0]):
-        if weight > 0 and cell.overlaps(whole):
-            part = HashRange(max(cell.start, whole.start), min(cell.end, whole.end))
-            found.append((part, weight * part.width / cell.width))
+    for start, after in pairwise(bounds):
+        while waiting and waiting[0][0].start <= start:
+            over.append(waiting.popleft())
+        over = [(cell, weight) for cell, weight in over if cell.end >= start]
+        if over:
+            density = sum(weight / cell.width for cell, weight in over)
+            found.append((HashRange(start, after - 1), density * (after - start)))
     return found
 
 
