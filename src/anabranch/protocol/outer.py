@@ -1,0 +1,93 @@
+"""The outer metadata of an entry: what a broker needs to know without opening the payload."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+from mmh3 import hash as _murmur
+
+from anabranch.errors import RemoteProtocolError
+from anabranch.protocol.frames import metadata_span
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+_parse_metadata = pb.MessageMetadata.FromString
+# A named tuple's own constructor is a Python function; this is the C call inside it.
+_new = tuple.__new__
+
+
+class Outer(NamedTuple):
+    """What a broker needs to know of an entry without opening its payload."""
+
+    producer_name: str
+    sequence_id: int
+    highest_sequence_id: int
+    """0 when the producer did not say."""
+    num_messages: int
+    """1 when the entry is not a batch."""
+    is_batch: bool
+    sticky_hash: int
+    """Key_Shared's hash of the ordering key, else the key, else producer and sequence id."""
+    bucket_hash: int
+    """Lowest bucket hash in the entry as its producer stamped it, else the sticky hash."""
+    bucket_hash_max: int
+    marker: bool
+    """No client may see the entry."""
+    deliver_at_ms: int
+    """0 when it may be delivered at once."""
+    publish_time: int
+
+
+def read_outer(entry: bytes) -> Outer:
+    """The outer metadata of an entry; raises RemoteProtocolError when there is none to read.
+
+    Asking a message whether it has a field costs more than looking for the tag's first byte among its bytes.
+    That byte may stand there for another reason, so the message is asked only when it does.
+    """
+    start, end = metadata_span(entry)
+    raw = entry[start:end]
+    try:
+        metadata = _parse_metadata(raw)
+    except DecodeError as error:
+        raise RemoteProtocolError(f"an entry's metadata cannot be read: {error}") from error
+    producer_name = metadata.producer_name
+    if not isinstance(producer_name, str):
+        raise RemoteProtocolError("an entry's producer name is not UTF-8")
+    sequence_id = metadata.sequence_id
+    key: str | bytes = metadata.partition_key
+    if 0x92 in raw and metadata.HasField("ordering_key"):
+        key = metadata.ordering_key
+    elif key or (0x32 in raw and metadata.HasField("partition_key")):
+        if 0x88 in raw and metadata.partition_key_b64_encoded:
+            key = _decode_key(metadata.partition_key)
+    else:
+        key = f"{producer_name}-{sequence_id}"
+    low = high = sticky = (_murmur(key, 0, False) & 0xFFFF) or 1
+    if 0x88 in raw and (metadata.entry_hash_min or metadata.HasField("entry_hash_min")):
+        low = metadata.entry_hash_min
+        high = metadata.entry_hash_max or (0 if metadata.HasField("entry_hash_max") else low)
+    num_messages = metadata.num_messages_in_batch
+    return _new(
+        Outer,
+        (
+            producer_name,
+            sequence_id,
+            metadata.highest_sequence_id,
+            num_messages,
+            num_messages != 1 or (0x58 in raw and metadata.HasField("num_messages_in_batch")),
+            sticky,
+            low,
+            high,
+            0xA0 in raw and metadata.HasField("marker_type"),
+            metadata.deliver_at_time,
+            metadata.publish_time,
+        ),
+    )
+
+
+def _decode_key(text: str) -> str | bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        return text
