@@ -76,6 +76,7 @@ class IntentRecord(Record, frozen=True, kw_only=True, rename="camel"):
     started_at_ms: int
     term: int
     reason: str = ""
+    automatic: bool = False
 
 
 class GarbageRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -83,19 +84,6 @@ class GarbageRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
     name: str
     since_ms: int
-
-
-class HistoryRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """What auto-scaling remembers apart from the DAG, so that pruning and failover forget nothing.
-
-    Times are wall-clock milliseconds; `mergesBelow` counts the merges in the lineage of an active segment.
-    """
-
-    last_split_ms: int | None = None
-    last_merge_ms: int | None = None
-    last_rebucket_ms: int | None = None
-    cold_since_ms: dict[int, int] = {}
-    merges_below: dict[int, int] = {}
 
 
 class TopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -112,7 +100,8 @@ class TopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
     created_at_ms: int = 0
     intent: IntentRecord | None = None
     garbage: tuple[GarbageRecord, ...] = ()
-    history: HistoryRecord = HistoryRecord()
+    history: dict[str, Any] = {}
+    """What auto-scaling remembers apart from the DAG, so that pruning and failover forget nothing."""
     deleted: bool = False
     """Deletion has begun: nobody may see the topic any more, and its leader removes what is left."""
 

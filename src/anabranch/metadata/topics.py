@@ -86,10 +86,14 @@ class TopicStore:
         assert record is not None
         return record
 
-    async def delete(self, name: TopicName) -> None:
-        """Remove everything below the topic's path, the record last; an absent topic is fine."""
-        await self._delete_below(records.topic_path(name))
-        await self._delete(records.topic_path(name))
+    async def delete(self, name: TopicName, incarnation: int) -> None:
+        """Remove all records of the topic, its own last; another incarnation is left alone."""
+        path = records.topic_path(name)
+        stored = await self.store.get(path)
+        if stored is None or records.decode(TopicRecord, stored.value).incarnation != incarnation:
+            return
+        await self._delete_below(path)
+        await self._delete(path, stored.version)
 
     async def list(self, namespace: str) -> tuple[TopicName, ...]:
         """The topics of a namespace, sorted by name."""
@@ -140,9 +144,15 @@ class TopicStore:
         path = records.subscription_path(name, subscription)
         return await self._update(SubscriptionRecord, path, change)
 
-    async def delete_subscription(self, name: TopicName, subscription: str) -> None:
-        """Forget the subscription; an absent one is fine."""
-        await self._delete(records.subscription_path(name, subscription))
+    async def delete_subscription(
+        self, name: TopicName, subscription: str, check: Callable[[SubscriptionRecord], None]
+    ) -> None:
+        """Forget the subscription unless `check` raises; an absent one is fine."""
+        path = records.subscription_path(name, subscription)
+        stored = await self.store.get(path)
+        if stored is not None:
+            check(records.decode(SubscriptionRecord, stored.value))
+            await self._delete(path, stored.version)
 
     # What outlives a topic.
 
@@ -300,9 +310,9 @@ class TopicStore:
             return after
         raise MetadataError(f"{path} was changed by others {ATTEMPTS} times in a row")
 
-    async def _delete(self, path: str) -> None:
+    async def _delete(self, path: str, version: int | None = None) -> None:
         with suppress(NotFoundError):
-            await self.store.delete(path)
+            await self.store.delete(path, expected=version)
 
     async def _delete_below(self, path: str) -> None:
         for part in await self.store.children(path):

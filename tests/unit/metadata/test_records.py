@@ -11,7 +11,6 @@ from anabranch.metadata.records import (
     AssignedRecord,
     ConsumerRecord,
     GarbageRecord,
-    HistoryRecord,
     IntentRecord,
     StepRecord,
     SubscriptionRecord,
@@ -44,9 +43,10 @@ def full_record() -> TopicRecord:
             started_at_ms=8,
             term=4,
             reason="by hand",
+            automatic=True,
         ),
         garbage=(GarbageRecord(name="segment://x", since_ms=1),),
-        history=HistoryRecord(last_split_ms=7, cold_since_ms={2: 6}, merges_below={2: 1}),
+        history={"lastSplitS": 7.5, "coldSince": {"2": 6.0}},
         deleted=True,
     )
     return with_layout(empty, layout)

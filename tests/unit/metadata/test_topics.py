@@ -79,8 +79,10 @@ async def test_deleting_a_topic_leaves_nothing_below_it(topics: TopicStore) -> N
     for sub in ("a", "b/c"):
         await topics.update_subscription(NAME, sub, lambda _: SubscriptionRecord(type="QUEUE"))
     assert sorted(await topics.load_subscriptions(NAME)) == ["a", "b/c"]
-    await topics.delete(NAME)
-    await topics.delete(NAME)
+    await topics.delete(NAME, incarnation=PLAIN.incarnation + 1)
+    assert await topics.find(NAME) == PLAIN
+    await topics.delete(NAME, PLAIN.incarnation)
+    await topics.delete(NAME, PLAIN.incarnation)
     assert await topics.store.children("/topics/public/default") == ["orders"]
     assert await topics.list("public/default") == (neighbour,)
 
@@ -93,8 +95,15 @@ async def test_subscriptions_are_registered_changed_and_forgotten(topics: TopicS
     await topics.update_subscription(NAME, "s", register)
     loaded = await topics.load_subscription(NAME, "s")
     assert loaded == SubscriptionRecord(type="STREAM")
-    await topics.delete_subscription(NAME, "s")
-    await topics.delete_subscription(NAME, "s")
+
+    def refuse(_: SubscriptionRecord) -> None:
+        raise ConflictError("not now")
+
+    with pytest.raises(ConflictError):
+        await topics.delete_subscription(NAME, "s", refuse)
+    assert await topics.load_subscription(NAME, "s") is not None
+    for _ in range(2):
+        await topics.delete_subscription(NAME, "s", lambda _: None)
     assert await topics.load_subscription(NAME, "s") is None
 
 
@@ -102,7 +111,7 @@ async def test_a_lineage_outlives_its_topic(topics: TopicStore) -> None:
     assert await topics.load_lineage(NAME) == LineageRecord()
     await topics.create(NAME, PLAIN)
     await topics.update_lineage(NAME, lambda found: msgspec.structs.replace(found, next_segment_id=7))
-    await topics.delete(NAME)
+    await topics.delete(NAME, PLAIN.incarnation)
     assert (await topics.load_lineage(NAME)).next_segment_id == 7
     assert await topics.namespaces_with_topics() == ("public/default",)
     ((name, lineage),) = await topics.load_lineages("public/default")
@@ -143,7 +152,7 @@ async def test_tenants_and_namespaces_refuse_to_vanish_while_used(topics: TopicS
         await topics.delete_namespace("public/default")
     with pytest.raises(ConflictError, match="namespaces"):
         await topics.delete_tenant("public")
-    await topics.delete(NAME)
+    await topics.delete(NAME, PLAIN.incarnation)
     await topics.delete_namespace("public/default")
     await topics.delete_tenant("public")
     with pytest.raises(NotFoundError):

@@ -1,0 +1,443 @@
+"""Leads one topic: its queue of changes, its consumers, and the look at its load.
+
+Everything that changes the topic runs in its queue, one job after the other, and starts by finishing what an
+earlier job or leader left half done. It knows segments only through their port, and never assumes that a
+write whose answer was lost did not happen: it reads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from anabranch.controller import operation, reports
+from anabranch.controller.jobs import JobQueue, together
+from anabranch.controller.layout_changes import LayoutChanges, Plan
+from anabranch.controller.leading import Leading, World
+from anabranch.controller.members import Push
+from anabranch.controller.scaling import Scaling, history_to_store
+from anabranch.controller.segments import StartAt
+from anabranch.controller.subscriptions import Registration, Subscriptions
+from anabranch.controller.upkeep import Upkeep
+from anabranch.controller.watches import LayoutWatches
+from anabranch.errors import (
+    AnabranchError,
+    ConflictError,
+    ConsumerBusyError,
+    InvalidConfigurationError,
+    LayoutError,
+    NotAllowedError,
+    NotLeaderError,
+    SegmentNotFoundError,
+    StaleTermError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, TopicRecord
+from anabranch.model.autoscale import Decision, Keep
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.model.policy import AutoScaleOverride, AutoScalePolicy, to_json
+
+T = TypeVar("T")
+
+replace = msgspec.structs.replace
+
+REFUSALS = (
+    ConflictError,
+    ConsumerBusyError,
+    InvalidConfigurationError,
+    LayoutError,
+    NotAllowedError,
+    SegmentNotFoundError,
+    SubscriptionNotFoundError,
+)
+"""A job that raises these has written nothing: the caller's matter, nothing here has to be made good."""
+
+
+class TopicController:
+    """The leader of one topic; made by `lead`."""
+
+    def __init__(
+        self,
+        lead: Leading,
+        watches: LayoutWatches,
+        tokens: Iterator[int],
+        lost: Callable[[TopicController], None],
+    ) -> None:
+        settings = lead.world.settings
+        self.troubles: dict[str, str] = {}
+        self._lead = lead
+        self._world = lead.world
+        self._watches = watches
+        self._lost = lost
+        self._jobs = JobQueue(settings.jobs_max, str(lead.name))
+        self._subs = Subscriptions(lead, self._post, self._consumers_changed, tokens)
+        self._scaling = Scaling(lead)
+        self._changes = LayoutChanges(lead, self._subs, self._scaling, watches)
+        self._upkeep = Upkeep(
+            self._look_around,
+            self.collect_garbage,
+            lambda: self._world.jitter_s(settings.auto_scale_interval_s),
+            self.troubles,
+        )
+        self._unsure = False
+        self._retry_s = settings.retry_first_s
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._undo_drained: Callable[[], None] | None = None
+
+    @staticmethod
+    async def lead(
+        world: World,
+        name: TopicName,
+        watches: LayoutWatches,
+        tokens: Iterator[int],
+        lost: Callable[[TopicController], None],
+    ) -> TopicController:
+        """Take the topic over and finish what was begun; TopicNotFoundError if there is none.
+
+        What cannot be finished now is tried again until it is; `lost` is told when another leader took over,
+        or the topic is gone.
+        """
+        controller = TopicController(await Leading.take_over(world, name), watches, tokens, lost)
+        try:
+            await controller._start()
+        except BaseException:
+            await controller.stop()
+            raise
+        return controller
+
+    async def _start(self) -> None:
+        await self._subs.load()
+        # Before the first question about backlogs: what becomes drained after it must not be missed.
+        self._undo_drained = self._world.segments.on_drained(self.name, self._subs.drained)
+        self._jobs.start()
+        try:
+            await self.settled()
+        except Exception as error:
+            if self._jobs.closed:
+                raise
+            self.troubles["settle"] = f"{type(error).__name__}: {error}"
+        self._watches.offer(self.name, self.layout)
+        if self.record.garbage:
+            self._upkeep.collect_within(0)
+        self._upkeep.start(str(self.name))
+
+    async def stop(self) -> None:
+        """Stop where it stands, as a crash would; the next leader goes on from there."""
+        self._jobs.close()
+        if self._undo_drained is not None:
+            self._undo_drained()
+            self._undo_drained = None
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        await self._upkeep.stop()
+        await self._jobs.stop()
+        self._subs.close()
+
+    # What everybody may ask.
+
+    @property
+    def name(self) -> TopicName:
+        return self._lead.name
+
+    @property
+    def layout(self) -> Layout:
+        return self._lead.layout
+
+    @property
+    def record(self) -> TopicRecord:
+        return self._lead.record
+
+    def subscriptions(self) -> Mapping[str, SubscriptionRecord]:
+        """The registered subscriptions by name."""
+        return dict(self._subs.records)
+
+    def policy(self) -> AutoScalePolicy:
+        """The auto-scale policy in force as of the last look; InvalidConfigurationError if there is none."""
+        return self._scaling.policy()
+
+    def why(self) -> dict[str, object]:
+        """What is under way, what waits for what, and the last decisions, for people."""
+        intent = self.record.intent
+        running = None if intent is None else {**msgspec.to_builtins(intent), "phase": self._changes.phase}
+        return {
+            "topic": str(self.name),
+            "epoch": self.layout.epoch,
+            "term": self._lead.term,
+            "operation": running,
+            "waitingChanges": len(self._jobs),
+            "garbage": [garbage.name for garbage in self.record.garbage],
+            "troubles": dict(self.troubles),
+            "subscriptions": self._subs.describe(),
+            "decisions": self._scaling.describe(),
+        }
+
+    async def stats(self) -> dict[str, object]:
+        """Rates and sizes of each segment, backlog and consumers of each subscription."""
+        return await reports.topic_stats(self._lead, self._subs)
+
+    # Layout operations.
+
+    async def split(
+        self, segment_id: int, points: Sequence[int] | None = None, *, reason: str = "by request"
+    ) -> Layout:
+        """Cut a segment at these start hashes of the children after the first; in the middle by default."""
+        origin = self._lead.origin(reason)
+        cut = {segment_id: points}
+        return await self._operate(lambda layout: operation.plan_split(layout, self.name, cut, origin))
+
+    async def merge(self, ids: Iterable[int], *, reason: str = "by request") -> Layout:
+        """Join a run of neighbours."""
+        origin = self._lead.origin(reason)
+        run = tuple(ids)
+        return await self._operate(lambda layout: operation.plan_merge(layout, self.name, run, origin))
+
+    async def rebucket(self, segment_id: int, splits: Sequence[int], *, reason: str = "by request") -> Layout:
+        """Give a segment's range other bucket boundaries from now on."""
+        origin = self._lead.origin(reason)
+        new = {segment_id: splits}
+        return await self._operate(lambda layout: operation.plan_rebucket(layout, self.name, new, origin))
+
+    async def _operate(self, plan: Plan) -> Layout:
+        return await self._run(lambda: self._changes.operate(plan))
+
+    async def set_policy(self, override: AutoScaleOverride | None) -> None:
+        """Replace the topic's own layer of the auto-scale policy.
+
+        InvalidConfigurationError if it does not fit the layers below.
+        """
+        await self._scaling.load_namespace()
+        self._scaling.policy_with(override)
+        fields = None if override is None else to_json(override)
+        await self._update(lambda record: replace(record, auto_scale_policy=fields))
+        self._upkeep.look_within(self._world.settings.auto_scale_settle_s)
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the topic's properties."""
+        given = dict(properties)
+        await self._update(lambda record: replace(record, properties=given))
+
+    async def _update(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+        await self._run(lambda: self._lead.update(change))
+
+    async def delete(self, *, force: bool = False) -> None:
+        """Make the topic vanish for everybody; the service removes what is left of it.
+
+        Refused with ConsumerBusyError while registered consumers are connected, unless forced.
+        """
+
+        async def mark() -> None:
+            if not force and self._subs.any_connected:
+                raise ConsumerBusyError(f"{self.name} has connected consumers; close them, or force it")
+            await self._lead.update(lambda record: replace(record, deleted=True))
+            await self._world.failpoints.reach("delete.marked")
+            self._watches.offer(self.name, None)
+            self._subs.tell_deleted()
+            self._jobs.close(self._gone)
+
+        # Without settling first: what is half done will be deleted too.
+        await self._jobs.run(lambda: self._turn(mark, settle=False))
+
+    def _gone(self) -> TopicNotFoundError:
+        return TopicNotFoundError(f"{self.name} was deleted")
+
+    # Subscriptions and consumers.
+
+    async def ensure_subscription(self, sub: str, kind: SubscriptionKind, start: StartAt) -> None:
+        """Register the subscription and make it on all active segments at `start`.
+
+        If that is earliest, sealed segments get it too; if latest, they count as drained. When this returns
+        it is also on the children of every operation that runs or comes later.
+        """
+        if not self._subs.is_ready(sub, kind):
+            await self._run(lambda: self._subs.ensure(sub, kind, start))
+
+    async def delete_subscription(self, sub: str, *, force: bool = False) -> None:
+        """Remove the subscription; ConsumerBusyError while its consumers are connected, unless forced."""
+        await self._run(lambda: self._subs.delete(sub, force=force))
+
+    async def seek(self, sub: str, timestamp_ms: int) -> None:
+        """Move the subscription to a time, on all segments."""
+        await self._run(lambda: self._subs.seek(sub, timestamp_ms))
+
+    async def skip_all(self, sub: str) -> None:
+        """Acknowledge everything stored so far on the subscription."""
+        await self._run(lambda: self._subs.skip_all(sub))
+
+    async def register(
+        self, sub: str, consumer_name: str, kind: SubscriptionKind, start: StartAt | None, push: Push
+    ) -> Registration:
+        """Make a consumer a member and say what it reads; `push` is told each time that changes.
+
+        ConsumerBusyError while another connection of that name lives. With `start` None an unknown
+        subscription is registered without a position; the first `ensure_subscription` gives it one.
+        """
+        return await self._jobs.run(
+            lambda: self._turn(lambda: self._subs.register(sub, consumer_name, kind, start, push)),
+            # A caller that died while it waited would otherwise stay a living member for ever.
+            orphaned=self.connection_lost,
+        )
+
+    def connection_lost(self, registration: Registration) -> None:
+        """The connection that registered is gone; its share is kept for the grace period."""
+        self._subs.connection_lost(registration)
+
+    async def leave(self, registration: Registration) -> None:
+        """The consumer leaves for good: what it read goes to the others at once."""
+        await self._run(lambda: self._subs.leave(registration.subscription, registration.token))
+
+    def _consumers_changed(self) -> None:
+        self._upkeep.look_within(self._world.settings.auto_scale_settle_s)
+
+    # Garbage, pruning, scaling.
+
+    async def collect_garbage(self) -> None:
+        """Delete what the layout has forgotten, and strike it off the list; whatever fails stays on it."""
+        names = [item.name for item in self.record.garbage]
+        deleted = await together(self._delete_segment(name) for name in names)
+        gone = [name for name, done in zip(names, deleted, strict=True) if done]
+        try:
+            if gone:
+                await self._run(lambda: self._changes.strike_off(gone))
+        finally:
+            if self.record.garbage:
+                self._upkeep.collect_within(self._world.jitter_s(self._world.settings.retry_max_s))
+
+    async def _delete_segment(self, name: str) -> bool:
+        try:
+            await self._world.segments.delete(TopicName.parse(name), self._lead.term)
+        except AnabranchError as error:
+            self.troubles[f"garbage {name}"] = f"{type(error).__name__}: {error}"
+            return False
+        self.troubles.pop(f"garbage {name}", None)
+        return True
+
+    async def prune(self) -> None:
+        """Forget sealed segments that every subscription has drained and that are old enough."""
+        if await self._run(self._changes.prune):
+            self._upkeep.collect_within(0)
+
+    async def look(self) -> Decision:
+        """Look at the load and the consumers once, and do what auto-scaling decides."""
+        self._subs.load_by_segment = await self._scaling.observe()
+        decision = await self._run(self._decide)
+        if decision.look_again_s is not None:
+            self._upkeep.look_within(max(decision.look_again_s, self._world.settings.auto_scale_settle_s))
+        return decision
+
+    async def _look_around(self) -> None:
+        await self.prune()
+        await self.look()
+
+    async def _decide(self) -> Decision:
+        decision, history = self._scaling.look(
+            self._subs.members_max("STREAM"), self._subs.members_max("CHECKPOINT")
+        )
+        self._scaling.history = history
+        if isinstance(decision.action, Keep):
+            to_store = history_to_store(self.record.history, history)
+            if to_store is not None:
+                await self._lead.update(lambda record: replace(record, history=to_store))
+            self._scaling.note(decision, "")
+            return decision
+        origin = self._lead.origin(decision.reason, automatic=True)
+        actions = (decision.action, *decision.then)
+        try:
+            await self._changes.operate(lambda layout: operation.plan(layout, self.name, actions, origin))
+        except Exception as error:
+            self._scaling.note(decision, f"failed: {type(error).__name__}: {error}")
+            raise
+        self._scaling.note(decision, f"done: epoch {self.layout.epoch}")
+        return decision
+
+    # The queue, and making good what was interrupted.
+
+    async def settled(self) -> None:
+        """Return when nothing is half done; raises what stands in the way."""
+        await self._run(_nothing)
+
+    async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await self._jobs.run(lambda: self._turn(work))
+
+    def _post(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def turn() -> None:
+            try:
+                await self._turn(work)
+                self.troubles.pop("background", None)
+            except Exception as error:
+                self.troubles["background"] = f"{type(error).__name__}: {error}"
+
+        self._jobs.post(turn)
+
+    async def _turn(self, work: Callable[[], Awaitable[T]], *, settle: bool = True) -> T:
+        """One job: settle, work, and let subscriptions follow the layout it left."""
+        if settle:
+            await self._guarded(self._settle)
+        result = await self._guarded(work, REFUSALS)
+        if settle:
+            await self._follow_up()
+        return result
+
+    async def _guarded(
+        self, work: Callable[[], Awaitable[T]], harmless: tuple[type[Exception], ...] = ()
+    ) -> T:
+        """Work that may fail half-way: afterwards nothing that is known counts until it was read again."""
+        try:
+            return await work()
+        except harmless:
+            raise
+        except StaleTermError as error:
+            self._depose()
+            raise NotLeaderError(f"another broker leads {self.name} now") from error
+        except TopicNotFoundError:
+            self._jobs.close(self._gone)
+            self._depose()
+            raise
+        except Exception:
+            self._unsure = True
+            self._retry_soon()
+            raise
+
+    async def _follow_up(self) -> None:
+        """The work is done and answered as such; what its consequences meet is dealt with later."""
+        try:
+            await self._guarded(self._settle)
+        except Exception as error:
+            self.troubles["settle"] = f"{type(error).__name__}: {error}"
+
+    async def _settle(self) -> None:
+        if self._unsure:
+            await self._lead.reload()
+            await self._subs.reload()
+            self._scaling.reload()
+            self._unsure = False
+            self._changes.publish()
+        if self.record.intent is not None:
+            await self._changes.carry_out(self.record.intent)
+        if await self._subs.settle():
+            self._retry_s = self._world.settings.retry_first_s
+            self.troubles.pop("settle", None)
+        else:
+            self._retry_soon()
+
+    def _retry_soon(self) -> None:
+        if self._retry_timer is None and not self._jobs.closed:
+            delay_s = self._world.jitter_s(self._retry_s)
+            self._retry_s = min(2 * self._retry_s, self._world.settings.retry_max_s)
+            self._retry_timer = asyncio.get_running_loop().call_later(delay_s, self._retry)
+
+    def _retry(self) -> None:
+        self._retry_timer = None
+        self._post(_nothing)
+
+    def _depose(self) -> None:
+        self._jobs.close()
+        self._lost(self)
+
+
+async def _nothing() -> None:
+    return None

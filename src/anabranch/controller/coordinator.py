@@ -1,0 +1,280 @@
+"""One subscription's consumers: who is a member, who reads what, what is drained.
+
+Two pure halves. Functions over the stored record say what the next record is; `Leases` says which connection
+holds a name, and for how long after it was lost. Nothing here stores, pushes or measures time: the shell
+does, and comes back with an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from anabranch.controller.operation import segment_name
+from anabranch.errors import ConsumerBusyError
+from anabranch.metadata.records import AssignedRecord, ConsumerRecord, SubscriptionRecord
+from anabranch.model.assignment import Assigned, assign
+from anabranch.model.hashing import bucket_ranges
+from anabranch.model.layout import Layout, Segment
+from anabranch.model.names import TopicName
+from anabranch.model.ranges import HashRange
+
+Load = Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedSegment:
+    """A segment to read; no bucket ranges means alone, else shared by buckets with these boundaries."""
+
+    segment_id: int
+    range: HashRange
+    topic: str
+    bucket_ranges: tuple[HashRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerAssignment:
+    """All that one consumer reads; the generation is new whenever its segments are."""
+
+    epoch: int
+    generation: int
+    segments: tuple[AssignedSegment, ...] = ()
+
+
+def join(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> SubscriptionRecord:
+    """The group with one more consumer."""
+    if name in record.consumers:
+        return record
+    joined = {**record.consumers, name: ConsumerRecord()}
+    return reassign(msgspec.structs.replace(record, consumers=joined), layout, load)
+
+
+def leave(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> SubscriptionRecord:
+    """The group without one of its consumers; what it read goes to the others."""
+    if name not in record.consumers:
+        return record
+    left = {other: held for other, held in record.consumers.items() if other != name}
+    return reassign(msgspec.structs.replace(record, consumers=left), layout, load)
+
+
+def drain(record: SubscriptionRecord, layout: Layout, ids: Iterable[int], load: Load) -> SubscriptionRecord:
+    """The group once these sealed segments have nothing left for it."""
+    drained = tuple(sorted({*record.drained, *ids}))
+    changed = drained != record.drained
+    return reassign(msgspec.structs.replace(record, drained=drained) if changed else record, layout, load)
+
+
+def rewind(
+    record: SubscriptionRecord, layout: Layout, drained: Iterable[int], load: Load
+) -> SubscriptionRecord:
+    """The group when exactly these segments count as drained: children of the others wait again."""
+    return reassign(msgspec.structs.replace(record, drained=tuple(sorted(drained))), layout, load)
+
+
+def reassign(record: SubscriptionRecord, layout: Layout, load: Load) -> SubscriptionRecord:
+    """The group with its segments dealt out for this layout; the same record if nothing changes.
+
+    Only the consumers whose segments change get the new generation: nobody else is disturbed.
+    """
+    drained = tuple(id_ for id_ in record.drained if id_ in layout.segments)
+    before = {
+        name: tuple(Assigned(held.segment_id, held.shared) for held in consumer.segments)
+        for name, consumer in record.consumers.items()
+    }
+    given = _assign(record, layout, frozenset(drained), before, load)
+    generation = record.generation + 1
+    consumers = {
+        name: consumer
+        if consumer.generation and given[name] == before[name]
+        else ConsumerRecord(
+            generation=generation,
+            segments=tuple(AssignedRecord(segment_id=a.segment, shared=a.shared) for a in given[name]),
+        )
+        for name, consumer in record.consumers.items()
+    }
+    if consumers == record.consumers:
+        return record if drained == record.drained else msgspec.structs.replace(record, drained=drained)
+    return msgspec.structs.replace(record, drained=drained, consumers=consumers, generation=generation)
+
+
+def _assign(
+    record: SubscriptionRecord,
+    layout: Layout,
+    drained: frozenset[int],
+    before: Mapping[str, tuple[Assigned, ...]],
+    load: Load,
+) -> dict[str, tuple[Assigned, ...]]:
+    names = sorted(record.consumers)
+    if record.type != "CHECKPOINT":
+        return assign(layout, names, drained, before, load)
+    # Positions of a checkpoint group are its own, so the broker cannot tell what is drained: the group gets
+    # the whole DAG, each segment whole, and keeps parents before children where it reads.
+    unlinked = {id_: replace(segment, parents=(), children=()) for id_, segment in layout.segments.items()}
+    flat = Layout(layout.epoch, layout.next_id, unlinked)
+    return assign(flat, names, frozenset(), _with_heirs(layout, before), load, share=False)
+
+
+def _with_heirs(
+    layout: Layout, before: Mapping[str, tuple[Assigned, ...]]
+) -> Mapping[str, tuple[Assigned, ...]]:
+    """Count the children of what a consumer reads as read by it too, so that they prefer it."""
+    readers = {held.segment: name for name, given in before.items() for held in given}
+    inherited: dict[str, tuple[Assigned, ...]] = dict(before)
+    for id_ in sorted(layout.segments):
+        reader = next((readers[p] for p in layout.segments[id_].parents if p in readers), None)
+        if id_ not in readers and reader is not None:
+            readers[id_] = reader
+            inherited[reader] = (*inherited[reader], Assigned(id_))
+    return inherited
+
+
+def assignment(record: SubscriptionRecord, layout: Layout, topic: TopicName, name: str) -> ConsumerAssignment:
+    """What a member reads, as it is told; a stranger reads nothing."""
+    consumer = record.consumers.get(name)
+    if consumer is None:
+        return ConsumerAssignment(layout.epoch, record.generation)
+    segments = []
+    for held in consumer.segments:
+        segment = layout.segments.get(held.segment_id)
+        if segment is not None:
+            shared = bucket_ranges(segment.bucket_splits) if held.shared else ()
+            segments.append(
+                AssignedSegment(segment.id, segment.range, str(segment_name(topic, segment)), shared)
+            )
+    return ConsumerAssignment(layout.epoch, consumer.generation, tuple(segments))
+
+
+def has_cursors(record: SubscriptionRecord) -> bool:
+    """Whether the subscription exists on segments, so that their owners can say what is drained."""
+    return record.type != "CHECKPOINT" and record.initial_position is not None
+
+
+def undrained(record: SubscriptionRecord, layout: Layout) -> tuple[Segment, ...]:
+    """The sealed segments that are not known to be drained, parents first."""
+    drained = frozenset(record.drained)
+    return tuple(segment for segment in layout.sealed if segment.id not in drained)
+
+
+def waiting(record: SubscriptionRecord, layout: Layout) -> dict[int, tuple[int, ...]]:
+    """Each segment that is held back, with the ancestors it waits for."""
+    if record.type != "STREAM":
+        return {}
+    drained = frozenset(record.drained)
+    found = {id_: tuple(sorted(layout.ancestors(id_) - drained)) for id_ in sorted(layout.segments)}
+    return {id_: ancestors for id_, ancestors in found.items() if ancestors}
+
+
+def prunable(
+    layout: Layout, subscriptions: Iterable[SubscriptionRecord], *, sealed_until_ms: int
+) -> tuple[int, ...]:
+    """Sealed segments that nobody needs any more, ancestors of each included.
+
+    Checkpoint groups keep their own positions and hold nothing; for them the time limit alone decides.
+    """
+    holders = [r for r in subscriptions if has_cursors(r) or (r.consumers and r.type != "CHECKPOINT")]
+    needed = {segment.id for record in holders for segment in undrained(record, layout)}
+    gone: set[int] = set()
+    for segment in layout.sealed:  # Parents come first.
+        old = segment.sealed_ms <= sealed_until_ms
+        if old and segment.id not in needed and gone.issuperset(segment.parents):
+            gone.add(segment.id)
+    return tuple(sorted(gone))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerJoined:
+    """A name was taken by a connection; or, restored from storage, by one that is lost already."""
+
+    name: str
+    token: int
+    connected: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGone:
+    """The member left or was evicted, and that is stored."""
+
+    token: int
+
+
+LeaseEvent = ConsumerJoined | ConnectionLost | ConsumerGone
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimer:
+    """Come back with an eviction after the grace period, unless cancelled."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    token: int
+
+
+LeaseEffect = StartTimer | CancelTimer
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A name held by the connection that `token` stands for."""
+
+    name: str
+    token: int
+    connected: bool
+
+
+class Leases:
+    """Which connection holds each name; an event of a connection that holds nothing changes nothing."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Lease] = {}
+        self._by_token: dict[int, Lease] = {}
+
+    def holder(self, name: str) -> Lease | None:
+        return self._by_name.get(name)
+
+    def of(self, token: int) -> Lease | None:
+        return self._by_token.get(token)
+
+    def all(self) -> tuple[Lease, ...]:
+        return tuple(self._by_name[name] for name in sorted(self._by_name))
+
+    def check_free(self, name: str) -> None:
+        """ConsumerBusyError while a living connection holds the name."""
+        lease = self._by_name.get(name)
+        if lease is not None and lease.connected:
+            raise ConsumerBusyError(
+                f"consumer {name} is connected already; close it, or choose another consumer name"
+            )
+
+    def handle(self, event: LeaseEvent) -> tuple[LeaseEffect, ...]:
+        match event:
+            case ConsumerJoined(name, token, connected):
+                self.check_free(name)
+                former = self._drop(self._by_name.get(name))
+                lease = Lease(name, token, connected)
+                self._by_name[name] = self._by_token[token] = lease
+                return former if connected else (*former, StartTimer(token))
+            case ConnectionLost(token):
+                held = self._by_token.get(token)
+                if held is None or not held.connected:
+                    return ()
+                self._by_name[held.name] = self._by_token[token] = replace(held, connected=False)
+                return (StartTimer(token),)
+            case ConsumerGone(token):
+                return self._drop(self._by_token.get(token))
+
+    def _drop(self, lease: Lease | None) -> tuple[LeaseEffect, ...]:
+        if lease is None:
+            return ()
+        del self._by_name[lease.name]
+        del self._by_token[lease.token]
+        return () if lease.connected else (CancelTimer(lease.token),)

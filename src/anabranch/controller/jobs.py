@@ -1,0 +1,153 @@
+"""Doing things one after the other, or side by side.
+
+A `JobQueue` is one task that does a topic's changes in turn. A caller that is cancelled does not cancel its
+job: half a split helps nobody. Must not know what a job does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from anabranch.errors import NotLeaderError, TooManyRequestsError
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Job(Generic[T]):
+    work: Callable[[], Awaitable[T]]
+    answer: asyncio.Future[T] | None
+    orphaned: Callable[[T], None] | None
+
+
+class JobQueue:
+    """Runs jobs in the order they came; `limit` bounds those that callers wait for."""
+
+    def __init__(self, limit: int, name: str) -> None:
+        self._limit = limit
+        self._name = name
+        self._jobs: deque[_Job[Any]] = deque()
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._refusal: Callable[[], Exception] | None = None
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def closed(self) -> bool:
+        return self._refusal is not None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._serve(), name=f"jobs {self._name}")
+
+    async def run(
+        self, work: Callable[[], Awaitable[T]], *, orphaned: Callable[[T], None] | None = None
+    ) -> T:
+        """Do `work` in turn and return its result.
+
+        If the caller is gone when the result is there, `orphaned` gets it instead.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+        if len(self._jobs) >= self._limit:
+            raise TooManyRequestsError(f"{len(self._jobs)} changes of {self._name} wait already")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._push(_Job(work, answer, orphaned))
+        return await answer
+
+    def post(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` in turn; it must deal with its own failures."""
+        if self._refusal is None:
+            self._push(_Job(work, None, None))
+
+    async def stop(self) -> None:
+        """Cancel the running job; those that wait are told to look for another leader."""
+        self.close()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def close(self, refusal: Callable[[], Exception] | None = None) -> None:
+        """Take no more jobs, and refuse those that wait, with this error if it is given."""
+        if self._refusal is None:
+            self._refusal = refusal or self._not_led
+        while self._jobs:
+            self._refuse(self._jobs.popleft())
+
+    def _not_led(self) -> Exception:
+        return NotLeaderError(f"{self._name} is not led here any more")
+
+    def _refuse(self, job: _Job[Any]) -> None:
+        if job.answer is not None and not job.answer.done():
+            job.answer.set_exception((self._refusal or self._not_led)())
+
+    def _push(self, job: _Job[Any]) -> None:
+        self._jobs.append(job)
+        self._arrived.set()
+
+    async def _serve(self) -> None:
+        while True:
+            while not self._jobs:
+                self._arrived.clear()
+                await self._arrived.wait()
+            job = self._jobs.popleft()
+            if job.answer is not None and job.answer.cancelled():
+                continue
+            try:
+                result = await job.work()
+            except asyncio.CancelledError:
+                self._refuse(job)
+                raise
+            except Exception as error:
+                if job.answer is None:
+                    raise
+                if not job.answer.done():
+                    job.answer.set_exception(error)
+            else:
+                _answer(job, result)
+
+
+def _answer(job: _Job[T], result: T) -> None:
+    if job.answer is None:
+        return
+    if not job.answer.done():
+        job.answer.set_result(result)
+    elif job.orphaned is not None:
+        job.orphaned(result)
+
+
+class KeyedLocks:
+    """One lock per name, kept only while somebody holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[object, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def held(self, key: object) -> AsyncIterator[None]:
+        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = lock, users - 1
+
+
+async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run the calls side by side; the first failure ends the others and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

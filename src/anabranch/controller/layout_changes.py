@@ -1,0 +1,138 @@
+"""Carries layout operations out: intent, children, seal, commit; and pruning with its garbage.
+
+Runs in the topic's queue. Every effect may be repeated, so an operation that was interrupted anywhere is
+finished by doing all of it again. Must not know who asked for an operation, or why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from anabranch.controller import coordinator, operation
+from anabranch.controller.jobs import together
+from anabranch.controller.leading import Leading
+from anabranch.controller.scaling import Scaling
+from anabranch.controller.subscriptions import Subscriptions
+from anabranch.controller.watches import LayoutWatches
+from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
+from anabranch.metadata.topics import layout_of, with_layout
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+
+replace = msgspec.structs.replace
+
+Plan = Callable[[Layout], IntentRecord]
+
+
+class LayoutChanges:
+    """The one writer of a topic's layout."""
+
+    def __init__(
+        self, lead: Leading, subscriptions: Subscriptions, scaling: Scaling, watches: LayoutWatches
+    ) -> None:
+        self.phase: str | None = None
+        """How far the operation under way has come, for people."""
+        self._lead = lead
+        self._world = lead.world
+        self._subscriptions = subscriptions
+        self._scaling = scaling
+        self._watches = watches
+
+    async def operate(self, plan: Plan) -> Layout:
+        """Record the intent and reserve its ids in one write, then carry it out."""
+
+        def begin(record: TopicRecord) -> TopicRecord:
+            layout = layout_of(record)
+            intent = plan(layout)
+            return replace(with_layout(record, operation.reserve(layout, intent)), intent=intent)
+
+        await self._lead.update(begin)
+        intent = self._lead.record.intent
+        assert intent is not None
+        await self._world.failpoints.reach(f"{intent.kind}.planned")
+        await self.carry_out(intent)
+        return self._lead.layout
+
+    async def carry_out(self, intent: IntentRecord) -> None:
+        """Children with all subscriptions, then sealed parents, then one commit, then tell everybody."""
+        segments, term, kind = self._world.segments, self._lead.term, intent.kind
+        subscriptions = self._subscriptions.for_children()
+        parents = [self._lead.segment_name(s) for s in operation.parents(self._lead.layout, intent)]
+        try:
+            self.phase = "creating"
+            await self._each(
+                f"{kind}.created",
+                operation.children(intent),
+                lambda name: segments.create(name, subscriptions, term),
+            )
+            self.phase = "sealing"
+            await self._each(f"{kind}.sealed", parents, lambda name: segments.seal(name, term))
+            self.phase = "committing"
+            await self._commit()
+        finally:
+            self.phase = None
+        await self._world.failpoints.reach(f"{kind}.committed")
+        self.publish()
+
+    async def _each(
+        self, step: str, names: Sequence[TopicName], verb: Callable[[TopicName], Coroutine[Any, Any, None]]
+    ) -> None:
+        """The first by itself, so that a crash between it and the rest can be tried; then all others."""
+        for name in names[:1]:
+            await verb(name)
+            await self._world.failpoints.reach(f"{step}.first")
+        await together(verb(name) for name in names[1:])
+        await self._world.failpoints.reach(step)
+
+    async def _commit(self) -> None:
+        now_ms, now_s = self._world.clock.wall_ms(), self._lead.now_s()
+
+        def commit(record: TopicRecord) -> TopicRecord:
+            if record.intent is None:
+                return record
+            before = layout_of(record)
+            history = operation.remember(self._scaling.history, before, record.intent, now_s)
+            after = operation.next_layout(before, record.intent, now_ms)
+            return replace(with_layout(record, after), intent=None, history=history.to_json())
+
+        await self._lead.update(commit)
+        self._scaling.reload()
+
+    def publish(self) -> None:
+        """The layout may be new: watchers are told and subscriptions have to follow."""
+        self._watches.offer(self._lead.name, self._lead.layout)
+        self._subscriptions.layout_changed()
+
+    async def prune(self) -> bool:
+        """Forget the sealed segments nobody needs, and list them as garbage in the same write."""
+        retention_s = self._world.settings.retention_s
+        if retention_s is None:
+            return False
+        now_ms = self._world.clock.wall_ms()
+        records = self._subscriptions.records.values()
+        sealed_until_ms = now_ms - int(retention_s * 1000)
+        ids = coordinator.prunable(self._lead.layout, records, sealed_until_ms=sealed_until_ms)
+        if not ids:
+            return False
+
+        def forget(record: TopicRecord) -> TopicRecord:
+            layout = layout_of(record)
+            names = [str(self._lead.segment_name(layout.segment(id_))) for id_ in ids]
+            garbage = (*record.garbage, *(GarbageRecord(name=name, since_ms=now_ms) for name in names))
+            return replace(with_layout(record, layout.prune(ids)), garbage=garbage)
+
+        await self._lead.update(forget)
+        await self._world.failpoints.reach("prune.committed")
+        self.publish()
+        return True
+
+    async def strike_off(self, names: Sequence[str]) -> None:
+        """This garbage is gone."""
+        await self._lead.update(
+            lambda record: replace(
+                record, garbage=tuple(item for item in record.garbage if item.name not in names)
+            )
+        )

@@ -1,0 +1,123 @@
+"""How a scalable topic comes into being and how it goes, step by step, each safe to repeat.
+
+A name keeps a lineage beyond its topics: a recreated topic goes on with higher ids, epochs and terms, so
+nothing that was written, cached or checkpointed under the old one can be taken for the new one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace as replace_layout
+
+import msgspec
+
+from anabranch.controller import operation
+from anabranch.controller.jobs import together
+from anabranch.controller.leading import World
+from anabranch.controller.operation import Origin
+from anabranch.errors import AnabranchError, TopicExistsError
+from anabranch.metadata.records import GarbageRecord, LineageRecord, TopicRecord
+from anabranch.metadata.topics import layout_of, with_layout
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+
+replace = msgspec.structs.replace
+
+
+async def record_topic(world: World, name: TopicName, count: int, properties: Mapping[str, str]) -> None:
+    """Write the record of a new topic; whoever leads it then makes the segments. TopicExistsError."""
+    now_ms = world.clock.wall_ms()
+    layout = Layout.initial(count, now_ms=now_ms, bucket_budget=world.settings.bucket_budget)
+    found = await world.topics.find(name)
+    if found is not None and found.deleted:
+        await forget_topic(world, name)
+    elif found is not None:
+        raise TopicExistsError(f"{name} exists already")
+
+    def reserve(lineage: LineageRecord) -> LineageRecord:
+        return replace(
+            lineage,
+            next_segment_id=lineage.next_segment_id + count,
+            next_epoch=lineage.next_epoch + 1,
+            next_term=lineage.next_term + 1,
+        )
+
+    lineage = await world.topics.update_lineage(name, reserve)
+    epoch, term = lineage.next_epoch - 1, lineage.next_term - 1
+    layout = _begin_at(layout, lineage.next_segment_id - count, epoch)
+    plain = TopicRecord(
+        epoch=epoch,
+        next_segment_id=0,
+        segments={},
+        properties=dict(properties),
+        incarnation=await world.topics.next_incarnation(),
+        term=term,
+        created_at_ms=now_ms,
+        intent=operation.plan_create(layout, name, Origin(term, now_ms)),
+    )
+    await world.topics.create(name, with_layout(plain, layout))
+    await world.failpoints.reach("create.planned")
+
+
+def _begin_at(layout: Layout, first_id: int, epoch: int) -> Layout:
+    """The initial layout, with its ids and epoch moved up."""
+    segments = {
+        first_id + id_: replace_layout(segment, id=first_id + id_, created_epoch=epoch)
+        for id_, segment in layout.segments.items()
+    }
+    return Layout(epoch, first_id + layout.next_id, segments)
+
+
+async def forget_topic(world: World, name: TopicName) -> None:
+    """Remove the records of a topic that is marked as deleted, after listing what its storage is."""
+    record = await world.topics.find(name)
+    if record is None or not record.deleted:
+        return
+    layout = layout_of(record)
+    names = [str(operation.segment_name(name, segment)) for segment in layout.segments.values()]
+    if record.intent is not None:
+        names += record.intent.child_names
+    now_ms = world.clock.wall_ms()
+    leftovers = [*record.garbage, *(GarbageRecord(name=text, since_ms=now_ms) for text in names)]
+
+    def bury(lineage: LineageRecord) -> LineageRecord:
+        garbage = {item.name: item for item in (*leftovers, *lineage.garbage)}
+        return replace(
+            lineage,
+            next_segment_id=max(lineage.next_segment_id, record.next_segment_id),
+            next_epoch=max(lineage.next_epoch, record.epoch + 1),
+            next_term=max(lineage.next_term, record.term + 1),
+            garbage=tuple(garbage[text] for text in sorted(garbage)),
+        )
+
+    await world.topics.update_lineage(name, bury)
+    await world.failpoints.reach("delete.listed")
+    await world.topics.delete(name, record.incarnation)
+    await world.failpoints.reach("delete.forgotten")
+
+
+async def sweep(world: World, name: TopicName) -> bool:
+    """Delete the storage that earlier topics of this name left; False when some of it is still there."""
+    lineage = await world.topics.load_lineage(name)
+    if not lineage.garbage:
+        return True
+    # A topic of the same name may be led again by now; its segments' owners know that newer term.
+    living = await world.topics.find(name)
+    term = max(lineage.next_term - 1, living.term if living is not None else 0)
+    deleted = await together(_delete(world, item.name, term) for item in lineage.garbage)
+    gone = [item.name for item, done in zip(lineage.garbage, deleted, strict=True) if done]
+    await world.failpoints.reach("delete.swept")
+    if gone:
+        lineage = await world.topics.update_lineage(
+            name,
+            lambda found: replace(found, garbage=tuple(g for g in found.garbage if g.name not in gone)),
+        )
+    return not lineage.garbage
+
+
+async def _delete(world: World, name: str, term: int) -> bool:
+    try:
+        await world.segments.delete(TopicName.parse(name), term)
+    except AnabranchError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""The connected side of registered consumers: leases, grace timers and pushes.
+
+Carries out what the pure `Leases` order. All times are the loop's. Must not know how membership is stored:
+it asks for an eviction and is told when a consumer is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+
+from anabranch.controller.coordinator import (
+    CancelTimer,
+    ConnectionLost,
+    ConsumerAssignment,
+    ConsumerGone,
+    ConsumerJoined,
+    Lease,
+    LeaseEvent,
+    Leases,
+    StartTimer,
+)
+
+Push = Callable[[ConsumerAssignment], None]
+
+
+class Members:
+    """The consumers of all subscriptions of one topic.
+
+    `evict(subscription, token)` is called when a grace period is over; `assigned(subscription, name)` says
+    what a consumer reads at the moment it is told, None that there is nothing to tell.
+    """
+
+    def __init__(
+        self,
+        grace_s: float,
+        tokens: Iterator[int],
+        evict: Callable[[str, int], None],
+        assigned: Callable[[str, str], ConsumerAssignment | None],
+    ) -> None:
+        self._grace_s = grace_s
+        self._tokens = tokens
+        self._evict = evict
+        self._assigned = assigned
+        self._leases: dict[str, Leases] = {}
+        self._pushes: dict[int, Push] = {}
+        self._due: set[int] = set()
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+
+    def of(self, sub: str) -> tuple[Lease, ...]:
+        return self._leases[sub].all() if sub in self._leases else ()
+
+    def holder(self, sub: str, token: int) -> Lease | None:
+        """The lease that this token holds, if it still does."""
+        return self._leases[sub].of(token) if sub in self._leases else None
+
+    def connected(self) -> bool:
+        """Whether any consumer of any subscription is connected."""
+        return any(lease.connected for sub in self._leases for lease in self.of(sub))
+
+    def check_free(self, sub: str, name: str) -> None:
+        """ConsumerBusyError while a living connection holds the name."""
+        if sub in self._leases:
+            self._leases[sub].check_free(name)
+
+    def join(self, sub: str, name: str, push: Push) -> int:
+        """Give the name to a new connection; returns the token that stands for it."""
+        token = next(self._tokens)
+        self._handle(sub, ConsumerJoined(name, token))
+        self._pushes[token] = push
+        return token
+
+    def lost(self, sub: str, token: int) -> None:
+        """The connection is gone; its grace period starts, unless it holds nothing any more."""
+        self._pushes.pop(token, None)
+        self._handle(sub, ConnectionLost(token))
+
+    def gone(self, sub: str, token: int) -> None:
+        """The consumer is no member any more."""
+        self._pushes.pop(token, None)
+        self._handle(sub, ConsumerGone(token))
+
+    def fit(self, sub: str, names: Iterable[str]) -> None:
+        """Make the leases those of `names`: a member nobody holds counts as lost just now."""
+        members = sorted(names)
+        for lease in self.of(sub):
+            if lease.name not in members:
+                self.gone(sub, lease.token)
+        for name in members:
+            if sub not in self._leases or self._leases[sub].holder(name) is None:
+                self._handle(sub, ConsumerJoined(name, next(self._tokens), connected=False))
+        if not members:
+            self._leases.pop(sub, None)
+
+    def evict_later(self, sub: str, token: int, delay_s: float) -> None:
+        """Ask for the eviction again: it could not be stored."""
+        if self.holder(sub, token) is not None:
+            self._start_timer(sub, token, delay_s)
+
+    def push_soon(self, sub: str, lease: Lease) -> None:
+        """Tell a consumer what it reads, once, however often that changes before the loop comes round."""
+        if lease.token not in self._due and lease.token in self._pushes:
+            self._due.add(lease.token)
+            asyncio.get_running_loop().call_soon(self._deliver, sub, lease.name, lease.token)
+
+    def say_farewell(self, sub: str, last: ConsumerAssignment) -> None:
+        """Tell the consumers of a subscription a last thing, also if they are forgotten meanwhile."""
+        for lease in self.of(sub):
+            push = self._pushes.pop(lease.token, None)
+            if push is not None:
+                asyncio.get_running_loop().call_soon(push, last)
+
+    def seconds_left(self, lease: Lease) -> float | None:
+        """How long until a lost consumer is evicted."""
+        timer = self._timers.get(lease.token)
+        return None if timer is None else max(0.0, timer.when() - asyncio.get_running_loop().time())
+
+    def close(self) -> None:
+        """Forget everybody; no timer stays behind."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._pushes.clear()
+        self._leases.clear()
+
+    def _deliver(self, sub: str, name: str, token: int) -> None:
+        self._due.discard(token)
+        push = self._pushes.get(token)
+        told = self._assigned(sub, name)
+        if push is not None and told is not None:
+            push(told)
+
+    def _handle(self, sub: str, event: LeaseEvent) -> None:
+        for effect in self._leases.setdefault(sub, Leases()).handle(event):
+            match effect:
+                case StartTimer(token):
+                    self._start_timer(sub, token, self._grace_s)
+                case CancelTimer(token):
+                    self._timers.pop(token).cancel()
+
+    def _start_timer(self, sub: str, token: int, delay_s: float) -> None:
+        self._timers[token] = asyncio.get_running_loop().call_later(delay_s, self._evict, sub, token)

@@ -1,0 +1,454 @@
+"""The subscriptions of one topic: their records, their cursors on segments, their consumers.
+
+The thin shell around the pure coordinator. Every method that changes a record runs in the topic's queue, so
+there is one writer; what happens at any time (a lost connection, a drained segment) only leaves a note and
+asks for a turn. Must not know about splits, merges or scaling beyond the layout they leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from anabranch.controller import coordinator
+from anabranch.controller.coordinator import ConsumerAssignment
+from anabranch.controller.jobs import together
+from anabranch.controller.leading import Leading
+from anabranch.controller.members import Members, Push
+from anabranch.controller.segments import Drained, StartAt
+from anabranch.errors import (
+    ConflictError,
+    ConsumerBusyError,
+    NotAllowedError,
+    StaleTermError,
+    SubscriptionNotFoundError,
+)
+from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, UnfinishedRecord
+from anabranch.model.layout import Segment
+from anabranch.model.names import validate_subscription
+
+Job = Callable[[], Awaitable[None]]
+SubscriptionChange = Callable[[SubscriptionRecord], SubscriptionRecord]
+
+replace = msgspec.structs.replace
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A consumer's hold on its name; the token tells its connection from later ones of the same name."""
+
+    token: int
+    subscription: str
+    consumer_name: str
+    assignment: ConsumerAssignment
+
+
+class Subscriptions:
+    """All subscriptions of the topic that `lead` leads.
+
+    `post` asks for a turn in the topic's queue, `changed` is told when consumers came or went.
+    """
+
+    def __init__(
+        self, lead: Leading, post: Callable[[Job], None], changed: Callable[[], None], tokens: Iterator[int]
+    ) -> None:
+        self.records: dict[str, SubscriptionRecord] = {}
+        self.load_by_segment: Mapping[int, float] = {}
+        self.troubles: dict[str, str] = {}
+        self._lead = lead
+        self._post = post
+        self._changed = changed
+        self._stale: dict[str, None] = {}
+        self._drains: dict[tuple[str, int], None] = {}
+        grace_s = lead.world.settings.consumer_grace_s
+        self._members = Members(grace_s, tokens, self._grace_over, self._assigned)
+
+    # Loading, and making good what an interruption left.
+
+    async def load(self) -> None:
+        """Take the stored subscriptions over in this term; their consumers get a full grace period."""
+        found = await self._lead.world.topics.load_subscriptions(self._lead.name)
+        await together(self._claim(sub) for sub in found)
+        self._restore()
+
+    async def reload(self) -> None:
+        """Learn what is stored, after a write whose outcome is unknown."""
+        found = await self._lead.world.topics.load_subscriptions(self._lead.name)
+        for record in found.values():
+            self._check_term(record)
+        for sub in [sub for sub in self.records if sub not in found]:
+            self._forget(sub)
+        for sub, record in found.items():
+            self._install(sub, record)
+        self._restore()
+
+    async def _claim(self, sub: str) -> None:
+        def claim(found: SubscriptionRecord | None) -> SubscriptionRecord:
+            if found is None or found.term > self._lead.term:
+                raise StaleTermError(f"subscription {sub} of {self._lead.name} was changed by a newer leader")
+            return replace(found, term=self._lead.term)
+
+        topics = self._lead.world.topics
+        self.records[sub] = await topics.update_subscription(self._lead.name, sub, claim)
+
+    def _restore(self) -> None:
+        for sub, record in sorted(self.records.items()):
+            self._members.fit(sub, record.consumers)
+        self.layout_changed()
+
+    def layout_changed(self) -> None:
+        """Drained segments and assignments of all subscriptions must be looked at again."""
+        self._stale = dict.fromkeys(sorted(self.records))
+
+    async def settle(self) -> bool:
+        """Finish what was begun and follow the layout; False when something has to be tried again."""
+        for sub in sorted(self.records):
+            try:
+                if self.records[sub].unfinished is not None:
+                    await self._finish(sub)
+                if sub in self._stale and sub in self.records:
+                    await self._follow_layout(sub)
+                self._stale.pop(sub, None)
+                self.troubles.pop(sub, None)
+            except StaleTermError:
+                raise
+            except Exception as error:
+                # One subscription that cannot go on must not hold up the others.
+                self.troubles[sub] = f"{type(error).__name__}: {error}"
+        return not self.troubles
+
+    def close(self) -> None:
+        """Forget connections and timers; nothing is pushed any more."""
+        self._members.close()
+
+    # Subscriptions.
+
+    def is_ready(self, sub: str, kind: SubscriptionKind) -> bool:
+        """Whether the subscription is on all segments already, or needs to be on none."""
+        record = self.records.get(sub)
+        if record is None or record.unfinished is not None or record.type != kind:
+            return False
+        return kind == "CHECKPOINT" or record.initial_position is not None
+
+    def for_children(self) -> dict[str, StartAt]:
+        """The subscriptions that new segments must have: from their beginning, since nothing came before."""
+        return {
+            sub: "earliest"
+            for sub, record in sorted(self.records.items())
+            if coordinator.has_cursors(record)
+            and not (record.unfinished is not None and record.unfinished.kind == "delete")
+        }
+
+    async def ensure(self, sub: str, kind: SubscriptionKind, start: StartAt | None) -> None:
+        """Register the subscription and make it on the segments, as far as it is not there yet."""
+        validate_subscription(sub)
+        if sub in self.records and self.records[sub].unfinished is not None:
+            await self._finish(sub)
+        if sub not in self.records:
+            now_ms = self._lead.world.clock.wall_ms()
+            new = SubscriptionRecord(type=kind, term=self._lead.term, created_at_ms=now_ms)
+            await self._create(sub, new, start)
+            return
+        record = self.records[sub]
+        if record.type != kind:
+            record = await self._change_kind(sub, record, kind)
+        if start is not None and not coordinator.has_cursors(record):
+            await self._create(sub, record, start)
+
+    async def _create(self, sub: str, record: SubscriptionRecord, start: StartAt | None) -> None:
+        if record.type != "CHECKPOINT" and start is not None:
+            record = replace(
+                record, initial_position=start, unfinished=UnfinishedRecord(kind="create"), drained=()
+            )
+            if start == "latest":
+                sealed = [segment.id for segment in self._lead.layout.sealed]
+                record = coordinator.rewind(record, self._lead.layout, sealed, self.load_by_segment)
+        await self._store(sub, lambda _: record)
+        await self._reach("create.recorded")
+        if record.unfinished is not None:
+            await self._finish(sub)
+
+    async def _change_kind(
+        self, sub: str, record: SubscriptionRecord, kind: SubscriptionKind
+    ) -> SubscriptionRecord:
+        if record.consumers:
+            raise ConsumerBusyError(
+                f"subscription {sub} has {record.type} consumers; close them before using it as {kind}"
+            )
+        if kind == "CHECKPOINT":
+            raise ConflictError(
+                f"{sub} is a {record.type} subscription; choose another name for the checkpoint group"
+            )
+        return await self._save(sub, lambda found: replace(found, type=kind))
+
+    async def delete(self, sub: str, *, force: bool) -> None:
+        """Remove the subscription everywhere; while consumers are connected only if forced."""
+        record = self._existing(sub)
+        if not force and any(lease.connected for lease in self._members.of(sub)):
+            raise ConsumerBusyError(f"subscription {sub} has connected consumers; close them first")
+        if record.unfinished is not None:
+            await self._finish(sub)
+        await self._save(sub, lambda found: replace(found, unfinished=UnfinishedRecord(kind="delete")))
+        await self._reach("delete.recorded")
+        await self._finish(sub)
+
+    async def seek(self, sub: str, timestamp_ms: int) -> None:
+        """Move to a time on all segments; children wait for their parents again."""
+        await self._move(sub, UnfinishedRecord(kind="seek", timestamp_ms=timestamp_ms))
+
+    async def skip_all(self, sub: str) -> None:
+        """Acknowledge everything that is stored now."""
+        await self._move(sub, UnfinishedRecord(kind="skip"))
+
+    async def _move(self, sub: str, how: UnfinishedRecord) -> None:
+        record = self._existing(sub)
+        if record.type == "CHECKPOINT":
+            raise NotAllowedError(f"{sub} is a checkpoint group; its members keep their own positions")
+        if record.unfinished is not None:
+            await self._finish(sub)
+
+        def begin(found: SubscriptionRecord) -> SubscriptionRecord:
+            moving = replace(found, unfinished=how)
+            if how.kind == "skip":
+                return moving
+            # Children are taken back before their parents are rewound: nobody may be ahead of a parent.
+            return coordinator.rewind(moving, self._lead.layout, (), self.load_by_segment)
+
+        await self._save(sub, begin)
+        await self._reach(f"{how.kind}.recorded")
+        await self._finish(sub)
+
+    async def _finish(self, sub: str) -> None:
+        """Carry out on every segment what the record says is unfinished; repeating it does no harm."""
+        record = self.records[sub]
+        unfinished = record.unfinished
+        assert unfinished is not None
+        segments = list(self._lead.layout.segments.values())
+        if record.initial_position is not None:
+            await together(self._apply(sub, record, unfinished, segment) for segment in segments)
+        await self._reach(f"{unfinished.kind}.applied")
+        if unfinished.kind == "delete":
+            topics = self._lead.world.topics
+            await topics.delete_subscription(self._lead.name, sub, self._check_term)
+            self._forget(sub)
+            return
+        drained = [*record.drained] if unfinished.kind == "create" else await self._find_drained(sub, ())
+        await self._save(
+            sub,
+            lambda found: coordinator.rewind(
+                replace(found, unfinished=None), self._lead.layout, drained, self.load_by_segment
+            ),
+        )
+
+    async def _apply(
+        self, sub: str, record: SubscriptionRecord, unfinished: UnfinishedRecord, segment: Segment
+    ) -> None:
+        segments, term = self._lead.world.segments, self._lead.term
+        name = self._lead.segment_name(segment)
+        if unfinished.kind == "delete":
+            await segments.delete_subscription(name, sub, term)
+        elif unfinished.kind == "skip":
+            await segments.skip_all(name, sub, term)
+        elif unfinished.kind == "seek":
+            # All of a segment that is younger than the time came after it, whatever clients' clocks said.
+            after = segment.created_ms >= unfinished.timestamp_ms
+            await segments.seek(name, sub, 0 if after else unfinished.timestamp_ms, term)
+        elif segment.active:
+            assert record.initial_position is not None
+            await segments.create_subscription(name, sub, record.initial_position, term)
+        elif record.initial_position == "earliest":
+            await segments.create_subscription(name, sub, "earliest", term)
+
+    # Drained segments.
+
+    def drained(self, event: Drained) -> None:
+        """An owner says that a sealed segment is drained; noted now, looked at in turn."""
+        for segment in self._lead.layout.segments.values():
+            if self._lead.segment_name(segment) == event.segment:
+                if not self._drains:
+                    self._post(self._take_drains)
+                self._drains[event.subscription, segment.id] = None
+
+    async def _take_drains(self) -> None:
+        events, self._drains = self._drains, {}
+        for sub in sorted({sub for sub, _ in events}):
+            if sub not in self.records:
+                continue
+            try:
+                ids = tuple(id_ for of, id_ in events if of == sub)
+                await self._follow_layout(sub, only=ids)
+            except Exception:
+                self._stale[sub] = None
+                raise
+
+    async def _follow_layout(self, sub: str, only: tuple[int, ...] | None = None) -> None:
+        """Record what is drained by now and deal the segments out again."""
+        if self.records[sub].unfinished is not None:
+            return
+        drained = await self._find_drained(sub, self.records[sub].drained, only)
+        await self._save(
+            sub, lambda found: coordinator.drain(found, self._lead.layout, drained, self.load_by_segment)
+        )
+
+    async def _find_drained(
+        self, sub: str, known: tuple[int, ...], only: tuple[int, ...] | None = None
+    ) -> list[int]:
+        """The sealed segments without backlog, `known` ones taken as such.
+
+        Asked for also when an owner has just said so: its message may be older than a seek.
+        """
+        record = self.records[sub]
+        if not coordinator.has_cursors(record):
+            return [*known]
+        unsure = [
+            segment
+            for segment in self._lead.layout.sealed
+            if segment.id not in known and (only is None or segment.id in only)
+        ]
+        segments = self._lead.world.segments
+        left = await together(segments.backlog(self._lead.segment_name(s), sub) for s in unsure)
+        return [*known, *(s.id for s, backlog in zip(unsure, left, strict=True) if backlog == 0)]
+
+    # Consumers.
+
+    async def register(
+        self, sub: str, name: str, kind: SubscriptionKind, start: StartAt | None, push: Push
+    ) -> Registration:
+        """Make the consumer a member, or give it back what it held if its former connection is lost."""
+        if kind == "QUEUE":
+            raise NotAllowedError("queue consumers read every segment and do not register")
+        if not name:
+            raise ConflictError("a consumer that registers needs a name")
+        self._members.check_free(sub, name)
+        await self.ensure(sub, kind, start)
+        if name not in self.records[sub].consumers:
+            await self._save(
+                sub, lambda found: coordinator.join(found, self._lead.layout, name, self.load_by_segment)
+            )
+            self._changed()
+        token = self._members.join(sub, name, push)
+        return Registration(token, sub, name, self.assignment(sub, name))
+
+    def connection_lost(self, registration: Registration) -> None:
+        """Start the grace period, unless the name belongs to another connection by now."""
+        self._members.lost(registration.subscription, registration.token)
+
+    async def leave(self, sub: str, token: int, *, only_lost: bool = False) -> None:
+        """Remove the consumer that holds this token; a token that holds nothing is fine."""
+        lease = self._members.holder(sub, token)
+        if lease is None or (only_lost and lease.connected):
+            return
+        await self._save(
+            sub, lambda found: coordinator.leave(found, self._lead.layout, lease.name, self.load_by_segment)
+        )
+        self._members.gone(sub, token)
+        self._changed()
+
+    def _grace_over(self, sub: str, token: int) -> None:
+        async def evict() -> None:
+            try:
+                await self.leave(sub, token, only_lost=True)
+            except Exception:
+                self._members.evict_later(sub, token, self._lead.world.settings.retry_max_s)
+                raise
+
+        self._post(evict)
+
+    def assignment(self, sub: str, name: str) -> ConsumerAssignment:
+        return coordinator.assignment(self.records[sub], self._lead.layout, self._lead.name, name)
+
+    def _assigned(self, sub: str, name: str) -> ConsumerAssignment | None:
+        return self.assignment(sub, name) if sub in self.records else None
+
+    @property
+    def any_connected(self) -> bool:
+        return self._members.connected()
+
+    def members_max(self, kind: SubscriptionKind) -> int:
+        """The most consumers registered with one subscription of the kind."""
+        return max((len(r.consumers) for r in self.records.values() if r.type == kind), default=0)
+
+    def tell_deleted(self) -> None:
+        """The topic is gone: every consumer reads nothing from now on."""
+        for sub in self.records:
+            self._members.say_farewell(sub, self._nothing(sub))
+
+    def describe(self) -> dict[str, object]:
+        """Each subscription for people: its state, what it waits for, who is a member."""
+        return {sub: self._describe(sub, record) for sub, record in sorted(self.records.items())}
+
+    def _describe(self, sub: str, record: SubscriptionRecord) -> dict[str, object]:
+        waiting = coordinator.waiting(record, self._lead.layout)
+        consumers = {}
+        for lease in self._members.of(sub):
+            held = record.consumers.get(lease.name)
+            consumers[lease.name] = {
+                "connected": lease.connected,
+                "evictedInSeconds": self._members.seconds_left(lease),
+                "segments": [] if held is None else [given.segment_id for given in held.segments],
+            }
+        return {
+            "type": record.type,
+            "initialPosition": record.initial_position,
+            "generation": record.generation,
+            "drained": list(record.drained),
+            "waiting": {str(id_): list(ancestors) for id_, ancestors in waiting.items()},
+            "unfinished": None if record.unfinished is None else record.unfinished.kind,
+            "trouble": self.troubles.get(sub),
+            "consumers": consumers,
+        }
+
+    # Records.
+
+    def _existing(self, sub: str) -> SubscriptionRecord:
+        record = self.records.get(sub)
+        if record is None:
+            raise SubscriptionNotFoundError(f"{self._lead.name} has no subscription {sub}")
+        return record
+
+    def _check_term(self, record: SubscriptionRecord) -> None:
+        if record.term != self._lead.term:
+            raise StaleTermError(f"a leader of term {record.term} changes subscriptions of {self._lead.name}")
+
+    async def _save(self, sub: str, change: SubscriptionChange) -> SubscriptionRecord:
+        def existing(found: SubscriptionRecord | None) -> SubscriptionRecord:
+            if found is None:
+                raise SubscriptionNotFoundError(f"{self._lead.name} has no subscription {sub}")
+            return change(found)
+
+        return await self._store(sub, existing)
+
+    async def _store(
+        self, sub: str, change: Callable[[SubscriptionRecord | None], SubscriptionRecord]
+    ) -> SubscriptionRecord:
+        def fenced(found: SubscriptionRecord | None) -> SubscriptionRecord:
+            if found is not None:
+                self._check_term(found)
+            return change(found)
+
+        self._install(sub, await self._lead.world.topics.update_subscription(self._lead.name, sub, fenced))
+        return self.records[sub]
+
+    def _install(self, sub: str, record: SubscriptionRecord) -> None:
+        """Go by this record from now on; consumers whose share differs are told."""
+        before = self.records.get(sub)
+        self.records[sub] = record
+        for lease in self._members.of(sub):
+            if before is None or before.consumers.get(lease.name) != record.consumers.get(lease.name):
+                self._members.push_soon(sub, lease)
+
+    def _forget(self, sub: str) -> None:
+        self._members.say_farewell(sub, self._nothing(sub))
+        self._members.fit(sub, ())
+        del self.records[sub]
+        self.troubles.pop(sub, None)
+        self._stale.pop(sub, None)
+
+    def _nothing(self, sub: str) -> ConsumerAssignment:
+        """The last thing a consumer is told."""
+        return ConsumerAssignment(self._lead.layout.epoch, self.records[sub].generation + 1)
+
+    async def _reach(self, step: str) -> None:
+        await self._lead.world.failpoints.reach(f"subscription.{step}")

@@ -1,0 +1,73 @@
+"""What a controller does unasked: garbage, pruning, and a look at the load.
+
+One task with two alarms. A duty that fails is shown and comes round again; it never ends the task. Must not
+know how the duties are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+Duty = Callable[[], Awaitable[None]]
+
+
+class Upkeep:
+    """Calls `look` at every interval and sooner when asked, `collect` when there is garbage.
+
+    `troubles` shows what went wrong the last time.
+    """
+
+    def __init__(
+        self, look: Duty, collect: Duty, interval_s: Callable[[], float], troubles: dict[str, str]
+    ) -> None:
+        self._look = look
+        self._collect = collect
+        self._interval_s = interval_s
+        self._troubles = troubles
+        self._wake = asyncio.Event()
+        self._look_at_s = asyncio.get_running_loop().time() + interval_s()
+        self._collect_at_s = float("inf")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, name: str) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"upkeep {name}")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def look_within(self, delay_s: float) -> None:
+        """Look again after `delay_s`, or earlier if that is planned already."""
+        self._look_at_s = min(self._look_at_s, asyncio.get_running_loop().time() + delay_s)
+        self._wake.set()
+
+    def collect_within(self, delay_s: float) -> None:
+        self._collect_at_s = min(self._collect_at_s, asyncio.get_running_loop().time() + delay_s)
+        self._wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = min(self._look_at_s, self._collect_at_s)
+            if due_s > loop.time():
+                timer = loop.call_at(due_s, self._wake.set)
+                try:
+                    await self._wake.wait()
+                finally:
+                    timer.cancel()
+                self._wake.clear()
+            if self._collect_at_s <= loop.time():
+                self._collect_at_s = float("inf")
+                await self._do("garbage", self._collect)
+            if self._look_at_s <= loop.time():
+                self._look_at_s = loop.time() + self._interval_s()
+                await self._do("look", self._look)
+
+    async def _do(self, what: str, duty: Duty) -> None:
+        try:
+            await duty()
+            self._troubles.pop(what, None)
+        except Exception as error:
+            self._troubles[what] = f"{type(error).__name__}: {error}"

@@ -1,0 +1,135 @@
+"""Segments in memory: storage that outlives controllers, and one process's access to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from anabranch.controller.segments import Drained, SegmentLoad, StartAt
+from anabranch.errors import NotFoundError, StaleTermError, TopicTerminatedError
+from anabranch.model.names import TopicName
+
+
+@dataclass
+class StoredSegment:
+    """Entries are times of publication; a cursor is the number of entries acknowledged from the start."""
+
+    sealed: bool = False
+    entries: list[int] = field(default_factory=list)
+    cursors: dict[str, int] = field(default_factory=dict)
+    load: SegmentLoad = field(default_factory=SegmentLoad)
+
+
+class SegmentWorld:
+    """What is on disk, whoever runs; terms seen are kept per topic, as owners do."""
+
+    def __init__(self) -> None:
+        self.stored: dict[TopicName, StoredSegment] = {}
+        self.terms: dict[TopicName, int] = {}
+        self.listeners: dict[TopicName, list[Callable[[Drained], None]]] = {}
+        self.log: list[str] = []
+
+    def check_term(self, name: TopicName, term: int) -> None:
+        if term < self.terms.get(name.topic, 0):
+            raise StaleTermError(f"{name.topic} has seen term {self.terms[name.topic]}, this is {term}")
+        self.terms[name.topic] = term
+
+    def publish(self, name: TopicName, at_ms: int = 0) -> None:
+        segment = self.stored[name]
+        if segment.sealed:
+            raise TopicTerminatedError(str(name))
+        segment.entries.append(at_ms)
+
+    def acknowledge(self, name: TopicName, subscription: str) -> None:
+        """Acknowledge everything; tells whoever listens if that drains the segment."""
+        segment = self.stored[name]
+        segment.cursors[subscription] = len(segment.entries)
+        if segment.sealed:
+            self.tell(name, subscription)
+
+    def tell(self, name: TopicName, subscription: str) -> None:
+        for listener in list(self.listeners.get(name.topic, ())):
+            listener(Drained(name, subscription))
+
+    def backlog(self, name: TopicName, subscription: str) -> int | None:
+        segment = self.stored[name]
+        cursor = segment.cursors.get(subscription)
+        return None if cursor is None else len(segment.entries) - cursor
+
+
+class MemorySegments:
+    """The controller's port on a world; gives way at each call, and fails where a test wants it to."""
+
+    def __init__(self, world: SegmentWorld) -> None:
+        self.world = world
+        self.fails: Callable[[str, TopicName], Exception | None] = lambda verb, name: None
+
+    async def create(self, segment: TopicName, subscriptions: Mapping[str, StartAt], term: int) -> None:
+        await self._enter("create", segment, term)
+        stored = self.world.stored.setdefault(segment, StoredSegment())
+        for subscription, start in subscriptions.items():
+            stored.cursors.setdefault(subscription, 0 if start == "earliest" else len(stored.entries))
+
+    async def seal(self, segment: TopicName, term: int) -> None:
+        await self._enter("seal", segment, term)
+        self._stored(segment).sealed = True
+
+    async def delete(self, segment: TopicName, term: int) -> None:
+        await self._enter("delete", segment, term)
+        self.world.stored.pop(segment, None)
+
+    async def create_subscription(
+        self, segment: TopicName, subscription: str, start: StartAt, term: int
+    ) -> None:
+        await self._enter("create_subscription", segment, term)
+        stored = self._stored(segment)
+        stored.cursors.setdefault(subscription, 0 if start == "earliest" else len(stored.entries))
+
+    async def delete_subscription(self, segment: TopicName, subscription: str, term: int) -> None:
+        await self._enter("delete_subscription", segment, term)
+        self._stored(segment).cursors.pop(subscription, None)
+
+    async def seek(self, segment: TopicName, subscription: str, timestamp_ms: int, term: int) -> None:
+        await self._enter("seek", segment, term)
+        stored = self._stored(segment)
+        stored.cursors[subscription] = sum(at_ms < timestamp_ms for at_ms in stored.entries)
+
+    async def skip_all(self, segment: TopicName, subscription: str, term: int) -> None:
+        await self._enter("skip_all", segment, term)
+        stored = self._stored(segment)
+        stored.cursors[subscription] = len(stored.entries)
+
+    async def backlog(self, segment: TopicName, subscription: str) -> int | None:
+        await self._enter("backlog", segment, None)
+        self._stored(segment)
+        return self.world.backlog(segment, subscription)
+
+    async def load(self, segment: TopicName) -> SegmentLoad:
+        await self._enter("load", segment, None)
+        return self._stored(segment).load
+
+    def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
+        self.world.listeners.setdefault(topic, []).append(drained)
+
+        def undo() -> None:
+            if drained in self.world.listeners.get(topic, ()):
+                self.world.listeners[topic].remove(drained)
+                if not self.world.listeners[topic]:
+                    del self.world.listeners[topic]
+
+        return undo
+
+    async def _enter(self, verb: str, segment: TopicName, term: int | None) -> None:
+        await asyncio.sleep(0)
+        error = self.fails(verb, segment)
+        if error is not None:
+            raise error
+        if term is not None:
+            self.world.check_term(segment, term)
+            self.world.log.append(f"{verb} {segment.segment or segment}")
+
+    def _stored(self, segment: TopicName) -> StoredSegment:
+        if segment not in self.world.stored:
+            raise NotFoundError(f"{segment} is not stored")
+        return self.world.stored[segment]
