@@ -1,0 +1,195 @@
+"""Segment storage alone under crashes: what was confirmed is there after every restart, at the same place.
+
+One process appends to a few logs, acknowledges, seals and trims, with limits so small that ledgers roll and
+checkpoints happen all the time; then it or its machine dies, and the next one looks at what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from anabranch.errors import AnabranchError
+from anabranch.ledger.files import FileStorage
+from anabranch.ledger.port import Appended, Cursor, Entry, SegmentLog
+from anabranch.testing.faults import SimClock
+from anabranch.testing.simdisk import Platter, SimDisk
+from anabranch.testing.simloop import SimLoop, SimProcess
+
+LOGS = ("a", "b", "c")
+CURSOR = "reader"
+
+
+@dataclass(slots=True)
+class _Expected:
+    """What must, and what may, be in one log."""
+
+    submitted: list[bytes] = field(default_factory=list)
+    confirmed: dict[int, Appended] = field(default_factory=dict)
+    """By ordinal."""
+    sealed: bool = False
+    flushed_mark: int = 0
+    """Everything below was acknowledged durably."""
+    asked_mark: int = 0
+    sequences: dict[str, int] = field(default_factory=dict)
+
+
+class StorageSimulation:
+    """Rounds of work and crash on one disk."""
+
+    def __init__(self, seed: int, *, rounds: int = 4) -> None:
+        self.loop = SimLoop(f"storage {seed}")
+        self.rng: random.Random = self.loop.random("storage")
+        self.platter = Platter(self.loop)
+        self.counts: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self._rounds = rounds
+        self._logs = {name: _Expected() for name in LOGS}
+        self._written = 0
+
+    def run(self) -> list[str]:
+        """All rounds; what was violated."""
+        with self.loop:
+            self.loop.run(self._run(), limit_s=600)
+            self.violations += self.loop.errors
+        return self.violations
+
+    async def _run(self) -> None:
+        for number in range(self._rounds):
+            process = SimProcess(self.loop, f"storage-{number}")
+            storage = FileStorage(
+                SimDisk(self.platter, process),
+                clock=SimClock(self.loop),
+                cache_bytes=self.rng.choice((0, 300, 100_000)),
+                journal_bytes_max=self.rng.choice((600, 3000, 100_000)),
+                ledger_bytes_max=self.rng.choice((200, 1500, 50_000)),
+                behind_bytes=self.rng.choice((1, 500, 5000)),
+            )
+            opening = process.spawn(storage.open())
+            if self.rng.random() < 0.2:
+                await asyncio.sleep(self.rng.uniform(0, 0.02))
+                self.counts["crashed while recovering"] += not opening.done()
+                process.kill(machine=self.rng.random() < 0.7)
+                continue
+            await opening
+            await process.spawn(self._check(storage))
+            work = process.spawn(self._work(storage))
+            if number == self._rounds - 1:
+                await work
+                await process.spawn(storage.close())
+                break
+            await asyncio.sleep(self.rng.uniform(0, 0.3))
+            self.counts["crashed while working"] += not work.done()
+            process.kill(machine=self.rng.random() < 0.7)
+        await self._look_again()
+        self.counts.update(self.platter.outcomes)
+
+    async def _look_again(self) -> None:
+        process = SimProcess(self.loop, "storage-last")
+        storage = FileStorage(SimDisk(self.platter, process), clock=SimClock(self.loop))
+        await process.spawn(storage.open())
+        await process.spawn(self._check(storage))
+        process.kill()
+
+    async def _work(self, storage: FileStorage) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for name in LOGS:
+                tasks.create_task(self._work_on(await storage.create(name), self._logs[name]))
+
+    async def _work_on(self, log: SegmentLog, expected: _Expected) -> None:
+        cursor = log.open_cursor(CURSOR, 0)
+        for _ in range(self.rng.randrange(5, 40)):
+            what = self.rng.random()
+            if what < 0.7 and not expected.sealed:
+                for _ in range(self.rng.randrange(1, 6)):
+                    self._append(log, expected)
+            elif what < 0.85:
+                await self._acknowledge(log, cursor, expected)
+            elif what < 0.86 and len(expected.submitted) > 20:
+                expected.sealed = True
+                await log.seal()
+                self.counts["sealed"] += 1
+            elif what < 0.9:
+                await log.read(self.rng.randrange(log.next_ordinal + 1), 10, 1000)
+            await asyncio.sleep(self.rng.uniform(0, 0.01))
+
+    def _append(self, log: SegmentLog, expected: _Expected) -> None:
+        self._written += 1
+        data = f"{self._written}:".encode() + bytes(self.rng.randrange(0, 200))
+        ordinal = len(expected.submitted)
+        expected.submitted.append(data)
+        sequence = self._written
+
+        def done(place: Appended | None, error: BaseException | None) -> None:
+            if place is None:
+                self.violations.append(f"an append failed: {error}")
+                return
+            expected.confirmed[ordinal] = place
+            expected.sequences["producer"] = sequence
+            self.counts["confirmed"] += 1
+
+        try:
+            log.append(data, 1 + ordinal % 3, 1000 + self._written, done, "producer", sequence)
+        except AnabranchError as error:
+            self.violations.append(f"an append was refused: {error}")
+
+    async def _acknowledge(self, log: SegmentLog, cursor: Cursor, expected: _Expected) -> None:
+        mark = self.rng.randrange(expected.asked_mark, log.next_ordinal + 1)
+        expected.asked_mark = mark
+        cursor.acknowledge_up_to(mark)
+        await cursor.flush()
+        expected.flushed_mark = max(expected.flushed_mark, mark)
+        self.counts["acknowledged"] += 1
+
+    async def _check(self, storage: FileStorage) -> None:
+        for name in LOGS:
+            log = storage.get(name)
+            expected = self._logs[name]
+            if log is None:
+                if expected.confirmed or expected.flushed_mark:
+                    self.violations.append(f"log {name} is gone")
+                self._logs[name] = _Expected()
+                continue
+            await self._check_log(log, expected)
+
+    async def _check_log(self, log: SegmentLog, expected: _Expected) -> None:
+        found: list[Entry] = []
+        while len(found) < log.next_ordinal:
+            found += await log.read(len(found), 7, 400)
+        wrong = self.violations.append
+        if [entry.data for entry in found] != expected.submitted[: len(found)]:
+            wrong(f"log {log.name} holds something else than what was written")
+        if expected.confirmed and max(expected.confirmed) >= len(found):
+            wrong(f"log {log.name} lost confirmed entries: {max(expected.confirmed) + 1} became {len(found)}")
+        index = 0
+        for entry in found:
+            place = expected.confirmed.get(entry.ordinal)
+            if place is not None and place != (
+                entry.position,
+                entry.ordinal,
+                entry.index,
+                entry.timestamp_ms,
+            ):
+                wrong(f"log {log.name}: {place} was told, {entry[:5]} was found")
+            if entry.index != index:
+                wrong(f"log {log.name}: index {entry.index} where {index} was expected")
+            index += entry.count
+        if log.sealed and not expected.sealed:
+            wrong(f"log {log.name} is sealed although nobody asked for it")
+        self._check_cursor(log, expected)
+        told = expected.sequences.get("producer", -1)
+        if log.producer_sequences().get("producer", -1) < told:
+            wrong(f"log {log.name} forgot sequence {told}")
+        # Unconfirmed entries that were not kept are gone for good, also for the next comparison.
+        del expected.submitted[len(found) :]
+        expected.sealed = log.sealed
+
+    def _check_cursor(self, log: SegmentLog, expected: _Expected) -> None:
+        cursor = log.cursors.get(CURSOR)
+        mark = cursor.acks.mark if cursor is not None else 0
+        low, high = expected.flushed_mark, expected.asked_mark
+        if not low <= mark <= high:
+            self.violations.append(f"log {log.name}: mark {mark} is not between {low} and {high}")
+        expected.asked_mark = max(mark, expected.flushed_mark)
