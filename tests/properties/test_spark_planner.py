@@ -297,7 +297,7 @@ def test_a_range_up_to_a_cut_and_a_range_from_it_make_the_whole(
     for operation in second:
         apply(topic, operation)
     topology = topic.topology()
-    earliest, latest = (resolve(at, topology, TOPIC) for at in ("earliest", "latest"))  # type: ignore[arg-type]
+    earliest, latest = (resolve(at, topology, TOPIC) for at in ("earliest", "latest"))
     below = slices_of_range(earliest, resolve(cut, topology, TOPIC), topology, TOPIC, fail)
     above = slices_of_range(cut, latest, topology, TOPIC, fail)
     rows = [row for part in (below, above) for p in plan_in_key_order(part, 3) for row in topic.read(p)]

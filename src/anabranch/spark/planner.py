@@ -154,8 +154,8 @@ def advance(
 
     A child is admitted once its parents are read to their ends: with `chain` in the same micro-batch, without
     it in the next one. The map changes only together with rows to read, because every change costs a
-    micro-batch. A segment leaves the map only when it was finished in `start` already, so that the two
-    maps name every slice between them.
+    micro-batch. A segment leaves the map only in a step that reads nothing of it, so that the two maps name
+    every slice between them.
     """
     work = [_Progress(name, start.topics[name], topologies[name]) for name in sorted(start.topics)]
     for topic in work:

@@ -1,0 +1,290 @@
+"""Messages to rows: the columns of the source, and Arrow batches made from stored entries.
+
+Spark accepts a batch only when its schema is exactly the expected one, so every column is built to the type
+that Spark derives from the requested schema.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.model.ranges import HashRange
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.spark.columns import Flags, Numbers, Words, binary_column, hash_column, hash_spans
+from anabranch.spark.entries import Payload, Spans, find_spans
+from anabranch.spark.planner import Slice
+
+BATCH_ROWS = 10_000
+BATCH_BYTES = 4 * 2**20
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+COLUMNS: Mapping[str, Any] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "segment": LongType(),
+    "position": LongType(),
+    "timestamp": TimestampType(),
+    "eventTime": TimestampType(),
+    "headers": ArrayType(_HEADER),
+    "keyHash": IntegerType(),
+}
+"""Every column the source can fill, with its type."""
+
+_ALWAYS = ("key", "value", "topic", "segment", "position", "timestamp")
+_NEVER_NULL = ("topic", "segment", "position", "timestamp")
+
+
+def source_schema(*, event_time: bool, headers: bool, key_hash: bool) -> Any:
+    """The schema a reader offers when the user asks for none."""
+    wanted = [*_ALWAYS]
+    wanted += ["eventTime"] if event_time else []
+    wanted += ["headers"] if headers else []
+    wanted += ["keyHash"] if key_hash else []
+    return StructType([StructField(name, COLUMNS[name]) for name in wanted])
+
+
+def check_source_schema(schema: Any) -> None:
+    """Refuse columns the source cannot fill, when the query is planned and not when it runs."""
+    seen = set()
+    for column in schema.fields:
+        kind = COLUMNS.get(column.name)
+        if kind is None:
+            raise InvalidConfigurationError(
+                f"the source has no column {column.name}; it has {', '.join(COLUMNS)}"
+            )
+        if column.name in seen:
+            raise InvalidConfigurationError(f"the schema names column {column.name} twice")
+        seen.add(column.name)
+        if column.dataType != kind:
+            raise InvalidConfigurationError(
+                f"column {column.name} is of type {kind.simpleString()}, not {column.dataType.simpleString()}"
+            )
+        if not column.nullable and column.name not in _NEVER_NULL:
+            raise InvalidConfigurationError(f"column {column.name} may be null; declare it without NOT NULL")
+
+
+def arrow_schema(schema: Any) -> Any:
+    """The Arrow schema that Spark checks batches of this schema against."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+class _Piece(NamedTuple):
+    """The rows of one entry that belong to a slice."""
+
+    payload: Payload
+    first: int
+    """Position of the first message of the entry."""
+    part: Slice
+    keep: tuple[HashRange, ...] | None
+
+    @property
+    def skip(self) -> int:
+        """Messages of the entry before the slice."""
+        return max(0, self.part.lo - self.first)
+
+    @property
+    def take(self) -> int:
+        """Messages of the entry in the slice."""
+        return min(self.part.hi - self.first, self.payload.count) - self.skip
+
+
+class RowBuilder:
+    """Collects entries of one topic and turns them into Arrow batches."""
+
+    def __init__(self, schema: Any, topic: str) -> None:
+        self._schema = arrow_schema(schema)
+        self._topic = topic
+        self._pieces: list[_Piece] = []
+        self._rows = 0
+        self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to take a batch."""
+        return self._rows >= BATCH_ROWS or self._bytes >= BATCH_BYTES
+
+    def add(self, payload: Payload, first: int, part: Slice, keep: tuple[HashRange, ...] | None) -> None:
+        """Add those messages of an entry that lie in the slice; the entry's first has position `first`.
+
+        `keep` leaves only the keys of these parts of the segment's range.
+        """
+        piece = _Piece(payload, first, part, keep)
+        if piece.take > 0:
+            self._pieces.append(piece)
+            self._rows += piece.take
+            self._bytes += len(payload.data)
+
+    def take(self) -> Any:
+        """A batch of everything added since the last one; None when no row is left after filtering."""
+        pieces, self._pieces = self._pieces, []
+        self._rows = self._bytes = 0
+        if not pieces:
+            return None
+        spans = find_spans([piece.payload for piece in pieces])
+        rows = _Rows(self._topic, pieces, spans)
+        if len(rows.picked) == 0:
+            return None
+        columns = [
+            _BUILDERS[column.name](rows) if column.name != "headers" else _headers(rows, column.type)
+            for column in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+class _Rows:
+    """The messages that become rows of one batch, and where their parts lie."""
+
+    def __init__(self, topic: str, pieces: list[_Piece], spans: Spans) -> None:
+        self.topic = topic
+        self.spans = spans
+        counts = np.array([piece.payload.count for piece in pieces], np.int64)
+        firsts = np.cumsum(counts) - counts
+        within = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(firsts, counts)
+        self._pieces = pieces
+        self._counts = counts
+        self._within = within
+        wanted = ~spans.compacted
+        if any(piece.skip or piece.take < piece.payload.count for piece in pieces):
+            skip = self._of_entry([piece.skip for piece in pieces])
+            wanted &= (within >= skip) & (within < skip + self._of_entry([p.take for p in pieces]))
+        for piece, first in zip(pieces, firsts.tolist(), strict=True):
+            if piece.keep is not None:
+                rows = slice(first, first + piece.payload.count)
+                wanted[rows] &= _in_ranges(spans, rows, piece.part.range, piece.keep)
+        self.all = bool(wanted.all())
+        self.picked: Numbers = np.flatnonzero(wanted)
+
+    def _of_entry(self, values: list[int]) -> Numbers:
+        return np.repeat(np.array(values, np.int64), self._counts)
+
+    def pick(self, column: Any) -> Any:
+        return column if self.all else column[self.picked]
+
+    @property
+    def segments(self) -> Numbers:
+        picked: Numbers = self.pick(self._of_entry([piece.part.segment for piece in self._pieces]))
+        return picked
+
+    @property
+    def positions(self) -> Numbers:
+        first = self._of_entry([piece.first for piece in self._pieces])
+        picked: Numbers = self.pick(first + self._within)
+        return picked
+
+    @property
+    def publish_times_ms(self) -> Numbers:
+        times = self._of_entry([piece.payload.publish_time_ms for piece in self._pieces])
+        picked: Numbers = self.pick(times)
+        return picked
+
+
+def _in_ranges(spans: Spans, rows: slice, whole: HashRange, keep: tuple[HashRange, ...]) -> Flags:
+    """Which messages have their slot in one of the ranges.
+
+    A message without a key, or one that another rule put into the segment, may have a slot outside the
+    segment; it counts as the nearest slot inside, because each message must belong to exactly one lane.
+    """
+    slots = (_key_hashes(spans, rows) >> np.uint32(16)).clip(whole.start, whole.end)
+    kept = np.zeros(len(slots), np.bool_)
+    for part in keep:
+        kept |= (slots >= part.start) & (slots <= part.end)
+    return kept
+
+
+def _key_hashes(spans: Spans, rows: slice) -> Words:
+    starts, ends = spans.key_starts[rows], spans.key_ends[rows]
+    hashes = hash_spans(spans.data, starts, ends - starts)
+    encoded = np.flatnonzero(spans.encoded_key[rows])
+    if len(encoded):
+        decoded = [_decoded(spans.raw[starts[row] : ends[row]]) for row in encoded.tolist()]
+        hashes[encoded] = hash_column(pa.array(decoded, pa.binary()))
+    hashes[spans.no_key[rows]] = 0
+    return hashes
+
+
+def _decoded(text: bytes) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        return text
+
+
+def _keys(rows: _Rows) -> Any:
+    spans = rows.spans
+    column = binary_column(
+        spans.raw, rows.pick(spans.key_starts), rows.pick(spans.key_ends), rows.pick(spans.no_key)
+    )
+    encoded = rows.pick(spans.encoded_key)
+    if not encoded.any():
+        return column
+    keys = column.to_pylist()
+    for row in np.flatnonzero(encoded).tolist():
+        keys[row] = None if keys[row] is None else _decoded(keys[row])
+    return pa.array(keys, pa.binary())
+
+
+def _values(rows: _Rows) -> Any:
+    spans = rows.spans
+    return binary_column(
+        spans.raw, rows.pick(spans.header_ends), rows.pick(spans.value_ends), rows.pick(spans.no_value)
+    )
+
+
+def _topics(rows: _Rows) -> Any:
+    return pa.repeat(pa.scalar(rows.topic, pa.string()), len(rows.picked))
+
+
+def _time_column(times_ms: Numbers, missing: Flags | None) -> Any:
+    return pa.array(times_ms * 1000, pa.timestamp("us", "UTC"), mask=missing)
+
+
+def _event_times(rows: _Rows) -> Any:
+    times = rows.pick(rows.spans.event_times_ms)
+    return _time_column(times, times == 0)
+
+
+def _hashes(rows: _Rows) -> Any:
+    hashes = rows.pick(_key_hashes(rows.spans, slice(None)))
+    return pa.array(hashes.view(np.int32), pa.int32(), mask=rows.pick(rows.spans.no_key))
+
+
+def _headers(rows: _Rows, kind: Any) -> Any:
+    """Properties are read one by one: they are rare, and a row of them is Python objects anyway."""
+    spans = rows.spans
+    starts, ends = rows.pick(spans.header_starts), rows.pick(spans.header_ends)
+    lists: list[list[dict[str, Any]]] = [[]] * len(rows.picked)
+    for row in np.flatnonzero(rows.pick(spans.properties)).tolist():
+        header = pb.SingleMessageMetadata.FromString(spans.raw[starts[row] : ends[row]])
+        lists[row] = [{"key": pair.key, "value": pair.value.encode()} for pair in header.properties]
+    return pa.array(lists, kind)
+
+
+_BUILDERS: Mapping[str, Callable[[_Rows], Any]] = {
+    "key": _keys,
+    "value": _values,
+    "topic": _topics,
+    "segment": lambda rows: pa.array(rows.segments),
+    "position": lambda rows: pa.array(rows.positions),
+    "timestamp": lambda rows: _time_column(rows.publish_times_ms, None),
+    "eventTime": _event_times,
+    "keyHash": _hashes,
+}

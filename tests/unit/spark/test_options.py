@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.offsets import Cut, Start, TopicCut
+from anabranch.spark.options import read_sink_options, read_source_options, short_name, text_of
+
+URL = {"service.url": "pulsar://127.0.0.1:6650"}
+SOURCE = {**URL, "subscribe": "orders"}
+SINK = {**URL, "topic": "orders"}
+
+
+def test_names_are_read_without_regard_to_case() -> None:
+    options = read_source_options({**SOURCE, "MAXOFFSETSPERTRIGGER": "7", "failondataloss": "False"})
+    assert (options.max_rows, options.fail_on_data_loss) == (7, False)
+
+
+def test_a_topic_has_one_spelling() -> None:
+    assert short_name("orders") == short_name("topic://public/default/orders") == "orders"
+    assert short_name("topic://acme/sales/orders") == "topic://acme/sales/orders"
+    assert short_name("persistent://public/default/x") == "persistent://public/default/x"
+    options = read_source_options({**URL, "topics": "b, topic://public/default/a"})
+    assert options.topics == ("a", "b")
+
+
+@pytest.mark.parametrize("name", ["subscribe", "topic", "topics", "path"])
+def test_the_topic_may_be_given_in_four_ways(name: str) -> None:
+    assert read_source_options({**URL, name: "orders"}).topics == ("orders",)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"maxOffsetPerTrigger": "1"}, "did you mean maxOffsetsPerTrigger"),
+        ({"startingoffset": "earliest"}, "did you mean startingOffsets"),
+        ({"xyzzy": "1"}, "known are"),
+        ({"startingTimestamp": "-10m"}, "startingTimestamp of the source is not supported yet"),
+        ({"maxPartitions": "0"}, "at least 1"),
+        ({"maxBytesPerTrigger": "many"}, "64m"),
+        ({"chainSegments": "yes"}, "true or false"),
+        ({"ordering": "time"}, "key, none"),
+        ({"topic": "orders"}, "subscribe and topic"),
+        ({"subscribe": ""}, "none of them"),
+        ({"subscribe": "orders,orders"}, "twice"),
+        ({"service.url": ""}, "service.url is required"),
+        ({"startingOffsets": "soon"}, "earliest, latest"),
+        ({"maxRecordsPerTrigger": "3", "maxOffsetsPerTrigger": "4"}, "mean the same"),
+        ({"minOffsetsPerTrigger": "30", "maxOffsetsPerTrigger": "4"}, "above"),
+        ({"client.auth.token": "secret"}, "client.auth.token is not supported"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_hint(changed: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidConfigurationError, match=words):
+        read_source_options({**SOURCE, **changed})
+
+
+def test_sizes_and_times_have_units() -> None:
+    options = read_source_options(
+        {**SOURCE, "maxBytesPerTrigger": "64m", "maxTriggerDelay": "2m", "pollTimeoutMs": "1500"}
+    )
+    assert (options.max_bytes, options.max_delay_s, options.poll_timeout_s) == (64 * 2**20, 120.0, 1.5)
+
+
+def test_a_start_may_name_topics_in_any_spelling() -> None:
+    text = '{"v":1,"topics":{"topic://public/default/orders":{"segs":{"0":5}}}}'
+    options = read_source_options({**SOURCE, "startingOffsets": text})
+    assert options.starting == Start(Cut({"orders": TopicCut({0: 5})}))
+
+
+def test_client_settings_go_on_to_the_client() -> None:
+    options = read_source_options(
+        {**SOURCE, "client.operationTimeout": "5s", "client.connect_timeout": "250"}
+    )
+    assert dict(options.client) == {"operation_timeout": 5.0, "connect_timeout": 0.25}
+
+
+def test_a_sink_is_at_least_once_and_says_so() -> None:
+    assert read_sink_options({**SINK, "delivery": "at-least-once"}).topic == "orders"
+    for delivery in ("idempotent", "transactional", "exactly-once"):
+        with pytest.raises(InvalidConfigurationError, match="at-least-once"):
+            read_sink_options({**SINK, "delivery": delivery})
+
+
+def test_a_sink_refuses_options_of_the_source() -> None:
+    with pytest.raises(InvalidConfigurationError, match="sink has no option startingoffsets"):
+        read_sink_options({**SINK, "startingOffsets": "earliest"})
+    with pytest.raises(InvalidConfigurationError, match="txnId of the sink is not supported yet"):
+        read_sink_options({**SINK, "txnid": "7"})
+
+
+def test_compression_may_be_switched_off_by_name() -> None:
+    assert read_sink_options({**SINK, "compression": "ZSTD"}).compression == "zstd"
+    assert read_sink_options({**SINK, "compression": "none"}).compression is None
+
+
+@pytest.mark.parametrize(("value", "text"), [(True, "true"), (5, "5"), ("x", "x"), ({"v": 1}, '{"v": 1}')])
+def test_values_become_the_text_spark_wants(value: Any, text: str) -> None:
+    assert text_of({"name": value, "left": None}) == {"name": text}
