@@ -82,6 +82,8 @@ class Recovery:
         self._sizes = await self._disk.sizes()
         if CATALOG not in self._sizes:
             return await self._found(new_salt)
+        # Its writer may have died before the new name was durable, and what follows builds on it.
+        await self._disk.sync([CATALOG])
         catalog = decode_catalog(await self._disk.read(CATALOG, 0, self._sizes[CATALOG]))
         state = self._state = Recovered(
             catalog.salt, catalog.journal, catalog.next_commit, catalog.next_log, catalog.next_ledger
