@@ -1,0 +1,247 @@
+"""The whole story in one run: publish, split, kill, merge, consume, Spark; and a report of what happened.
+
+A broker starts on an empty directory. A producer publishes keyed events at a steady rate while the topic is
+split by hand and by load; in the middle the broker is killed with SIGKILL and started again; at the end the
+topic is merged back. Two stream consumers and one Spark streaming job read everything. The report counts what
+was lost or came out of order, and the picture shows the segments that came and went.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from anabranch import AsyncClient, AsyncProducer
+from anabranch.admin.client import AdminClient
+from anabranch.testing.process import BrokerProcess
+
+TOPIC = "topic://public/default/orders"
+CUSTOMERS = [f"customer-{n}" for n in range(500)]
+SETTINGS = {
+    # Small thresholds and short waits, so that a demo of a minute shows what a day shows in production.
+    "scalableTopicSplitMsgRateInThreshold": 3000,
+    "scalableTopicMergeMsgRateInThreshold": 100,
+    "scalableTopicSplitCooldownSeconds": 2,
+    "scalableTopicAutoScaleIntervalSeconds": 1,
+    "scalableTopicMaxSegments": 6,
+}
+console = Console()
+
+
+@dataclass
+class Reader:
+    """What one subscription has seen: every event counted once, per-customer order checked as it comes."""
+
+    name: str
+    total: int
+    seen: bytearray = field(default_factory=bytearray)
+    count: int = 0
+    repeated: int = 0
+    reordered: int = 0
+    last: dict[str, int] = field(default_factory=lambda: defaultdict(lambda: -1))
+
+    def __post_init__(self) -> None:
+        self.seen = bytearray(self.total)
+
+    def take(self, key: str, number: int) -> None:
+        if self.seen[number]:
+            self.repeated += 1
+            return
+        self.seen[number] = 1
+        self.count += 1
+        if number < self.last[key]:
+            self.reordered += 1
+        self.last[key] = max(self.last[key], number)
+
+    @property
+    def lost(self) -> int:
+        return self.total - self.count
+
+
+async def publish(producer: AsyncProducer[Any], total: int, rate: int, progress: Progress, bar: TaskID) -> None:
+    """Enqueue all events at about `rate` a second; the last line waits for every receipt."""
+    began = time.monotonic()
+    step = max(1, rate // 50)
+    for first in range(0, total, step):
+        for number in range(first, min(first + step, total)):
+            await producer.enqueue(str(number).encode(), key=CUSTOMERS[number % len(CUSTOMERS)])
+        progress.update(bar, completed=min(first + step, total))
+        await asyncio.sleep(max(0.0, began + (first + step) / rate - time.monotonic()))
+    await producer.flush()
+
+
+async def consume(url: str, name: str, reader: Reader, progress: Progress, bar: TaskID) -> None:
+    async with AsyncClient(url) as client:
+        consumer = await client.subscribe_stream(TOPIC, "billing", name=name, initial_position="earliest")
+        while reader.lost:
+            messages = await consumer.receive_many(1000, timeout=0.5)
+            for message in messages:
+                assert message.key is not None
+                reader.take(message.key, int(message.data))
+            if messages:
+                await consumer.acknowledge_cumulative(messages[-1])
+            progress.update(bar, completed=reader.count)
+        await consumer.close()
+
+
+async def watch_spark(output: Path, reader: Reader, progress: Progress, bar: TaskID) -> None:
+    """Follow the tally that the Spark job writes after each micro-batch."""
+    taken = 0
+    while reader.lost:
+        for path in sorted(output.glob("batch-*.json"))[taken:]:
+            for key, number in json.loads(path.read_text()):
+                reader.take(key, number)
+            taken += 1
+        progress.update(bar, completed=reader.count)
+        await asyncio.sleep(0.2)
+
+
+async def steer(
+    broker: BrokerProcess, admin: AdminClient, published: asyncio.Task[None], progress: Progress, bar: TaskID, total: int
+) -> None:
+    """Split by hand early, kill the broker half-way, and merge everything back once all is published."""
+    say = progress.console.print
+
+    async def until(part: float) -> None:
+        while progress.tasks[bar].completed < total * part and not published.done():
+            await asyncio.sleep(0.05)
+
+    await until(0.15)
+    await asyncio.to_thread(admin.split, TOPIC, 0)
+    say("  split segment 0 by hand")
+    await until(0.5)
+    broker.kill()
+    say("  killed the broker with SIGKILL")
+    await asyncio.to_thread(broker.start)
+    say(f"  started it again in {broker.started_in_s:.2f} s")
+    await published
+    active = [s["segmentId"] for s in _active(admin.topic(TOPIC))]
+    if len(active) > 1:
+        await asyncio.to_thread(admin.merge, TOPIC, active)
+        say(f"  merged segments {', '.join(map(str, active))} by hand")
+
+
+def _active(metadata: dict[str, Any]) -> list[dict[str, Any]]:
+    active = [s for s in metadata["segments"].values() if s["state"] == "ACTIVE"]
+    return sorted(active, key=lambda segment: segment["hashRange"]["start"])
+
+
+def spark_job(url: str, output: Path, checkpoint: Path) -> None:
+    """Runs in a process of its own: read the topic as a stream, hand each micro-batch on as a file."""
+    from pyspark.sql import DataFrame, SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+
+    def hand_on(batch: DataFrame, number: int) -> None:
+        rows = batch.select("key", "value", "segment", "position").toPandas().sort_values(["segment", "position"])
+        pairs = [(bytes(key).decode(), int(value)) for key, value in zip(rows["key"], rows["value"], strict=True)]
+        part = output / f"batch-{number:06d}.part"
+        part.write_text(json.dumps(pairs))
+        part.rename(part.with_suffix(".json"))
+
+    stream = (
+        spark.readStream.format("anabranch")
+        .option("service.url", url)
+        .option("topic", TOPIC)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    query = stream.writeStream.foreachBatch(hand_on).option("checkpointLocation", str(checkpoint)).start()
+    query.awaitTermination()
+
+
+async def run(total: int, rate: int, scratch: Path) -> int:
+    began = time.monotonic()
+    broker = BrokerProcess(scratch / "data", SETTINGS)
+    output = scratch / "spark"
+    output.mkdir()
+    with broker:
+        console.print(f"broker ready in {broker.started_in_s:.2f} s at {broker.url}")
+        admin = AdminClient(broker.http_url)
+        admin.create(TOPIC, 1)
+        job = subprocess.Popen(
+            [sys.executable, __file__, "--spark-job", broker.url, str(output), str(scratch / "checkpoint")],
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stderr=(scratch / "spark.log").open("w"),
+        )
+        stream = Reader("stream consumers", total)
+        spark = Reader("Spark streaming", total)
+        columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        try:
+            with Progress(*columns, console=console) as progress:
+                sending = progress.add_task("published", total=total)
+                streaming = progress.add_task(stream.name, total=total)
+                sparking = progress.add_task(spark.name, total=total)
+                async with AsyncClient(broker.url) as client, asyncio.timeout(600), asyncio.TaskGroup() as tasks:
+                    for name in ("billing-a", "billing-b"):
+                        tasks.create_task(consume(broker.url, name, stream, progress, streaming))
+                    producer = await client.create_producer(TOPIC, send_timeout=60.0)
+                    published = tasks.create_task(publish(producer, total, rate, progress, sending))
+                    tasks.create_task(steer(broker, admin, published, progress, sending, total))
+                    tasks.create_task(watch_spark(output, spark, progress, sparking))
+        finally:
+            job.terminate()
+            job.wait()
+        return report(broker, admin, [stream, spark], time.monotonic() - began)
+
+
+def report(broker: BrokerProcess, admin: AdminClient, readers: list[Reader], seconds: float) -> int:
+    segments = admin.topic(TOPIC)["segments"].values()
+    splits = {tuple(s["parentIds"]) for s in segments if len(s["parentIds"]) == 1}
+    merges = [s for s in segments if len(s["parentIds"]) > 1]
+    subprocess.run(
+        [sys.executable, "-m", "anabranch.cli.main", "topic", "show", TOPIC, "--admin-url", broker.http_url], check=True
+    )
+    table = Table(title="What happened")
+    for column in ("reader", "messages", "lost", "reordered", "repeated"):
+        table.add_column(column, justify="left" if column == "reader" else "right")
+    for reader in readers:
+        figures = (reader.count, reader.lost, reader.reordered, reader.repeated)
+        table.add_row(reader.name, *(f"{figure:,}" for figure in figures))
+    console.print(table)
+    total, lost = readers[0].total, sum(reader.lost for reader in readers)
+    reordered = sum(reader.reordered for reader in readers)
+    console.print(
+        f"messages {total:,}, lost {lost}, reordered {reordered}, splits {len(splits)}, merges {len(merges)}, "
+        f"seconds {seconds:.1f}"
+    )
+    return 0 if lost == reordered == 0 else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=200_000, help="events to publish")
+    parser.add_argument("--rate", type=int, default=5000, help="events a second")
+    parser.add_argument("--fast", action="store_true", help="publish faster: the run ends within a minute")
+    parser.add_argument("--spark-job", nargs=3, metavar=("URL", "OUTPUT", "CHECKPOINT"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.spark_job:
+        url, output, checkpoint = arguments.spark_job
+        spark_job(url, Path(output), Path(checkpoint))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="anabranch-demo-") as scratch:
+        return asyncio.run(run(arguments.messages, 9000 if arguments.fast else arguments.rate, Path(scratch)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
