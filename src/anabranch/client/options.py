@@ -1,0 +1,167 @@
+"""What callers may set: small frozen values, checked when they are made and before any network call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+from typing import Literal, get_args
+
+from anabranch.errors import InvalidConfigurationError, InvalidNameError, InvalidServiceUrlError
+from anabranch.model.names import TopicName, validate_subscription
+
+Seconds = float | timedelta
+"""A duration as callers may write it."""
+
+InitialPosition = Literal["earliest", "latest"]
+AccessMode = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
+CompressionName = Literal["lz4", "zlib", "zstd", "snappy"]
+
+PLAIN_PORT = 6650
+MEMORY_LIMIT = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Growing waits between attempts: `initial` seconds, then `multiplier` times longer each, up to
+    `maximum`.
+
+    Each wait is varied by up to `jitter` of itself, so that many clients do not come back at one moment. A
+    multiplier of 1 gives a constant wait.
+    """
+
+    initial: float = 0.1
+    maximum: float = 60.0
+    multiplier: float = 2.0
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.initial <= self.maximum or not math.isfinite(self.maximum):
+            raise InvalidConfigurationError(
+                f"a backoff needs 0 < initial <= maximum, not {self.initial} and {self.maximum}"
+            )
+        if self.multiplier < 1 or not 0 <= self.jitter <= 1:
+            raise InvalidConfigurationError("a backoff needs multiplier >= 1 and 0 <= jitter <= 1")
+
+    def delay(self, attempt: int, rng: Random) -> float:
+        """Seconds to wait after the failure number `attempt`, counted from 0."""
+        # The exponent is bounded so that a client that fails for days does not overflow a float.
+        grown = self.initial * self.multiplier ** min(attempt, 64)
+        return min(grown, self.maximum) * (1 + self.jitter * (rng.random() - 0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """When a batch is closed: the first limit reached decides, over all open batches of a segment."""
+
+    max_delay: float = 0.001
+    max_messages: int = 1000
+    max_bytes: int = 128 * 2**10
+
+    def __post_init__(self) -> None:
+        if self.max_delay < 0 or self.max_messages < 1 or self.max_bytes < 1:
+            raise InvalidConfigurationError(
+                "batching needs max_delay >= 0, max_messages >= 1 and max_bytes >= 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Where messages go that were delivered more than `max_redeliveries` times again.
+
+    `topic` defaults to the source topic with `-DLQ` behind its name. `initial_subscription` is made there
+    first, so that nothing is lost before somebody reads it.
+    """
+
+    max_redeliveries: int
+    topic: str | None = None
+    initial_subscription: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_redeliveries < 0:
+            raise InvalidConfigurationError("max_redeliveries is 0 or more")
+        if self.topic is not None:
+            parse_topic(self.topic)
+        if self.initial_subscription is not None:
+            validate_subscription(self.initial_subscription)
+
+
+def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:
+    """A duration as a float; raises InvalidConfigurationError when it is negative, or zero unless allowed."""
+    number = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+        raise InvalidConfigurationError(f"{name} must be a positive number of seconds, not {value!r}")
+    return number
+
+
+def optional_seconds(name: str, value: Seconds | None) -> float | None:
+    """As `seconds`, where None means without limit and zero means not to wait at all."""
+    return None if value is None else seconds(name, value, zero=True)
+
+
+def positive(name: str, value: int) -> int:
+    """A count or size of at least one."""
+    if not isinstance(value, int) or value < 1:
+        raise InvalidConfigurationError(f"{name} must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def one_of(name: str, value: object, allowed: object) -> None:
+    """Check that a word is one of the Literal `allowed`."""
+    words = get_args(allowed)
+    if value not in words:
+        raise InvalidConfigurationError(f"{name} must be one of {', '.join(words)}, not {value!r}")
+
+
+def wall_ms(name: str, moment: datetime) -> int:
+    """An instant in milliseconds since the epoch; it must say its time zone."""
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise InvalidConfigurationError(f"{name} must be a datetime with a time zone, not {moment!r}")
+    return round(moment.timestamp() * 1000)
+
+
+def text_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:
+    """Properties as a dict of its own; names and values must be text."""
+    found = dict(pairs or {})
+    if not all(isinstance(key, str) and isinstance(value, str) for key, value in found.items()):
+        raise InvalidConfigurationError(f"{name} must map text to text")
+    return found
+
+
+def parse_topic(text: str) -> TopicName:
+    """The topic a caller names; a bare name means topic://public/default/<name>."""
+    name = TopicName.parse(text, default_domain="topic")
+    if name.is_segment:
+        raise InvalidNameError(f"{text!r} is a segment; open its topic {name.topic} instead")
+    if name.domain == "non-persistent":
+        raise InvalidNameError(
+            f"{text!r}: non-persistent topics are not supported; use topic:// or persistent://"
+        )
+    return name
+
+
+def parse_service_url(url: str) -> tuple[tuple[str, int], ...]:
+    """Hosts and ports of `pulsar://host[:port][,host[:port]...]`; raises InvalidServiceUrlError."""
+    scheme, separator, rest = (url or "").strip().partition("://")
+    if not separator or scheme != "pulsar":
+        if scheme in ("http", "https"):
+            hint = "give the broker's binary port instead of the HTTP one, such as pulsar://127.0.0.1:6650"
+        elif scheme == "pulsar+ssl":
+            hint = "TLS is not supported yet"
+        else:
+            hint = "write pulsar://host:port"
+        raise InvalidServiceUrlError(f"{url!r} cannot be used as a service URL: {hint}")
+    return tuple(parse_host(part, url) for part in rest.rstrip("/").split(","))
+
+
+def parse_host(text: str, url: str) -> tuple[str, int]:
+    """`host`, `host:port` or `[v6]:port`."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or port.endswith("]"):
+        host, port = text.strip(), str(PLAIN_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise InvalidServiceUrlError(f"{url!r} cannot be used as a service URL: {text!r} is not host:port")
+    return host, int(port)

@@ -1,0 +1,89 @@
+"""How values become bytes and back. Deliberately few kinds; any object with `encode` and `decode` will do.
+
+A schema never sees messages, keys or the network.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Codec(Protocol[T]):
+    """What a producer or consumer needs of a schema."""
+
+    def encode(self, value: T) -> bytes:
+        """The bytes to store; raises TypeError for a value of another type."""
+        ...
+
+    def decode(self, data: bytes) -> T:
+        """Undo `encode`."""
+        ...
+
+
+class Schema(Generic[T]):
+    """Ready-made codecs: `Schema.bytes()`, `Schema.string()`, `Schema.json()`."""
+
+    def encode(self, value: T) -> builtins.bytes:
+        """The bytes to store; raises TypeError for a value of another type."""
+        raise NotImplementedError
+
+    def decode(self, data: builtins.bytes) -> T:
+        """Undo `encode`."""
+        raise NotImplementedError
+
+    @staticmethod
+    def bytes() -> Schema[builtins.bytes]:
+        """Values are bytes and stay as they are."""
+        return BYTES
+
+    @staticmethod
+    def string() -> Schema[str]:
+        """Values are text, stored as UTF-8."""
+        return _STRING
+
+    @staticmethod
+    def json() -> Schema[Any]:
+        """Values are whatever the json module takes, stored as compact UTF-8 JSON."""
+        return _JSON
+
+
+class _Bytes(Schema[bytes]):
+    def encode(self, value: builtins.bytes) -> builtins.bytes:
+        if isinstance(value, (bytearray, memoryview)):
+            return bytes(value)
+        if not isinstance(value, bytes):
+            raise TypeError(
+                f"a value of type {type(value).__name__} needs a schema: pass bytes, or give the producer "
+                "schema=Schema.string() or Schema.json()"
+            )
+        return value
+
+    def decode(self, data: builtins.bytes) -> builtins.bytes:
+        return data
+
+
+class _String(Schema[str]):
+    def encode(self, value: str) -> builtins.bytes:
+        if not isinstance(value, str):
+            raise TypeError(f"the string schema takes text, not {type(value).__name__}")
+        return value.encode()
+
+    def decode(self, data: builtins.bytes) -> str:
+        return data.decode()
+
+
+class _Json(Schema[Any]):
+    def encode(self, value: Any) -> builtins.bytes:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+    def decode(self, data: builtins.bytes) -> Any:
+        return json.loads(data)
+
+
+BYTES = _Bytes()
+_STRING = _String()
+_JSON = _Json()
