@@ -1,0 +1,191 @@
+"""Where messages go: the segments in use, the lane of each key, and what happens when a segment is sealed.
+
+A sealed segment's lanes keep taking messages of its range while it finds out what was stored. Once a layout
+without it is known, everything left is routed again in the order of sequence ids, in one step that nothing
+can overtake. A successor is opened only when all sealed segments it overlaps are settled, because its broker
+takes a sequence id below one it has stored for a repetition. Knows nothing of callers, values or futures'
+holders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from anabranch.client.batcher import Extras, Lane, Outgoing, Row, message_size
+from anabranch.client.layouts import TopicLayout
+from anabranch.client.outcomes import move
+from anabranch.client.segment_producer import SegmentHome, SegmentProducer
+from anabranch.model.hashing import key_hash
+from anabranch.model.layout import Segment
+from anabranch.protocol.frames import MESSAGE_BYTES_MAX
+
+Route = tuple[Lane, int, int]
+"""Lane, bucket hash, and what the key adds to a message's size."""
+
+ROUTES_CACHED_MAX = 65_536
+
+
+class Lanes:
+    """All segments a producer sends to, by key."""
+
+    def __init__(
+        self,
+        home: SegmentHome,
+        layout: TopicLayout,
+        begin: Callable[[Lane], Outgoing],
+        eager: bool,
+        turn: int,
+    ) -> None:
+        self.layout = layout
+        self.routes: dict[str | bytes | None, Route] = {}
+        """Where the keys seen lately go; a hot path looks here first."""
+        self.segments: dict[int, SegmentProducer] = {}
+        self._home = home
+        self._begin = begin
+        self._eager = eager
+        self._leaving: list[SegmentProducer] = []
+        self._router = layout.router
+        self._keyless_turn = turn
+
+    @property
+    def active(self) -> tuple[Segment, ...]:
+        return self._router.segments
+
+    def route(self, key: str | bytes | None) -> Route:
+        """Where messages of a key go, remembered until the layout changes."""
+        routes = self.routes
+        found = routes.get(key)
+        if found is not None:
+            return found
+        if len(routes) >= ROUTES_CACHED_MAX:
+            routes.clear()
+        if key is None:
+            found = self._keyless_route()
+        else:
+            if not isinstance(key, (str, bytes)):
+                raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
+            raw = key_hash(key)
+            slot = raw & 0xFFFF
+            segment = self._holder(self._router.segment_for(raw), raw >> 16)
+            found = (segment.batcher.lane_for(slot), slot, message_size(b"", key))
+        routes[key] = found
+        return found
+
+    def _keyless_route(self) -> Route:
+        # One segment and bucket until its batch closes, then the next: full batches, all buckets used.
+        self._keyless_turn += 1
+        segments = self._router.segments
+        turn, place = divmod(self._keyless_turn, len(segments))
+        segment = self._holder(segments[place], segments[place].range.start)
+        lane = segment.batcher.lanes[turn % len(segment.batcher.lanes)]
+        return lane, lane.slot, message_size(b"", None)
+
+    def _holder(self, target: Segment, slot: int) -> SegmentProducer:
+        """Who takes messages for an active segment: itself, or a sealed one whose messages must go first."""
+        holder: SegmentProducer | None = None
+        for sealed in self._leaving:
+            if _overlap(sealed.segment, target):
+                holder = sealed
+                if slot in sealed.segment.range:
+                    break
+        return holder or self.segment(target)
+
+    def segment(self, segment: Segment) -> SegmentProducer:
+        found = self.segments.get(segment.id)
+        if found is None:
+            topic = self.layout.segment_topic(segment)
+            found = SegmentProducer(self._home, segment, topic, self.layout.owners.get(segment.id))
+            self.segments[segment.id] = found
+        return found
+
+    def batches_closed(self, segment: SegmentProducer) -> None:
+        """Messages without a key go elsewhere from now on."""
+        sticky = self.routes.get(None)
+        if sticky is not None and sticky[0].batcher is segment.batcher:
+            del self.routes[None]
+
+    def forget(self, segment: SegmentProducer) -> None:
+        """The segment gave up; the next message for it starts anew."""
+        if self.segments.get(segment.segment.id) is segment:
+            del self.segments[segment.segment.id]
+        self._leaving = [leaving for leaving in self._leaving if leaving is not segment]
+        self.routes.clear()
+
+    def layout_changed(self, layout: TopicLayout) -> None:
+        """Follow a newer layout."""
+        self.layout = layout
+        self._router = layout.router
+        self.routes.clear()
+        known = layout.layout.segments
+        self._leaving = [
+            producer
+            for id_, producer in self.segments.items()
+            if (listed := known.get(id_)) is None or not listed.active
+        ]
+        for segment in list(self._leaving):
+            segment.seal()
+        self.transfer()
+        if self._eager:
+            for active in self.active:
+                self._holder(active, active.range.start)
+
+    def transfer(self) -> None:
+        """Route the messages of sealed segments to their successors, wherever all concerned are settled."""
+        active = self.layout.layout.active
+        waiting = list(self._leaving)
+        while waiting:
+            # Segments that share a successor, directly or through others, go together.
+            group = [waiting.pop(0)]
+            grown = True
+            while grown:
+                targets = [target for target in active if any(_overlap(s.segment, target) for s in group)]
+                near = [s for s in waiting if any(_overlap(s.segment, target) for target in targets)]
+                waiting = [s for s in waiting if s not in near]
+                group += near
+                grown = bool(near)
+            if all(segment.settled for segment in group):
+                self._move_on(group)
+
+    def _move_on(self, group: list[SegmentProducer]) -> None:
+        batches: list[Outgoing] = []
+        for segment in group:
+            del self.segments[segment.segment.id]
+            batches += segment.take_back()
+        self._leaving = [segment for segment in self._leaving if segment not in group]
+        self.routes.clear()
+        found = [
+            (row, extras, batch, index)
+            for batch in batches
+            for index, (row, extras) in enumerate(batch.messages(MESSAGE_BYTES_MAX * 2))
+        ]
+        found.sort(key=lambda message: message[0][2])
+        places: dict[int, list[Any]] = {id(batch): [None] * batch.count for batch in batches}
+        for row, extras, batch, index in found:
+            places[id(batch)][index] = self._add_again(row, extras, batch.begun_at)
+        for batch in batches:
+            move(batch, places[id(batch)])
+            batch.entry = b""
+
+    def _add_again(self, row: Row, extras: Extras | None, begun_at: float) -> tuple[Outgoing, int]:
+        value, key, sequence, _ = row
+        lane, slot, overhead = self.route(key)
+        lonely = extras is not None and extras.deliver_at_ms > 0
+        size = len(value) + overhead
+        if lane.batcher.opened and (lonely or size > lane.batcher.bytes_left):
+            lane.batcher.owner.close_batches()
+            lane, slot, overhead = self.route(key)
+        if lane.batch is None:
+            self._begin(lane)
+        batch = lane.batcher.add(lane, (value, key, sequence, slot), size, begun_at, extras)
+        # The send timeout counts from the day the message was first accepted.
+        batch.begun_at = min(batch.begun_at, begun_at)
+        place = batch, len(batch.rows) - 1
+        if lonely or lane.batcher.full:
+            lane.batcher.owner.close_batches()
+        return place
+
+
+def _overlap(one: Segment, other: Segment) -> bool:
+    # Keys of classic topics are spread over all of them, whatever ranges they show.
+    return one.legacy_topic is not None or one.range.overlaps(other.range)

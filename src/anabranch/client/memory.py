@@ -1,0 +1,51 @@
+"""The client's bound on messages that wait to be stored, over all its producers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Memory:
+    """Counts bytes; whoever wants to add more waits in line while the count is above the limit."""
+
+    __slots__ = ("_line", "limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._line: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def full(self) -> bool:
+        """Whether a newcomer must wait: the limit is passed, or others wait already."""
+        return self.used > self.limit or bool(self._line)
+
+    async def wait(self) -> None:
+        """Return when it is this caller's turn; first come, first served."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn in self._line:
+                self._line.remove(turn)
+            else:
+                # The turn was given and not used.
+                self._next()
+            raise
+        if self.used <= self.limit:
+            self._next()
+
+    def release(self, size: int) -> None:
+        """Give bytes back."""
+        self.used -= size
+        if self._line and self.used <= self.limit:
+            self._next()
+
+    def _next(self) -> None:
+        while self._line:
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return

@@ -1,0 +1,493 @@
+"""The producer: takes messages in the order of the calls and answers for each of them.
+
+A message gets its sequence id, its segment and its place in a batch before the call returns; whatever happens
+to segments and connections afterwards keeps that order. Which segment takes a key, and what becomes of a
+sealed one, is decided in `lanes`; sending is done in `segment_producer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, TypeVar, cast
+
+from anabranch.client.batcher import Extras, Lane, Outgoing
+from anabranch.client.connections import Connection, ConnectionPool
+from anabranch.client.lanes import Lanes, Route
+from anabranch.client.layouts import LayoutWatch, TopicLayout
+from anabranch.client.memory import Memory
+from anabranch.client.options import (
+    AccessMode,
+    Batching,
+    CompressionName,
+    Seconds,
+    optional_seconds,
+    seconds,
+    text_pairs,
+    wall_ms,
+)
+from anabranch.client.outcomes import BulkFuture, SendFuture
+from anabranch.client.schema import BYTES, Codec
+from anabranch.client.segment_producer import SegmentProducer
+from anabranch.client.tasks import Tasks
+from anabranch.clock import Clock
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    InvalidConfigurationError,
+    MemoryBufferFullError,
+    MessageTooBigError,
+)
+from anabranch.model.ids import MessageId
+from anabranch.model.names import TopicName
+from anabranch.protocol.batches import Compression
+from anabranch.protocol.frames import MESSAGE_BYTES_MAX
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+T = TypeVar("T")
+
+METADATA_BYTES_MAX = 4096
+"""Room left below the broker's limit for the metadata of an entry."""
+
+_ACCESS_MODES: Mapping[AccessMode, pb.ProducerAccessMode.ValueType] = {
+    "shared": pb.Shared,
+    "exclusive": pb.Exclusive,
+    "wait_for_exclusive": pb.WaitForExclusive,
+    "exclusive_with_fencing": pb.ExclusiveWithFencing,
+}
+_ALONE = Batching(max_delay=0.0, max_messages=1)
+
+
+class AsyncProducer(Generic[T]):
+    """Publishes to one topic; made by `AsyncClient.create_producer`."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        memory: Memory,
+        clock: Clock,
+        topic: TopicName,
+        schema: Codec[T],
+        name: str | None,
+        access_mode: AccessMode,
+        send_timeout: float,
+        block_if_full: bool,
+        compression: CompressionName | None,
+        batching: Batching | bool,
+        initial_sequence_id: int | None,
+        properties: Mapping[str, str] | None,
+        initial_subscription: str | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.pool = pool
+        self.memory = memory
+        self.clock = clock
+        self.tasks = Tasks()
+        self.name_was_given = name is not None
+        self.name = name or f"anabranch-{pool.rng.getrandbits(64):016x}"
+        """Never None; a name of one's own lets deduplication span restarts."""
+        self.access_mode = _ACCESS_MODES[access_mode]
+        self.attach_timeout_s = (
+            float("inf") if access_mode == "wait_for_exclusive" else pool.operation_timeout_s
+        )
+        self.properties: Mapping[str, str] = text_pairs("properties", properties)
+        self.initial_subscription = initial_subscription
+        self.compression = Compression[compression.upper()] if compression else Compression.NONE
+        self.batched = batching is not False
+        self.limits = _ALONE if batching is False else Batching() if batching is True else batching
+        self._schema = schema
+        # Bytes need no encoding, and most producers send bytes.
+        self._plain = bytes if cast(Any, schema) is BYTES else None
+        self._send_timeout_s = send_timeout
+        self._block_if_full = block_if_full
+        self._sequence = -1 if initial_sequence_id is None else initial_sequence_id
+        self._sequence_was_given = initial_sequence_id is not None
+        self._message_bytes_max = MESSAGE_BYTES_MAX - METADATA_BYTES_MAX
+        self._unseen: list[Outgoing] = []
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._watch = LayoutWatch(pool, self.tasks, topic, self._layout_changed)
+        self._lanes: Lanes
+
+    async def open(self) -> None:
+        """Look the topic up; with a name of the caller's or exclusive access also claim all segments."""
+        try:
+            self._lanes = Lanes(
+                self,
+                await self._watch.open(),
+                self._begin,
+                eager=self.access_mode != pb.Shared,
+                turn=self.pool.rng.randrange(2**16),
+            )
+            if self.name_was_given or self.access_mode != pb.Shared:
+                await self._claim()
+        except BaseException:
+            self._closed = True
+            await self._end()
+            raise
+
+    async def _claim(self) -> None:
+        # The first sequence id must lie above everything that was stored under this name before.
+        segments = [self._lanes.segment(segment) for segment in self._lanes.active]
+        for segment in segments:
+            stored = await asyncio.shield(segment.attached)
+            if not self._sequence_was_given:
+                self._sequence = max(self._sequence, stored)
+
+    # What callers see.
+
+    @property
+    def topic(self) -> str:
+        """The name the broker resolved."""
+        return str(self._lanes.layout.name)
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The sequence id of the last message; -1, or the initial one, before the first."""
+        return self._sequence
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether no segment in use is without a connection."""
+        return all(segment.is_attached for segment in self._lanes.segments.values())
+
+    async def send(
+        self,
+        value: T | None,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | None = None,
+        sequence_id: int | None = None,
+        deliver_after: Seconds | None = None,
+        deliver_at: datetime | None = None,
+    ) -> MessageId:
+        """Publish one message and return its id when the broker has stored it.
+
+        Cancelling stops the waiting, not the message.
+        """
+        future = await self.enqueue(
+            value,
+            key=key,
+            properties=properties,
+            event_time=event_time,
+            sequence_id=sequence_id,
+            deliver_after=deliver_after,
+            deliver_at=deliver_at,
+        )
+        return await future
+
+    async def enqueue(
+        self,
+        value: T | None,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | None = None,
+        sequence_id: int | None = None,
+        deliver_after: Seconds | None = None,
+        deliver_at: datetime | None = None,
+    ) -> SendFuture:
+        """Give a message its place in the order and return a future for its id; waits for room only."""
+        loop = self.loop
+        if self.memory.full or self._closed or asyncio.get_running_loop() is not loop:
+            await self._admit()
+        if (
+            properties is not None
+            or event_time is not None
+            or sequence_id is not None
+            or deliver_after is not None
+            or deliver_at is not None
+            or value is None
+        ):
+            extras = self._extras(value, properties, event_time, deliver_after, deliver_at)
+            encoded = b"" if value is None else self._schema.encode(value)
+            return self._add_unusual(encoded, key, extras, sequence_id)
+        data: bytes = cast(bytes, value) if type(value) is self._plain else self._schema.encode(value)
+        lane, slot, overhead = self._lanes.routes.get(key) or self._lanes.route(key)
+        batcher = lane.batcher
+        left = batcher.bytes_left - len(data) - overhead
+        if left < 0:
+            lane, slot, overhead = self._make_room(data, key, lane)
+            batcher = lane.batcher
+            left = batcher.bytes_left - len(data) - overhead
+        batch = lane.batch
+        if batch is None:
+            batch = self._begin(lane)
+        self._sequence = sequence = self._sequence + 1
+        rows = batch.rows
+        index = len(rows)
+        rows.append((data, key, sequence, slot))
+        batcher.bytes_left = left
+        batcher.room = room = batcher.room - 1
+        if room <= 0 or left <= 0:
+            batcher.owner.close_batches()
+            # A caller that never waits must let the loop send and listen now and then.
+            await asyncio.sleep(0)
+        return SendFuture(batch, index, loop)
+
+    async def send_many(self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None) -> None:
+        """Publish many messages, in order, and return when all are stored; raises the first failure."""
+        await (await self.enqueue_many(values, keys))
+
+    async def enqueue_many(
+        self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None
+    ) -> BulkFuture:
+        """Give many messages their place in the order and return one future for all of them.
+
+        The cheapest way to publish: nothing is made per message but its row in a batch.
+        """
+        if keys is not None and len(keys) != len(values):
+            raise InvalidConfigurationError(f"{len(values)} values need as many keys, not {len(keys)}")
+        kinds = set(map(type, values))
+        if self._plain is None or kinds - {bytes}:
+            datas: Sequence[bytes] = [self._schema.encode(value) for value in values]
+        else:
+            datas = values  # type: ignore[assignment]
+        await self._admit()
+        bulk = BulkFuture(self.loop)
+        done = 0
+        try:
+            while True:
+                done = self._add_run(datas, keys, done, bulk)
+                if done >= len(datas):
+                    return bulk
+                await asyncio.sleep(0)
+                await self._admit()
+        finally:
+            bulk.arm()
+
+    async def flush(self) -> None:
+        """Send what is batched and wait for everything enqueued before.
+
+        Raises when any of it failed and nobody looked at its future: one error as itself, several as a group.
+        """
+        self._check_loop()
+        await self._drain()
+        unseen, self._unseen = self._unseen, []
+        errors = [batch.error for batch in unseen if not batch.seen and batch.error is not None]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise ExceptionGroup(f"{len(errors)} batches of messages were not stored", errors)
+
+    async def close(self, timeout: Seconds | None = None) -> None:
+        """Complete what was accepted, then give everything back; after `timeout` the rest fails."""
+        limit = optional_seconds("timeout", timeout)
+        if self._closed:
+            return
+        self._check_loop()
+        self._closed = True
+        try:
+            async with asyncio.timeout(limit):
+                await self._drain()
+        except TimeoutError:
+            pass
+        finally:
+            await self._end()
+
+    async def __aenter__(self) -> AsyncProducer[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Adding messages.
+
+    async def _admit(self) -> None:
+        """Return when there is room; raises when the producer cannot take messages."""
+        self._check_loop()
+        if self._closed:
+            raise AlreadyClosedError("the producer is closed")
+        if self.memory.full:
+            if not self._block_if_full:
+                raise MemoryBufferFullError(
+                    f"{self.memory.used} bytes wait to be stored; the client's limit is {self.memory.limit}"
+                )
+            await self.memory.wait()
+            if self._closed:
+                raise AlreadyClosedError("the producer was closed")
+
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self.loop:
+            raise InvalidConfigurationError("this producer belongs to another event loop")
+
+    def _begin(self, lane: Lane) -> Outgoing:
+        batcher = lane.batcher
+        first = not batcher.opened
+        now = self.loop.time()
+        batch = batcher.begin(lane, now)
+        if first:
+            batcher.owner.opened()
+        if self._expiry is None and self._send_timeout_s:
+            self._expiry = self.loop.call_at(now + self._send_timeout_s, self._expire)
+        return batch
+
+    def _make_room(self, value: bytes, key: str | bytes | None, lane: Lane) -> Route:
+        """Close the batches that a large message does not fit into; returns where it goes now."""
+        if len(value) > self._message_bytes_max:
+            raise MessageTooBigError(
+                f"the message has {len(value)} bytes; the broker takes up to {self._message_bytes_max}"
+            )
+        if lane.batcher.opened:
+            lane.batcher.owner.close_batches()
+        # Messages without a key may go elsewhere now.
+        return self._lanes.route(key)
+
+    def _add_unusual(
+        self, value: bytes, key: str | bytes | None, extras: Extras | None, sequence_id: int | None
+    ) -> SendFuture:
+        if sequence_id is not None and sequence_id < 0:
+            raise InvalidConfigurationError("a sequence id is 0 or more")
+        lane, slot, overhead = self._lanes.route(key)
+        size = len(value) + overhead
+        if extras is not None and extras.properties:
+            size += sum(len(name) + len(text) + 8 for name, text in extras.properties.items())
+        if size > lane.batcher.bytes_left:
+            lane, slot, overhead = self._make_room(value, key, lane)
+        owner: SegmentProducer = lane.batcher.owner
+        # A sequence id that does not rise is for the broker to judge, and a delayed message must not delay
+        # others: both get an entry of their own.
+        lonely = extras is not None and extras.deliver_at_ms > 0
+        if sequence_id is None:
+            sequence_id = self._sequence + 1
+        elif sequence_id <= self._sequence:
+            lonely = True
+        if lonely and lane.batcher.opened:
+            owner.close_batches()
+            lane, slot, overhead = self._lanes.route(key)
+            owner = lane.batcher.owner
+        self._sequence = max(self._sequence, sequence_id)
+        if lane.batch is None:
+            self._begin(lane)
+        batch = lane.batcher.add(lane, (value, key, sequence_id, slot), size, self.loop.time(), extras)
+        index = len(batch.rows) - 1
+        if lonely or lane.batcher.full:
+            owner.close_batches()
+        return SendFuture(batch, index, self.loop)
+
+    def _extras(
+        self,
+        value: T | None,
+        properties: Mapping[str, str] | None,
+        event_time: datetime | None,
+        deliver_after: Seconds | None,
+        deliver_at: datetime | None,
+    ) -> Extras | None:
+        if deliver_after is not None and deliver_at is not None:
+            raise InvalidConfigurationError("give deliver_after or deliver_at, not both")
+        deliver_at_ms = 0
+        if deliver_after is not None:
+            delay_s = seconds("deliver_after", deliver_after, zero=True)
+            deliver_at_ms = self.clock.wall_ms() + round(delay_s * 1000)
+        elif deliver_at is not None:
+            deliver_at_ms = wall_ms("deliver_at", deliver_at)
+        event_time_ms = 0 if event_time is None else wall_ms("event_time", event_time)
+        pairs = text_pairs("properties", properties) or None
+        if pairs is None and not event_time_ms and not deliver_at_ms and value is not None:
+            return None
+        return Extras(pairs, event_time_ms, value is None, deliver_at_ms)
+
+    def _add_run(
+        self, values: Sequence[bytes], keys: Sequence[str | bytes | None] | None, start: int, bulk: BulkFuture
+    ) -> int:
+        """Add messages until a segment's batches close or all are added; returns how many are, in total."""
+        routes = self._lanes.routes
+        sequence = first = self._sequence
+        index = start
+        full: SegmentProducer | None = None
+        try:
+            for index in range(start, len(values)):
+                key = None if keys is None else keys[index]
+                value = values[index]
+                lane, slot, overhead = routes.get(key) or self._lanes.route(key)
+                batcher = lane.batcher
+                left = batcher.bytes_left - len(value) - overhead
+                if left < 0:
+                    if len(value) > self._message_bytes_max:
+                        self._make_room(value, key, lane)
+                    if batcher.opened:
+                        full = batcher.owner
+                        return index
+                batch = lane.batch
+                if batch is None:
+                    batch = self._begin(lane)
+                sequence += 1
+                batch.rows.append((value, key, sequence, slot))
+                batcher.bytes_left = left
+                batcher.room = room = batcher.room - 1
+                if room <= 0 or left <= 0:
+                    full = batcher.owner
+                    return index + 1
+            return len(values)
+        finally:
+            self._sequence = sequence
+            for segment in self._lanes.segments.values():
+                for lane in segment.batcher.opened:
+                    if lane.batch is not None and lane.batch.rows and lane.batch.rows[-1][2] > first:
+                        bulk.join(lane.batch)
+            if full is not None:
+                full.close_batches()
+
+    # What segments and the watch report.
+
+    def attached_to(self, connection: Connection) -> None:
+        self._message_bytes_max = connection.machine.max_message_bytes - METADATA_BYTES_MAX
+
+    def batches_closed(self, segment: SegmentProducer) -> None:
+        self._lanes.batches_closed(segment)
+
+    def gave_up(self, segment: SegmentProducer) -> None:
+        self._lanes.forget(segment)
+
+    def failed(self, batch: Outgoing) -> None:
+        self._unseen = [kept for kept in self._unseen if not kept.seen]
+        self._unseen.append(batch)
+
+    def segment_settled(self, segment: SegmentProducer) -> None:
+        self._lanes.transfer()
+
+    def _layout_changed(self, layout: TopicLayout) -> None:
+        self._lanes.layout_changed(layout)
+
+    # Waiting and ending.
+
+    async def _drain(self) -> None:
+        bulk = BulkFuture(self.loop)
+        for segment in list(self._lanes.segments.values()):
+            segment.close_batches()
+            for batch in segment.pending():
+                bulk.join(batch)
+        bulk.arm()
+        while not bulk.done():
+            waiting: asyncio.Future[None] = self.loop.create_future()
+            bulk.add_done_callback(lambda _, waiting=waiting: waiting.done() or waiting.set_result(None))
+            await waiting
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now = self.loop.time()
+        limit = self._send_timeout_s
+        oldest: float | None = None
+        for segment in list(self._lanes.segments.values()):
+            segment.expire(now - limit, limit)
+            begun_at = segment.oldest_at()
+            if begun_at is not None and (oldest is None or begun_at < oldest):
+                oldest = begun_at
+        if oldest is not None and not self._closed:
+            self._expiry = self.loop.call_at(oldest + limit, self._expire)
+
+    async def _end(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._watch.close()
+        closing = [segment.close() for segment in self._lanes.segments.values()]
+        self._lanes.segments.clear()
+        for result in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, AnabranchError):
+                raise result
+        await self.tasks.cancel()
