@@ -1,0 +1,241 @@
+"""The checkpoint consumer: all segments in key order, with positions that only the caller keeps.
+
+There is no cursor in the broker. Each segment has an entry in the checkpoint from the beginning: where it
+started, then the last message handed out. A child is read when all its ancestors are read to their end; the
+end of a sealed segment is asked for once, since it never changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TypeVar
+
+from anabranch.client.connections import ConnectionPool
+from anabranch.client.inbox import Inbox
+from anabranch.client.layouts import RECONNECT, LayoutWatch, TopicLayout
+from anabranch.client.message import Received
+from anabranch.client.options import text_pairs
+from anabranch.client.ordering import before_first, covers, follow_layout, readable, start_positions
+from anabranch.client.schema import Codec
+from anabranch.client.segment_consumer import Attachment, SegmentConsumer
+from anabranch.client.tasks import is_transient, log
+from anabranch.errors import AnabranchError, TopicNotFoundError
+from anabranch.model.ids import LATEST, Checkpoint, CheckpointKind, MessageId
+from anabranch.model.layout import Segment
+from anabranch.model.names import TopicName
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+T = TypeVar("T")
+
+
+class AsyncCheckpointConsumer(Inbox[T]):
+    """Reads a topic from a checkpoint on; made by `AsyncClient.create_checkpoint_consumer`."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        topic: TopicName,
+        start: Checkpoint,
+        schema: Codec[T],
+        name: str | None,
+        receiver_queue_size: int,
+        properties: Mapping[str, str] | None,
+    ) -> None:
+        super().__init__(pool, schema, receiver_queue_size)
+        self.name = name or f"anabranch-checkpoint-{pool.rng.getrandbits(40):010x}"
+        self._given_topic = topic
+        self._start = start
+        self._attachment = Attachment(
+            f"reader-{pool.rng.getrandbits(40):010x}",
+            pb.CommandSubscribe.Exclusive,
+            self.name,
+            durable=False,
+            properties=text_pairs("properties", properties),
+        )
+        self._positions: dict[int, MessageId] = {}
+        """The last message covered in each segment, without the run at hand."""
+        self._finished: dict[int, None] = {}
+        self._ends: dict[int, MessageId | None] = {}
+        """The last message of sealed segments that are being read; None for an empty one."""
+        self._sources: dict[int, SegmentConsumer] = {}
+        self._watch = LayoutWatch(pool, self.tasks, topic, self._layout_changed)
+        self._layout: TopicLayout | None = None
+
+    async def open(self) -> None:
+        """Look the topic up and pin the position of every segment."""
+        try:
+            self._layout = layout = await self._watch.open()
+            self._positions = start_positions(layout.layout, self._start)
+            self._skip_old(layout)
+            self._open_readable()
+            async with asyncio.timeout(self.pool.operation_timeout_s):
+                for source in list(self._sources.values()):
+                    await asyncio.shield(source.attached)
+                    if self._positions[source.segment_id].position == LATEST:
+                        await self._pin(source)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _skip_old(self, layout: TopicLayout) -> None:
+        """What a start excludes as a whole need not be opened."""
+        for segment in layout.layout.sealed:
+            position = self._positions[segment.id].position
+            too_old = self._start.kind is CheckpointKind.AT_TIME and (
+                0 <= segment.sealed_ms < self._start.timestamp_ms
+            )
+            if position == LATEST or too_old:
+                self._positions[segment.id] = MessageId(segment.id, *LATEST)
+                self._finished[segment.id] = None
+
+    async def _pin(self, source: SegmentConsumer) -> None:
+        """Replace "the end" by the message that is last now, so that restoring loses nothing that follows."""
+        last = await source.last_message_id()
+        source.floor = self._positions[source.segment_id] = last or before_first(source.segment_id)
+        source.resume()
+
+    # What callers see.
+
+    @property
+    def topic(self) -> str:
+        """The name the broker resolved."""
+        return str(self._layout.name if self._layout is not None else self._given_topic)
+
+    def checkpoint(self) -> Checkpoint:
+        """Exactly what was handed out so far; reading from it goes on with the next message."""
+        positions = dict(self._positions)
+        entry = self._entry
+        if entry is not None and self._run:
+            handed_out = entry.wanted.bit_count() - len(self._run)
+            if handed_out:
+                index = list(entry.wanted_indexes())[handed_out - 1]
+                positions[entry.source.segment_id] = _place(entry, index)
+        elif entry is not None:
+            positions[entry.source.segment_id] = _place(entry, entry.wanted.bit_length() - 1)
+        return Checkpoint(positions)
+
+    async def close(self) -> None:
+        """Stop reading; the last checkpoint can still be taken."""
+        if self._closed:
+            return
+        self._keep_position()
+        self._end_waiting()
+        self._watch.close()
+        await asyncio.gather(*(source.close() for source in self._sources.values()))
+        await self.tasks.cancel()
+
+    # Order.
+
+    def _layout_changed(self, layout: TopicLayout) -> None:
+        self._layout = layout
+        self._keep_position()
+        self._positions = follow_layout(self._positions, layout.layout)
+        segments = layout.layout.segments
+        self._finished = {id_: None for id_ in self._finished if id_ in segments}
+        for id_ in list(self._sources):
+            if id_ not in segments:
+                # Retention took what was not read yet.
+                self.tasks.start(self._sources.pop(id_).close(), f"leave segment {id_}")
+        self._open_readable()
+
+    def _open_readable(self) -> None:
+        """Open what may be read now, and find the end of what is sealed."""
+        assert self._layout is not None
+        layout = self._layout
+        for segment in readable(layout.layout, self._finished):
+            source = self._sources.get(segment.id)
+            if source is None:
+                source = self._sources[segment.id] = self._attach(layout, segment)
+            if not segment.active and segment.id not in self._ends:
+                self._ends[segment.id] = MessageId(segment.id, *LATEST)
+                self.tasks.start(self._find_end(source), f"end of {source.topic}")
+
+    def _attach(self, layout: TopicLayout, segment: Segment) -> SegmentConsumer:
+        return SegmentConsumer(
+            self,
+            segment.id,
+            layout.segment_topic(segment),
+            self._attachment,
+            self._queue_size,
+            url=layout.owners.get(segment.id),
+            legacy=segment.legacy_topic is not None,
+            start=lambda: self._start_of(segment.id),
+            # Until the end is pinned down, nothing may come: it could not be told from what follows.
+            paused=self._positions[segment.id].position == LATEST,
+        )
+
+    def _start_of(self, segment: int) -> MessageId:
+        self._keep_position()
+        return self._positions[segment]
+
+    async def _find_end(self, source: SegmentConsumer) -> None:
+        failures = 0
+        while True:
+            try:
+                self._ends[source.segment_id] = await source.last_message_id()
+                break
+            except AnabranchError as error:
+                if not is_transient(error):
+                    return
+            await asyncio.sleep(RECONNECT.delay(failures, self.pool.rng))
+            failures += 1
+        self._finish_if_read(source)
+
+    def _finish_if_read(self, source: SegmentConsumer) -> None:
+        """When a sealed segment is handed out to its end, its children may begin."""
+        id_ = source.segment_id
+        if self._sources.get(id_) is not source or id_ not in self._ends or source.entries or self._run:
+            return
+        self._keep_position()
+        end = self._ends[id_]
+        if end is None or covers(self._positions[id_], end.ledger, end.entry, end.batch_index):
+            self._finish(source)
+
+    def _finish(self, source: SegmentConsumer) -> None:
+        self._finished[source.segment_id] = None
+        del self._sources[source.segment_id]
+        self._ends.pop(source.segment_id, None)
+        self.tasks.start(source.close(), f"leave {source.topic}")
+        if not self._closed:
+            self._open_readable()
+
+    # What the inbox and segments report.
+
+    def _load(self) -> bool:
+        if not self._run:
+            self._keep_position()
+            for id_ in list(self._ends):
+                if id_ in self._sources:
+                    self._finish_if_read(self._sources[id_])
+        return super()._load()
+
+    def _keep_position(self) -> None:
+        """Fold a run that is handed out completely into the positions."""
+        entry = self._entry
+        if entry is not None and not self._run:
+            if entry.source.segment_id in self._positions and entry.wanted:
+                self._positions[entry.source.segment_id] = _place(entry, entry.wanted.bit_length() - 1)
+            self._entry = None
+
+    def _accept(self, entry: Received) -> bool:
+        if self._start.kind is CheckpointKind.AT_TIME and entry.publish_time_ms < self._start.timestamp_ms:
+            self._positions[entry.source.segment_id] = _place(entry, entry.count - 1)
+            return False
+        return True
+
+    def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
+        return isinstance(error, TopicNotFoundError) or not error.retryable
+
+    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
+        log.warning("%s is not read any further: %s", source.topic, error)
+        if isinstance(error, TopicNotFoundError) and self._sources.get(source.segment_id) is source:
+            # Its storage is gone, so nothing of it can come before its children any more.
+            self._finish(source)
+
+
+def _place(entry: Received, index: int) -> MessageId:
+    ledger, position = entry.position
+    return MessageId(
+        entry.source.segment_id, ledger, position, index if entry.batch_size else -1, entry.batch_size
+    )

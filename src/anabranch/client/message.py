@@ -1,0 +1,226 @@
+"""A received message, which is a place in a received entry until somebody looks inside.
+
+Entries arrive whole and are taken apart on first use, all messages at once; a consumer that only counts or
+acknowledges never pays for it. What cannot be decoded raises where it is looked at, so that the message can
+still be acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import msgspec
+
+from anabranch.client.schema import Codec
+from anabranch.errors import AnabranchError
+from anabranch.model.acks import bits_from_words
+from anabranch.model.ids import MessageId
+from anabranch.protocol.batches import Columns, decode_columns
+from anabranch.protocol.commands import Delivery, read_outer
+
+T_co = TypeVar("T_co", covariant=True)
+
+DECODED_BYTES_MAX = 128 * 2**20
+"""Most bytes an entry may decompress to."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOTHING: Mapping[str, str] = {}
+
+
+class Source(Protocol):
+    """Where an entry came from."""
+
+    @property
+    def segment_id(self) -> int: ...
+    @property
+    def topic_name(self) -> str:
+        """The topic as the application knows it."""
+        ...
+
+    @property
+    def schema(self) -> Codec[Any]: ...
+    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
+        """What had been handed out of each segment when message `number` was; empty where nobody acks so."""
+        ...
+
+
+class Received:
+    """One entry as it was delivered."""
+
+    __slots__ = (
+        "_columns",
+        "_problem",
+        "batch_size",
+        "count",
+        "data",
+        "first_number",
+        "hidden",
+        "index",
+        "position",
+        "publish_time_ms",
+        "redelivery_count",
+        "source",
+        "timestamp_ms",
+        "wanted",
+    )
+
+    def __init__(self, source: Source, delivery: Delivery) -> None:
+        self.source = source
+        self.position = (delivery.ledger, delivery.entry)
+        self.data = delivery.data
+        self.redelivery_count = delivery.redelivery_count
+        self.index = delivery.index
+        """Number of the last message in its log, counted from 0; None when the broker does not say."""
+        self.timestamp_ms = delivery.broker_timestamp
+        self.count = 1
+        self.batch_size = 0
+        """0 when the entry is not a batch."""
+        self.hidden = False
+        self.publish_time_ms = 0
+        self.first_number = 0
+        self._columns: Columns | None = None
+        self._problem: AnabranchError | None = None
+        try:
+            outer = read_outer(delivery.data)
+        except AnabranchError as error:
+            self._problem = error
+        else:
+            self.publish_time_ms = outer.publish_time
+            self.hidden = outer.marker
+            if outer.is_batch:
+                self.count = self.batch_size = max(outer.num_messages, 1)
+        self.wanted = (1 << self.count) - 1
+        """Bits of the messages to hand out; the others were acknowledged or handed out before."""
+        if delivery.ack_set:
+            self.wanted &= bits_from_words(delivery.ack_set)
+
+    @property
+    def whole(self) -> int:
+        """Bits of all messages."""
+        return (1 << self.count) - 1
+
+    def wanted_indexes(self) -> range | list[int]:
+        """Indexes of the messages to hand out, in order."""
+        if self.wanted == self.whole:
+            return range(self.count)
+        return [index for index in range(self.count) if self.wanted >> index & 1]
+
+    def columns(self) -> Columns:
+        """The content, decoded once; raises what is wrong with it."""
+        columns = self._columns
+        if columns is None:
+            if self._problem is None:
+                try:
+                    columns = self._columns = decode_columns(self.data, DECODED_BYTES_MAX)
+                    return columns
+                except AnabranchError as error:
+                    self._problem = error
+            raise self._problem
+        return columns
+
+    def row(self, index: int) -> int:
+        """Where message `index` is in the columns; compaction may have taken others out."""
+        columns = self.columns()
+        return index if columns.count == self.count else columns.batch_indexes.index(index)
+
+
+class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
+    """One message; its parts are decoded when they are first used."""
+
+    _entry: Any
+    _index: int
+    _number: int
+
+    @property
+    def value(self) -> T_co:
+        """The value as the schema decodes it; None for a null value."""
+        entry: Received = self._entry
+        data = entry.columns().values[entry.row(self._index)]
+        return cast(T_co, None if data is None else entry.source.schema.decode(data))
+
+    @property
+    def data(self) -> bytes:
+        """The value's bytes; empty for a null value."""
+        entry: Received = self._entry
+        return entry.columns().values[entry.row(self._index)] or b""
+
+    @property
+    def key(self) -> str | None:
+        """The key as text; bytes that are not UTF-8 appear with their odd bytes escaped."""
+        key = self.key_bytes
+        return None if key is None else key.decode(errors="backslashreplace")
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        """The key as it was hashed."""
+        entry: Received = self._entry
+        return entry.columns().keys[entry.row(self._index)]
+
+    @property
+    def id(self) -> MessageId:
+        """Names the message for ever; on a stream consumer it also covers what was handed out before it."""
+        entry: Received = self._entry
+        ledger, position = entry.position
+        source = entry.source
+        index = self._index if entry.batch_size else -1
+        return MessageId(
+            source.segment_id, ledger, position, index, entry.batch_size, -1, source.vector(self._number)
+        )
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        entry: Received = self._entry
+        found = entry.columns().properties
+        return _NOTHING if found is None else found[entry.row(self._index)]
+
+    @property
+    def publish_time(self) -> datetime:
+        """When the producer sent the message, by its clock."""
+        return _moment(self._entry.publish_time_ms)
+
+    @property
+    def event_time(self) -> datetime | None:
+        """The time the application gave the message."""
+        entry: Received = self._entry
+        found = entry.columns().event_times
+        time_ms = 0 if found is None else found[entry.row(self._index)]
+        return _moment(time_ms) if time_ms else None
+
+    @property
+    def sequence_id(self) -> int:
+        """The number the producer gave the message."""
+        entry: Received = self._entry
+        return entry.columns().sequence_ids[entry.row(self._index)]
+
+    @property
+    def producer_name(self) -> str:
+        entry: Received = self._entry
+        return entry.columns().producer_name
+
+    @property
+    def topic(self) -> str:
+        """The topic as the application knows it."""
+        entry: Received = self._entry
+        return entry.source.topic_name
+
+    @property
+    def redelivery_count(self) -> int:
+        """How often the message was delivered before, as far as the broker knows."""
+        entry: Received = self._entry
+        return entry.redelivery_count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the value, uncompressed."""
+        return len(self.data)
+
+    def __repr__(self) -> str:
+        entry: Received = self._entry
+        ledger, position = entry.position
+        return f"<Message {entry.source.segment_id}/{ledger}:{position}:{self._index} of {self.topic}>"
+
+
+def _moment(time_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=time_ms)

@@ -1,0 +1,191 @@
+"""A stream consumer's place in its subscription: registered with whoever leads the topic, told what to read.
+
+The registration comes back for ever after a lost connection, under the same name, so that the leader finds
+the share it had. An assignment that is older than the one in force is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anabranch.client.connections import Connection, ConnectionPool
+from anabranch.client.layouts import RECONNECT, look_up_layout
+from anabranch.client.tasks import Tasks, log, retry
+from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
+from anabranch.model.ranges import HashRange
+from anabranch.protocol.connection import OUR_CLIENTS
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+LEAVE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedSegment:
+    """One segment to read; with bucket ranges it is shared and the broker decides who gets which bucket."""
+
+    id: int
+    topic: str
+    range: HashRange
+    bucket_ranges: tuple[HashRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Everything one consumer reads; of two assignments the one with the higher generation is in force."""
+
+    epoch: int
+    generation: int | None
+    segments: tuple[AssignedSegment, ...]
+
+    def replaces(self, other: Assignment | None) -> bool:
+        """Whether this one may follow the other; brokers without generations are judged by layout epoch."""
+        if other is None:
+            return True
+        if self.generation is not None and other.generation is not None:
+            return self.generation >= other.generation
+        return self.epoch >= other.epoch
+
+
+def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
+    """The value in a response or push."""
+    return Assignment(
+        wire.layout_epoch,
+        wire.generation if wire.HasField("generation") else None,
+        tuple(
+            AssignedSegment(
+                segment.segment_id,
+                segment.segment_topic,
+                HashRange(segment.hash_start, segment.hash_end),
+                tuple(HashRange(bucket.start, bucket.end) for bucket in segment.bucket_ranges),
+            )
+            for segment in wire.segments
+        ),
+    )
+
+
+class Registration:
+    """Registers one consumer and passes on its assignments."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        tasks: Tasks,
+        topic: TopicName,
+        subscription: str,
+        consumer_name: str,
+        initial_position: pb.CommandSubscribe.InitialPosition.ValueType,
+        kind: pb.ScalableConsumerType.ValueType,
+        assigned: Callable[[Assignment], None],
+    ) -> None:
+        self.resolved: TopicName = topic.topic
+        """The name the broker resolved."""
+        self._pool = pool
+        self._tasks = tasks
+        self._topic = topic
+        self._subscription = subscription
+        self._consumer_name = consumer_name
+        self._initial_position = initial_position
+        self._kind = kind
+        self._assigned = assigned
+        self._current: Assignment | None = None
+        self._connection: Connection | None = None
+        self._consumer_id = 0
+        self._lost = asyncio.Event()
+
+    async def open(self) -> None:
+        """Register and pass on the first assignment; raises what the broker answered."""
+        first = await retry(
+            self._register,
+            what=f"registering with {self._topic}",
+            within_s=self._pool.operation_timeout_s,
+            backoff=RECONNECT,
+            rng=self._pool.rng,
+        )
+        self._take(first)
+        self._tasks.start(self._stay(), f"registration with {self._topic}")
+
+    def updated(self, wire: pb.ScalableConsumerAssignment) -> None:
+        """A push from the leader."""
+        self._take(assignment_from_wire(wire))
+
+    def connection_lost(self) -> None:
+        self._connection = None
+        self._lost.set()
+
+    def _take(self, assignment: Assignment) -> None:
+        if assignment.replaces(self._current):
+            self._current = assignment
+            self._assigned(assignment)
+
+    async def _register(self) -> Assignment:
+        self._lost.clear()
+        layout = await look_up_layout(self._pool, self._topic)
+        self.resolved = layout.name
+        if layout.controller_url:
+            connection = await self._pool.connection_to(layout.controller_url)
+        else:
+            connection = await self._pool.any_connection()
+        consumer_id = self._pool.next_id()
+        connection.registrations[consumer_id] = self
+        try:
+            reply = await connection.request(
+                pb.CommandScalableTopicSubscribe(
+                    request_id=self._pool.next_id(),
+                    topic=str(layout.name),
+                    subscription=self._subscription,
+                    consumer_name=self._consumer_name,
+                    consumer_id=consumer_id,
+                    consumer_type=self._kind,
+                    initial_position=self._initial_position,
+                ),
+                pb.CommandScalableTopicSubscribeResponse,
+                self._pool.operation_timeout_s,
+            )
+        except BaseException:
+            connection.registrations.pop(consumer_id, None)
+            self._unsubscribe(connection, consumer_id)
+            raise
+        self._connection = connection if connection.open else None
+        self._consumer_id = consumer_id
+        if self._connection is None:
+            self._lost.set()
+        return assignment_from_wire(reply.assignment)
+
+    async def _stay(self) -> None:
+        failures = 0
+        while True:
+            await self._lost.wait()
+            try:
+                self._take(await self._register())
+                failures = 0
+            except (AnabranchError, TimeoutError) as error:
+                log.debug("registration with %s: %s", self._topic, error)
+                await asyncio.sleep(RECONNECT.delay(failures, self._pool.rng))
+                failures += 1
+                self._lost.set()
+
+    def _unsubscribe(self, connection: Connection, consumer_id: int) -> asyncio.Future[object] | None:
+        # A broker that does not know the command would drop the connection.
+        if not connection.machine.server_version.startswith(OUR_CLIENTS):
+            return None
+        return connection.post(
+            pb.CommandScalableTopicUnsubscribe(request_id=self._pool.next_id(), consumer_id=consumer_id)
+        )
+
+    async def leave(self) -> None:
+        """Give the share back at once, where the broker understands that."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        connection.registrations.pop(self._consumer_id, None)
+        answer = self._unsubscribe(connection, self._consumer_id)
+        if answer is None:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await answer
+        except (AnabranchError, TimeoutError) as error:
+            log.debug("leaving %s: %s", self._topic, error)

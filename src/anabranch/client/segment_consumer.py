@@ -1,0 +1,453 @@
+"""One segment as a consumer sees it: a subscription that comes back, permits, and acknowledgements that
+arrive.
+
+Acknowledgements always ask for an answer, and are sent again after a lost connection until one has come,
+before the broker delivers anything new. Messages that the application holds are not handed out a second time
+to the same consumer when the broker, after a lost connection, delivers them again. Who reads which segment,
+and in which order messages of different segments are handed out, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from anabranch.client.connections import Connection, ConnectionPool
+from anabranch.client.message import Received
+from anabranch.client.options import Backoff
+from anabranch.client.ordering import covers
+from anabranch.client.schema import Codec
+from anabranch.client.tasks import Tasks, log
+from anabranch.errors import AlreadyClosedError, AnabranchError, NotConnectedError
+from anabranch.model.acks import bits_from_words, words_from_bits
+from anabranch.model.ids import MessageId
+from anabranch.model.ranges import HashRange
+from anabranch.protocol.commands import Delivery
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+ATTACH = Backoff(0.1, 60.0)
+ACK_IDS_MAX = 1000
+"""Most ids in one acknowledgement."""
+
+MANAGED = "__pulsar.v5.managed"
+
+Place = tuple[int, int]
+"""Ledger and entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """How a consumer subscribes to segments."""
+
+    subscription: str
+    kind: pb.CommandSubscribe.SubType.ValueType
+    consumer_name: str
+    initial_position: pb.CommandSubscribe.InitialPosition.ValueType = pb.CommandSubscribe.Latest
+    durable: bool = True
+    priority: int = 0
+    bucket_ranges: tuple[HashRange, ...] = ()
+    """Set when the segment is shared by buckets."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class ConsumerHome(Protocol):
+    """What the consumer of a segment needs of the consumer of the topic."""
+
+    pool: ConnectionPool
+    tasks: Tasks
+    schema: Codec[Any]
+
+    @property
+    def topic(self) -> str: ...
+    def ready(self, source: SegmentConsumer) -> None:
+        """A segment that had nothing to hand out has now."""
+        ...
+
+    def dropped(self, source: SegmentConsumer) -> None:
+        """What was not handed out yet is gone; the broker will deliver it again."""
+        ...
+
+    def reached_end(self, source: SegmentConsumer) -> None: ...
+    def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
+        """Whether an error ends the segment's consumer; else it tries again."""
+        ...
+
+    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None: ...
+    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]: ...
+
+
+class SegmentConsumer:
+    """Reads one segment for `home`."""
+
+    def __init__(
+        self,
+        home: ConsumerHome,
+        segment_id: int,
+        topic: str,
+        attachment: Attachment,
+        permits: int,
+        *,
+        url: str | None = None,
+        legacy: bool = False,
+        start: Callable[[], MessageId] | None = None,
+        paused: bool = False,
+    ) -> None:
+        self.home = home
+        self.segment_id = segment_id
+        self.topic = topic
+        self.attachment = attachment
+        self.permits = permits
+        """Messages the broker may send ahead of their being handed out."""
+        self.entries: deque[Received] = deque()
+        """Delivered and not handed out."""
+        self.held: dict[Place, int] = {}
+        """Bits of messages that the application has and has neither acknowledged nor given back."""
+        self.outstanding: deque[Received] = deque()
+        """For cumulative acknowledgement: entries handed out, in order, at least in part not acknowledged."""
+        self.unacked: dict[Place, int] = {}
+        """For single acknowledgement: bits of an entry's messages without one."""
+        self.floor: MessageId | None = None
+        """Nothing at or before this is handed out."""
+        self.released = False
+        """Takes no more messages; only acknowledgements are still sent."""
+        self.attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._url = url
+        self._legacy = legacy
+        self._start = start
+        self._paused = paused
+        self._connection: Connection | None = None
+        self._consumer_id = 0
+        self._returned = 0
+        self._cumulative: tuple[int, int, int] | None = None
+        self._individual: dict[Place, int] = {}
+        self._unanswered: dict[int, pb.CommandAck] = {}
+        self._ack_waiters: list[asyncio.Future[None]] = []
+        self._detached = asyncio.Event()
+        self._closed = False
+        home.tasks.start(self._run(), f"consume {topic}")
+
+    # As a message's source.
+
+    @property
+    def topic_name(self) -> str:
+        return self.home.topic
+
+    @property
+    def schema(self) -> Codec[Any]:
+        return self.home.schema
+
+    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
+        return self.home.vector(number)
+
+    # Deliveries.
+
+    def delivered(self, delivery: Delivery) -> None:
+        """An entry came; what the application already holds or must not see is left out."""
+        entry = Received(self, delivery)
+        cost = entry.wanted.bit_count()
+        if self.released or self._closed:
+            return
+        held = self.held.get(entry.position)
+        if held:
+            entry.wanted &= ~held
+        answered = self._individual.get(entry.position)
+        if answered is not None:
+            entry.wanted &= answered
+        if self.floor is not None:
+            self._trim(entry, self.floor)
+        if entry.hidden or not entry.wanted:
+            self.give_back(cost)
+            return
+        self.give_back(cost - entry.wanted.bit_count())
+        self.entries.append(entry)
+        if len(self.entries) == 1:
+            self.home.ready(self)
+
+    def _trim(self, entry: Received, floor: MessageId) -> None:
+        ledger, position = entry.position
+        if not covers(floor, ledger, position, 0):
+            return
+        if (ledger, position) == (floor.ledger, floor.entry) and floor.batch_index >= 0:
+            entry.wanted &= ~((2 << floor.batch_index) - 1)
+        else:
+            entry.wanted = 0
+
+    def give_back(self, count: int) -> bool:
+        """Messages left the buffer; the broker may send as many again. Returns whether it was told so."""
+        self._returned += count
+        if self._returned * 2 < self.permits or self._connection is None or self.released:
+            return False
+        self._flow(self._returned)
+        return True
+
+    def _flow(self, permits: int) -> None:
+        self._returned = 0
+        if self._connection is not None and permits > 0:
+            self._connection.send(pb.CommandFlow(consumer_id=self._consumer_id, messagePermits=permits))
+
+    def resume(self) -> None:
+        """Let a paused segment begin to send."""
+        if self._paused:
+            self._paused = False
+            self._flow(self.permits)
+
+    def reached_end(self) -> None:
+        self.home.reached_end(self)
+
+    def release(self) -> None:
+        """Hand out nothing more; what was handed out can still be acknowledged."""
+        self.released = True
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what was not handed out."""
+        self.entries.clear()
+        self.home.dropped(self)
+
+    # Acknowledgements.
+
+    def acknowledge_up_to(self, ledger: int, entry: int, remaining: int) -> None:
+        """Everything up to this entry; bits of `remaining` are the messages in it that are still pending."""
+        if self._cumulative is None or (ledger, entry) >= self._cumulative[:2]:
+            self._cumulative = (ledger, entry, remaining)
+
+    def acknowledge(self, place: Place, remaining: int) -> None:
+        """One entry, except for the messages whose bits are in `remaining`."""
+        before = self._individual.get(place)
+        self._individual[place] = remaining if before is None else before & remaining
+
+    @property
+    def acks_waiting(self) -> int:
+        """Entries whose acknowledgement was not sent yet."""
+        return len(self._individual) + (self._cumulative is not None)
+
+    @property
+    def acks_confirmed(self) -> bool:
+        """Whether the broker has confirmed all acknowledgements."""
+        return self._cumulative is None and not self._individual and not self._unanswered
+
+    def flush_acks(self) -> None:
+        """Send what waits; without a connection it goes first on the next one."""
+        connection = self._connection
+        if connection is None:
+            return
+        if self._cumulative is not None:
+            ledger, entry, remaining = self._cumulative
+            self._cumulative = None
+            self._send_ack(connection, pb.CommandAck.Cumulative, [_id_data(ledger, entry, remaining)])
+        while self._individual:
+            chosen = list(self._individual.items())[:ACK_IDS_MAX]
+            for place, _ in chosen:
+                del self._individual[place]
+            ids = [_id_data(*place, remaining) for place, remaining in chosen]
+            self._send_ack(connection, pb.CommandAck.Individual, ids)
+
+    def _send_ack(
+        self, connection: Connection, kind: pb.CommandAck.AckType.ValueType, ids: list[pb.MessageIdData]
+    ) -> None:
+        request_id = self.home.pool.next_id()
+        ack = pb.CommandAck(
+            consumer_id=self._consumer_id, ack_type=kind, message_id=ids, request_id=request_id
+        )
+        self._unanswered[request_id] = ack
+        connection.post(ack).add_done_callback(lambda answer: self._ack_answered(request_id, answer))
+
+    def _ack_answered(self, request_id: int, answer: asyncio.Future[Any]) -> None:
+        error = answer.exception() if not answer.cancelled() else None
+        if isinstance(error, NotConnectedError):
+            return
+        if self._unanswered.pop(request_id, None) is None:
+            return
+        if error is not None:
+            log.warning("%s refused an acknowledgement: %s", self.topic, error)
+        self._wake_ack_waiters()
+
+    def _wake_ack_waiters(self) -> None:
+        if self.acks_confirmed or self._closed:
+            waiters, self._ack_waiters = self._ack_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def acks_done(self) -> None:
+        """Send what waits and return when the broker has confirmed everything."""
+        self.flush_acks()
+        while not self.acks_confirmed and not self._closed:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._ack_waiters.append(waiter)
+            await waiter
+
+    def redeliver(self, places: list[Place]) -> None:
+        """Ask for entries again; without a connection they come again by themselves."""
+        if self._connection is not None and places:
+            ids = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in places]
+            self._connection.send(
+                pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._consumer_id, message_ids=ids)
+            )
+
+    # The connection.
+
+    def closed_by_broker(self) -> None:
+        """The broker ended the subscription but not the connection, as it does for a seek: start afresh.
+
+        What the application holds may be delivered again on purpose then.
+        """
+        self.held.clear()
+        self.outstanding.clear()
+        self.unacked.clear()
+        self._cumulative = None
+        self._individual.clear()
+        self._unanswered.clear()
+        self._lose()
+
+    def connection_lost(self) -> None:
+        self._lose()
+
+    def _lose(self) -> None:
+        self._connection = None
+        for ack in self._unanswered.values():
+            for id_ in ack.message_id:
+                remaining = bits_from_words(id_.ack_set)
+                if ack.ack_type == pb.CommandAck.Cumulative:
+                    if self._cumulative is None:
+                        self._cumulative = (id_.ledgerId, id_.entryId, remaining)
+                else:
+                    self.acknowledge((id_.ledgerId, id_.entryId), remaining)
+        self._unanswered.clear()
+        self.drop()
+        self._wake_ack_waiters()
+        self._detached.set()
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._closed:
+            self._detached.clear()
+            try:
+                await self._attach()
+                failures = 0
+                while self._connection is not None:
+                    await self._detached.wait()
+                    self._detached.clear()
+                continue
+            except (AnabranchError, TimeoutError) as error:
+                if isinstance(error, AnabranchError) and self.home.is_final(self, error):
+                    self._give_up(error)
+                    return
+                log.debug("%s: %s", self.topic, error)
+            self._url = None
+            await asyncio.sleep(ATTACH.delay(failures, self.home.pool.rng))
+            failures += 1
+
+    def _give_up(self, error: AnabranchError) -> None:
+        self._closed = True
+        if not self.attached.done():
+            self.attached.set_exception(error)
+            self.attached.exception()
+        self._wake_ack_waiters()
+        self.home.gave_up(self, error)
+
+    async def _attach(self) -> None:
+        pool = self.home.pool
+        connection = await pool.connection_for(self.topic, self._url)
+        consumer_id = pool.next_id()
+        if self._start is not None:
+            self.floor = self._start()
+        self._returned = 0
+        connection.consumers[consumer_id] = self
+        try:
+            await connection.request(
+                self._subscribe(consumer_id), pb.CommandSuccess, pool.operation_timeout_s
+            )
+        except BaseException:
+            connection.consumers.pop(consumer_id, None)
+            connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=pool.next_id()))
+            raise
+        if not connection.open or connection.consumers.get(consumer_id) is not self:
+            return
+        self._connection = connection
+        self._consumer_id = consumer_id
+        self.flush_acks()
+        if not self.released and not self._paused:
+            self._flow(self.permits)
+        if not self.attached.done():
+            self.attached.set_result(None)
+
+    def _subscribe(self, consumer_id: int) -> pb.CommandSubscribe:
+        how = self.attachment
+        properties = dict(how.properties)
+        if self._legacy:
+            properties[MANAGED] = "true"
+        command = pb.CommandSubscribe(
+            topic=self.topic,
+            subscription=how.subscription,
+            subType=how.kind,
+            consumer_id=consumer_id,
+            request_id=self.home.pool.next_id(),
+            consumer_name=how.consumer_name,
+            priority_level=how.priority,
+            durable=how.durable,
+            initialPosition=how.initial_position,
+            metadata=_pairs(properties),
+            subscription_properties=_pairs(how.subscription_properties),
+        )
+        if how.bucket_ranges:
+            command.keySharedMeta.keySharedMode = pb.STICKY
+            command.keySharedMeta.entryBucketDispatch = True
+            for bucket in how.bucket_ranges:
+                command.keySharedMeta.hashRanges.add(start=bucket.start, end=bucket.end)
+        if self.floor is not None:
+            command.start_message_id.ledgerId = self.floor.ledger & (2**64 - 1)
+            command.start_message_id.entryId = self.floor.entry & (2**64 - 1)
+        return command
+
+    async def last_message_id(self) -> MessageId | None:
+        """The last message stored in the segment now; None when it has none. Needs a connection."""
+        await asyncio.shield(self.attached)
+        connection = self._connection
+        if connection is None:
+            raise NotConnectedError(f"{self.topic} is not connected")
+        reply = await connection.request(
+            pb.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=self.home.pool.next_id()),
+            pb.CommandGetLastMessageIdResponse,
+            self.home.pool.operation_timeout_s,
+        )
+        last = reply.last_message_id
+        if last.ledgerId >= 2**63 or last.entryId >= 2**63:
+            return None
+        return MessageId(self.segment_id, last.ledgerId, last.entryId, last.batch_index)
+
+    async def close(self) -> None:
+        """Leave the segment; acknowledgements should be done before."""
+        if self._closed:
+            return
+        self._closed = True
+        self.entries.clear()
+        connection, self._connection = self._connection, None
+        if not self.attached.done():
+            self.attached.set_exception(AlreadyClosedError("the consumer was closed"))
+            self.attached.exception()
+        self._wake_ack_waiters()
+        self._detached.set()
+        if connection is None:
+            return
+        connection.consumers.pop(self._consumer_id, None)
+        try:
+            await connection.request(
+                pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self.home.pool.next_id()),
+                pb.CommandSuccess,
+                self.home.pool.operation_timeout_s,
+            )
+        except AnabranchError as error:
+            log.debug("%s: closing the consumer: %s", self.topic, error)
+
+
+def _pairs(pairs: Mapping[str, str]) -> list[pb.KeyValue]:
+    return [pb.KeyValue(key=key, value=value) for key, value in pairs.items()]
+
+
+def _id_data(ledger: int, entry: int, remaining: int) -> pb.MessageIdData:
+    return pb.MessageIdData(ledgerId=ledger, entryId=entry, ack_set=words_from_bits(remaining))
