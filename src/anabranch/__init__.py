@@ -1,0 +1,80 @@
+"""Anabranch: elastic ordered streams for Python.
+
+Everything public is listed in `__all__` and imported when it is first used, so that `import anabranch` costs
+next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anabranch.client.api import AsyncClient
+    from anabranch.client.blocking import CheckpointConsumer, Client, Producer, QueueConsumer, StreamConsumer
+    from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
+    from anabranch.client.message import Message
+    from anabranch.client.options import Backoff, Batching, DeadLetter
+    from anabranch.client.producer import AsyncProducer
+    from anabranch.client.queue_consumer import AsyncQueueConsumer
+    from anabranch.client.schema import Schema
+    from anabranch.client.stream_consumer import AsyncStreamConsumer
+    from anabranch.errors import AnabranchError
+    from anabranch.model.ids import Checkpoint, MessageId
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "AnabranchError": "anabranch.errors",
+    "AsyncCheckpointConsumer": "anabranch.client.checkpoint_consumer",
+    "AsyncClient": "anabranch.client.api",
+    "AsyncProducer": "anabranch.client.producer",
+    "AsyncQueueConsumer": "anabranch.client.queue_consumer",
+    "AsyncStreamConsumer": "anabranch.client.stream_consumer",
+    "Backoff": "anabranch.client.options",
+    "Batching": "anabranch.client.options",
+    "Checkpoint": "anabranch.model.ids",
+    "CheckpointConsumer": "anabranch.client.blocking",
+    "Client": "anabranch.client.blocking",
+    "DeadLetter": "anabranch.client.options",
+    "Message": "anabranch.client.message",
+    "MessageId": "anabranch.model.ids",
+    "Producer": "anabranch.client.blocking",
+    "QueueConsumer": "anabranch.client.blocking",
+    "Schema": "anabranch.client.schema",
+    "StreamConsumer": "anabranch.client.blocking",
+}
+
+__all__ = [
+    "AnabranchError",
+    "AsyncCheckpointConsumer",
+    "AsyncClient",
+    "AsyncProducer",
+    "AsyncQueueConsumer",
+    "AsyncStreamConsumer",
+    "Backoff",
+    "Batching",
+    "Checkpoint",
+    "CheckpointConsumer",
+    "Client",
+    "DeadLetter",
+    "Message",
+    "MessageId",
+    "Producer",
+    "QueueConsumer",
+    "Schema",
+    "StreamConsumer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,333 @@
+"""The client: where producers and consumers are made.
+
+Nothing is connected before the first of them is opened. All of it belongs to the event loop it was made on;
+the same API for code without a loop is in `blocking`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from random import Random
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.connections import ConnectionPool
+from anabranch.client.layouts import TopicLayout, look_up_layout
+from anabranch.client.memory import Memory
+from anabranch.client.options import (
+    MEMORY_LIMIT,
+    AccessMode,
+    Backoff,
+    Batching,
+    CompressionName,
+    DeadLetter,
+    InitialPosition,
+    Seconds,
+    one_of,
+    parse_service_url,
+    parse_topic,
+    positive,
+    seconds,
+)
+from anabranch.client.producer import AsyncProducer
+from anabranch.client.queue_consumer import AsyncQueueConsumer
+from anabranch.client.schema import Codec, Schema
+from anabranch.client.segment_reader import SegmentReader, SegmentTails
+from anabranch.client.stream_consumer import AsyncStreamConsumer, OnAssignment
+from anabranch.clock import Clock, SystemClock
+from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
+from anabranch.model.ids import Checkpoint
+from anabranch.model.names import validate_subscription
+
+T = TypeVar("T")
+
+BYTES: Codec[Any] = Schema.bytes()
+
+
+class AsyncClient:
+    """Talks to one cluster; use it with `async with`, or close it yourself."""
+
+    def __init__(
+        self,
+        service_url: str,
+        *,
+        operation_timeout: Seconds = 30.0,
+        connect_timeout: Seconds = 10.0,
+        keep_alive_interval: Seconds = 30.0,
+        memory_limit: int = MEMORY_LIMIT,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        """Check the arguments; nothing is connected yet.
+
+        `memory_limit` bounds the bytes of messages that wait to be stored, over all producers. `clock` and
+        `rng` are for simulation.
+        """
+        self.service_url = service_url
+        self._hosts = parse_service_url(service_url)
+        self._operation_timeout_s = seconds("operation_timeout", operation_timeout)
+        self._connect_timeout_s = seconds("connect_timeout", connect_timeout)
+        self._keep_alive_s = seconds("keep_alive_interval", keep_alive_interval)
+        self._memory = Memory(positive("memory_limit", memory_limit))
+        self._clock = clock or SystemClock()
+        self._rng = rng or Random()
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool: ConnectionPool | None = None
+        self._producers: dict[AsyncProducer[Any], None] = {}
+        self._consumers: dict[
+            AsyncStreamConsumer[Any] | AsyncQueueConsumer[Any] | AsyncCheckpointConsumer[Any], None
+        ] = {}
+        self._readers: dict[SegmentReader | SegmentTails, None] = {}
+        self.closed = False
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def create_producer(
+        self,
+        topic: str,
+        *,
+        schema: Codec[T] = BYTES,
+        name: str | None = None,
+        access_mode: AccessMode = "shared",
+        send_timeout: Seconds = 30.0,
+        block_if_full: bool = True,
+        compression: CompressionName | None = None,
+        batching: Batching | bool = True,
+        initial_sequence_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> AsyncProducer[T]:
+        """Open a producer; a bare topic name means topic://public/default/<name>.
+
+        A `send_timeout` of 0 lets messages wait for ever. Messages that do not fit `memory_limit` wait, or
+        raise when `block_if_full` is False.
+        """
+        one_of("access_mode", access_mode, AccessMode)
+        if compression is not None:
+            one_of("compression", compression, CompressionName)
+        if not isinstance(batching, (Batching, bool)):
+            raise InvalidConfigurationError("batching is a Batching, or True or False")
+        if name is not None and not name:
+            raise InvalidConfigurationError("a producer's name is not empty")
+        if initial_sequence_id is not None and initial_sequence_id < -1:
+            raise InvalidConfigurationError("initial_sequence_id is -1 or more")
+        parsed = parse_topic(topic)
+        timeout_s = seconds("send_timeout", send_timeout, zero=True)
+        producer: AsyncProducer[T] = AsyncProducer(
+            self._connections(),
+            self._memory,
+            self._clock,
+            parsed,
+            schema,
+            name,
+            access_mode,
+            timeout_s,
+            block_if_full,
+            compression,
+            batching,
+            initial_sequence_id,
+            properties,
+        )
+        await producer.open()
+        self._producers[producer] = None
+        return producer
+
+    async def subscribe_stream(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        schema: Codec[T] = BYTES,
+        initial_position: InitialPosition = "latest",
+        name: str | None = None,
+        receiver_queue_size: int = 1000,
+        ack_group_time: Seconds = 0.1,
+        ack_receipts: bool = False,
+        subscription_properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        on_assignment: OnAssignment | None = None,
+    ) -> AsyncStreamConsumer[T]:
+        """Read in key order with cumulative acknowledgement; consumers of one subscription share the topic.
+
+        Give a stable `name` to come back to the same share. Acknowledge as you go: what is not acknowledged
+        keeps later segments closed.
+        """
+        one_of("initial_position", initial_position, InitialPosition)
+        consumer: AsyncStreamConsumer[T] = AsyncStreamConsumer(
+            self._connections(),
+            parse_topic(topic),
+            validate_subscription(subscription),
+            schema,
+            initial_position,
+            name,
+            receiver_queue_size,
+            seconds("ack_group_time", ack_group_time, zero=True),
+            ack_receipts,
+            subscription_properties,
+            properties,
+            on_assignment,
+        )
+        await consumer.open()
+        self._consumers[consumer] = None
+        return consumer
+
+    async def subscribe_queue(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        schema: Codec[T] = BYTES,
+        initial_position: InitialPosition = "latest",
+        name: str | None = None,
+        receiver_queue_size: int = 1000,
+        ack_group_time: Seconds = 0.1,
+        ack_group_size: int = 1000,
+        ack_receipts: bool = False,
+        subscription_properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        priority: int = 0,
+        processing_timeout: Seconds | None = None,
+        redelivery: Backoff = Backoff(60.0, 60.0),  # noqa: B008 - frozen
+        dead_letter: DeadLetter | None = None,
+    ) -> AsyncQueueConsumer[T]:
+        """Read in parallel with single acknowledgement; each message goes to one consumer at a time."""
+        one_of("initial_position", initial_position, InitialPosition)
+        pool = self._connections()
+        consumer: AsyncQueueConsumer[T] = AsyncQueueConsumer(
+            pool,
+            parse_topic(topic),
+            validate_subscription(subscription),
+            schema,
+            initial_position,
+            name,
+            receiver_queue_size,
+            seconds("ack_group_time", ack_group_time, zero=True),
+            positive("ack_group_size", ack_group_size),
+            ack_receipts,
+            subscription_properties,
+            properties,
+            priority,
+            None if processing_timeout is None else seconds("processing_timeout", processing_timeout),
+            redelivery,
+            dead_letter,
+            self._open_dead_letters,
+        )
+        await consumer.open()
+        self._consumers[consumer] = None
+        return consumer
+
+    async def create_checkpoint_consumer(
+        self,
+        topic: str,
+        *,
+        start: Checkpoint = Checkpoint.latest(),  # noqa: B008 - frozen
+        schema: Codec[T] = BYTES,
+        name: str | None = None,
+        receiver_queue_size: int = 1000,
+        properties: Mapping[str, str] | None = None,
+    ) -> AsyncCheckpointConsumer[T]:
+        """Read in key order from a checkpoint on; the caller keeps the positions."""
+        if not isinstance(start, Checkpoint):
+            raise InvalidConfigurationError("start is a Checkpoint; see Checkpoint.from_bytes")
+        consumer: AsyncCheckpointConsumer[T] = AsyncCheckpointConsumer(
+            self._connections(), parse_topic(topic), start, schema, name, receiver_queue_size, properties
+        )
+        await consumer.open()
+        self._consumers[consumer] = None
+        return consumer
+
+    async def layout(self, topic: str, *, create: bool = False) -> TopicLayout:
+        """The layout of a topic now, for tools and bulk readers."""
+        return await look_up_layout(self._connections(), parse_topic(topic), create=create)
+
+    def read_segment(self, segment_topic: str, start: int, stop: int) -> SegmentReader:
+        """Whole entries of one segment by message index, for bulk readers."""
+        reader = SegmentReader(self._connections(), segment_topic, start, stop)
+        self._readers[reader] = None
+        return reader
+
+    def tails(self) -> SegmentTails:
+        """A way to ask segments again and again what they hold, for bulk readers."""
+        tails = SegmentTails(self._connections())
+        self._readers[tails] = None
+        return tails
+
+    async def close(self) -> None:
+        """Complete pending sends, send pending acknowledgements, close all handles, producers first."""
+        if self.closed:
+            return
+        self._check()
+        self.closed = True
+        await asyncio.gather(*(producer.close() for producer in self._producers))
+        await asyncio.gather(*(consumer.close() for consumer in self._consumers))
+        await self._end()
+
+    async def shutdown(self) -> None:
+        """Drop everything at once: pending sends fail, pending acknowledgements are lost."""
+        if self.closed:
+            return
+        self._check()
+        self.closed = True
+        for handle in (*self._producers, *self._consumers):
+            await handle.tasks.cancel()
+        await asyncio.gather(*(producer.close(timeout=0) for producer in self._producers))
+        await self._end()
+
+    async def _end(self) -> None:
+        for reader in self._readers:
+            await reader.close()
+        self._producers.clear()
+        self._consumers.clear()
+        self._readers.clear()
+        if self._pool is not None:
+            await self._pool.close()
+
+    def _connections(self) -> ConnectionPool:
+        if self.closed:
+            raise AlreadyClosedError("the client is closed")
+        self._check()
+        if self._pool is None:
+            self._loop = asyncio.get_running_loop()
+            self._pool = ConnectionPool(
+                self._hosts,
+                connect_timeout_s=self._connect_timeout_s,
+                operation_timeout_s=self._operation_timeout_s,
+                keep_alive_s=self._keep_alive_s,
+                rng=self._rng,
+            )
+        return self._pool
+
+    def _check(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidConfigurationError("this client was made before fork; make one in the new process")
+        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+            raise InvalidConfigurationError("this client belongs to another event loop; make one per loop")
+
+    async def _open_dead_letters(self, topic: str, subscription: str | None) -> AsyncProducer[bytes]:
+        producer: AsyncProducer[bytes] = AsyncProducer(
+            self._connections(),
+            self._memory,
+            self._clock,
+            parse_topic(topic),
+            cast(Codec[bytes], BYTES),
+            None,
+            "shared",
+            30.0,
+            True,
+            None,
+            True,
+            None,
+            None,
+            subscription,
+        )
+        await producer.open()
+        return producer
