@@ -220,6 +220,10 @@ class Segment:
     def leave(self, subscription: Subscription, consumer: Consumer) -> None:
         """The consumer is gone; a reader's subscription goes with its last consumer."""
         subscription.remove(consumer)
+        self.forget_unused(subscription)
+
+    def forget_unused(self, subscription: Subscription) -> None:
+        """Forget a reader's subscription that nobody uses."""
         if not subscription.durable and not subscription.consumers:
             self._forget(subscription)
 

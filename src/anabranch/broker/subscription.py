@@ -39,8 +39,8 @@ class Limits:
 
     batch_entries: int = 100
     batch_bytes: int = 5 * 2**20
-    unacked_per_consumer: int = 50_000
-    unacked_per_subscription: int = 200_000
+    unacked_max: int = 200_000
+    """Messages over all consumers of a shared subscription."""
 
 
 class VolatileCursor:
@@ -108,7 +108,7 @@ class Subscription:
             clock,
             partition,
             limits.batch_entries,
-            limits.unacked_per_subscription or 2**62,
+            limits.unacked_max,
         )
         self.reading: Reading = OrderedReading(self._path, failover=False)
         self.busy = asyncio.Lock()

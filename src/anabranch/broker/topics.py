@@ -40,7 +40,7 @@ class Topics:
         """The log of that name, None when there is none."""
         found = self._served.get(name)
         if found is None:
-            log = self._storage.get(name.storage_name)
+            log = self._storage.get(str(name))
             if log is not None:
                 found = self._serve(name, log)
         return found
@@ -54,14 +54,14 @@ class Topics:
 
     async def make(self, name: TopicName) -> Segment:
         """The log of that name, made if there is none; durable when it returns."""
-        return self.get(name) or self._serve(name, await self._storage.create(name.storage_name))
+        return self.get(name) or self._serve(name, await self._storage.create(str(name)))
 
     async def drop(self, name: TopicName) -> None:
         """Send everybody away and remove the log; an absent one is fine."""
         found = self.get(name)
         if found is not None:
             found.close()
-            await self._storage.delete(name.storage_name)
+            await self._storage.delete(str(name))
             self._served.pop(name, None)
 
     def _serve(self, name: TopicName, log: SegmentLog) -> Segment:

@@ -1,0 +1,43 @@
+"""From a name to the log that producers and consumers attach to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anabranch.broker.segment import Segment
+from anabranch.broker.services import Services
+from anabranch.errors import MetadataError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+from anabranch.model.names import TopicName
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+METADATA_BYTES_MAX = 1024
+
+
+async def open_log(services: Services, name: TopicName, *, create: bool) -> Segment:
+    """A classic topic, made on first use if allowed, or a segment that the layout lists.
+
+    A segment that an operation has made but not committed is nobody's yet: what were written to it now could
+    overtake what its parents still take.
+    """
+    if name.is_scalable:
+        raise NotAllowedError(f"{name} is a scalable topic; attach to its segments")
+    if not name.is_segment:
+        return await services.topics.open(name, create=create)
+    controller = await services.controllers.controller(name.topic)
+    assert name.segment is not None
+    listed = controller.layout.segments.get(name.segment.id)
+    if listed is None or listed.range != name.segment.range:
+        raise TopicNotFoundError(f"{name.topic} has no segment {name.segment}")
+    segment = services.topics.get(name)
+    if segment is None:
+        raise ServiceNotReadyError(f"{name} is being made")
+    segment.splits = listed.bucket_splits
+    return segment
+
+
+def metadata_of(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
+    """The key-value pairs a client describes itself with; bounded, because they are kept."""
+    metadata = {pair.key: pair.value for pair in pairs}
+    if sum(len(key) + len(value) for key, value in metadata.items()) > METADATA_BYTES_MAX:
+        raise MetadataError(f"metadata must not be longer than {METADATA_BYTES_MAX} characters")
+    return metadata

@@ -1,0 +1,186 @@
+"""SUBSCRIBE, FLOW, ACK, redelivery, UNSUBSCRIBE and CLOSE_CONSUMER."""
+
+from __future__ import annotations
+
+from anabranch.broker.connection import Attached, Connection, Handler
+from anabranch.broker.consumer import Consumer
+from anabranch.broker.handlers.attach import metadata_of, open_log
+from anabranch.broker.segment import Segment
+from anabranch.broker.services import Services
+from anabranch.broker.subscription import Subscription, position_from
+from anabranch.errors import AnabranchError, MetadataError, NotAllowedError, ServiceNotReadyError
+from anabranch.model.names import TopicName, validate_subscription
+from anabranch.protocol.commands import NO_ID
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+
+START_INDEX = "anabranch.start_index"
+"""Metadata of a reader: start at the entry that holds this message of the log."""
+
+
+async def subscribe(connection: Connection, command: pb.CommandSubscribe) -> None:
+    if command.consumer_id in connection.consumers:
+        connection.send(pb.CommandSuccess(request_id=command.request_id))
+        return
+    with connection.opens("consumer", command.consumer_id):
+        await _subscribe(connection, command)
+
+
+async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> None:
+    services = connection.services
+    name = TopicName.parse(command.topic)
+    validate_subscription(command.subscription)
+    _check(command)
+    if name.is_segment and command.durable:
+        await _register(services, name, command)
+    segment = await open_log(services, name, create=command.force_topic_creation)
+    metadata = metadata_of(command.metadata)
+    if command.HasField("schema"):
+        await services.schemas.register(name, command.schema, services.clock.wall_ms())
+    subscription = await segment.subscription(
+        command.subscription,
+        durable=command.durable,
+        ordinal=_start(segment, command, metadata, services.clock.wall_ms()),
+        properties={pair.key: pair.value for pair in command.subscription_properties},
+    )
+    if command.subType == pb.CommandSubscribe.Exclusive and command.durable:
+        await _drop_dead(segment, subscription)
+    consumer = Consumer(
+        connection,
+        command.consumer_id,
+        command.consumer_name,
+        priority=command.priority_level,
+        unacked_max=services.config.max_unacked_per_consumer or 2**62,
+        epoch=_epoch(command),
+        metadata=metadata,
+        connected_at_ms=services.clock.wall_ms(),
+    )
+    try:
+        async with subscription.busy:
+            if connection.given_up("consumer", command.consumer_id):
+                raise ServiceNotReadyError("the client gave the consumer up")
+            if segment.subscriptions.get(subscription.name) is not subscription:
+                raise ServiceNotReadyError(f"{subscription.name} is being deleted")
+            subscription.add(consumer, command.subType, command.keySharedMeta)
+    except AnabranchError:
+        segment.forget_unused(subscription)
+        raise
+    connection.consumers[consumer.id] = Attached(segment, subscription, consumer)
+    connection.send(pb.CommandSuccess(request_id=command.request_id))
+    subscription.greet()
+
+
+def _check(command: pb.CommandSubscribe) -> None:
+    ordered = command.subType in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
+    if command.read_compacted and not ordered:
+        raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
+
+
+async def _register(services: Services, name: TopicName, command: pb.CommandSubscribe) -> None:
+    """A durable subscription is on all segments of a topic or on none, so the controller makes it."""
+    controller = await services.controllers.controller(name.topic)
+    await controller.ensure_subscription(
+        command.subscription,
+        "QUEUE" if command.subType == pb.CommandSubscribe.Shared else "STREAM",
+        "earliest" if command.initialPosition == pb.CommandSubscribe.Earliest else "latest",
+    )
+
+
+def _start(segment: Segment, command: pb.CommandSubscribe, metadata: dict[str, str], now_ms: int) -> int:
+    """The first entry of a new subscription."""
+    log = segment.log
+    if not command.durable:
+        index = metadata.get(START_INDEX)
+        if index is not None:
+            if not index.isdecimal():
+                raise NotAllowedError(f"{START_INDEX} must be a number, not {index!r}")
+            return log.ordinal_of_index(int(index))
+        if command.HasField("start_message_id") and not command.start_message_rollback_duration_sec:
+            return log.ordinal_of(position_from(command.start_message_id))
+    if command.start_message_rollback_duration_sec:
+        return log.ordinal_at_time(now_ms - 1000 * command.start_message_rollback_duration_sec)
+    if command.initialPosition == pb.CommandSubscribe.Earliest:
+        return log.first_ordinal
+    return log.next_ordinal
+
+
+async def _drop_dead(segment: Segment, subscription: Subscription) -> None:
+    """Before a newcomer is turned away: does the one who excludes it still live?"""
+    for holder in list(subscription.consumers):
+        if not await holder.link.alive():
+            segment.leave(subscription, holder)
+
+
+def _epoch(command: pb.CommandSubscribe) -> int | None:
+    given = command.HasField("consumer_epoch") and command.consumer_epoch != NO_ID
+    return command.consumer_epoch if given else None
+
+
+def flow(connection: Connection, command: pb.CommandFlow) -> None:
+    attached = connection.consumers.get(command.consumer_id)
+    if attached is not None:
+        attached.subscription.flow(attached.consumer, command.messagePermits)
+
+
+def acknowledge(connection: Connection, command: pb.CommandAck) -> None:
+    """An ACK for a consumer that is gone is dropped, also when it asks for an answer."""
+    attached = connection.consumers.get(command.consumer_id)
+    if attached is None:
+        return
+    _, subscription, consumer = attached
+    if command.txnid_most_bits or command.txnid_least_bits:
+        raise NotAllowedError("transactions are not supported by this broker")
+    subscription.acknowledge(consumer, command)
+    if command.HasField("request_id"):
+        response = pb.CommandAckResponse(consumer_id=command.consumer_id, request_id=command.request_id)
+        subscription.answer_when_durable(connection, response)
+
+
+def redeliver(connection: Connection, command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+    attached = connection.consumers.get(command.consumer_id)
+    if attached is not None:
+        epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
+        attached.subscription.redeliver(attached.consumer, command.message_ids, epoch)
+
+
+async def unsubscribe(connection: Connection, command: pb.CommandUnsubscribe) -> None:
+    attached = connection.consumers.get(command.consumer_id)
+    if attached is None:
+        raise MetadataError(f"consumer {command.consumer_id} is not known")
+    segment, subscription, _ = attached
+    if len(subscription.consumers) > 1 and not command.force:
+        raise MetadataError(f"subscription {subscription.name} has other consumers")
+    connection.consumers.pop(command.consumer_id, None)
+    segment.leave(subscription, attached.consumer)
+    await segment.unsubscribe(subscription.name)
+    connection.send(pb.CommandSuccess(request_id=command.request_id))
+
+
+def close_consumer(connection: Connection, command: pb.CommandCloseConsumer) -> None:
+    connection.give_up("consumer", command.consumer_id)
+    attached = connection.consumers.pop(command.consumer_id, None)
+    if attached is not None:
+        attached.segment.leave(attached.subscription, attached.consumer)
+    connection.send(pb.CommandSuccess(request_id=command.request_id))
+
+
+def refuse_ack(connection: Connection, command: pb.CommandAck, error: Exception) -> None:
+    if command.HasField("request_id"):
+        connection.send(
+            pb.CommandAckResponse(
+                consumer_id=command.consumer_id,
+                request_id=command.request_id,
+                error=code_for(error),
+                message=str(error),
+            )
+        )
+
+
+HANDLERS = {
+    pb.CommandSubscribe: Handler(subscribe),
+    pb.CommandFlow: Handler(flow),
+    pb.CommandAck: Handler(acknowledge, refuse_ack),
+    pb.CommandRedeliverUnacknowledgedMessages: Handler(redeliver),
+    pb.CommandUnsubscribe: Handler(unsubscribe),
+    pb.CommandCloseConsumer: Handler(close_consumer),
+}

@@ -1,0 +1,107 @@
+"""Registration of stream and checkpoint consumers with a topic's controller (73-75, 82)."""
+
+from __future__ import annotations
+
+from anabranch.broker.connection import Connection, Handler, Registered
+from anabranch.controller.coordinator import ConsumerAssignment
+from anabranch.controller.segments import StartAt
+from anabranch.errors import ConsumerNotFoundError
+from anabranch.metadata.records import SubscriptionKind
+from anabranch.model.names import TopicName, validate_subscription
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+
+
+class AssignmentPush:
+    """Sends a consumer the newest of its assignments, and none that was overtaken."""
+
+    def __init__(self, connection: Connection, consumer_id: int) -> None:
+        self._connection = connection
+        self._consumer_id = consumer_id
+        self._newest: ConsumerAssignment | None = None
+        self.active = True
+
+    def __call__(self, assignment: ConsumerAssignment) -> None:
+        self._newest = assignment
+        self._connection.when_writable(("assignment", self._consumer_id), self._send)
+
+    def _send(self) -> None:
+        if self._newest is not None and self.active:
+            self._connection.send(
+                pb.CommandScalableTopicAssignmentUpdate(
+                    consumer_id=self._consumer_id, assignment=to_wire(self._newest)
+                )
+            )
+
+
+async def register(connection: Connection, command: pb.CommandScalableTopicSubscribe) -> None:
+    validate_subscription(command.subscription)
+    name = TopicName.parse(command.topic).topic
+    controller = await connection.services.controllers.controller(name)
+    former = connection.registrations.pop(command.consumer_id, None)
+    if former is not None:
+        former.controller.connection_lost(former.registration)
+    kind: SubscriptionKind = "CHECKPOINT" if command.consumer_type == pb.CHECKPOINT else "STREAM"
+    push = AssignmentPush(connection, command.consumer_id)
+    registration = await controller.register(
+        command.subscription, command.consumer_name, kind, _start(command), push
+    )
+    if connection.ended:
+        push.active = False
+        controller.connection_lost(registration)
+        return
+    connection.registrations[command.consumer_id] = Registered(controller, registration)
+    connection.send(
+        pb.CommandScalableTopicSubscribeResponse(
+            request_id=command.request_id, assignment=to_wire(registration.assignment)
+        )
+    )
+
+
+def _start(command: pb.CommandScalableTopicSubscribe) -> StartAt | None:
+    """Our clients say where a new subscription starts; others say so on the segments."""
+    if not command.HasField("initial_position"):
+        return None
+    return "earliest" if command.initial_position == pb.CommandSubscribe.Earliest else "latest"
+
+
+def refuse_registration(
+    connection: Connection, command: pb.CommandScalableTopicSubscribe, error: Exception
+) -> None:
+    connection.send(
+        pb.CommandScalableTopicSubscribeResponse(
+            request_id=command.request_id, error=code_for(error), message=str(error)
+        )
+    )
+
+
+async def leave(connection: Connection, command: pb.CommandScalableTopicUnsubscribe) -> None:
+    """The consumer will not come back: what it read goes to the others at once."""
+    registered = connection.registrations.pop(command.consumer_id, None)
+    if registered is None:
+        raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not registered")
+    await registered.controller.leave(registered.registration)
+    connection.send(pb.CommandSuccess(request_id=command.request_id))
+
+
+def to_wire(assignment: ConsumerAssignment) -> pb.ScalableConsumerAssignment:
+    return pb.ScalableConsumerAssignment(
+        layout_epoch=assignment.epoch,
+        generation=assignment.generation,
+        segments=[
+            pb.ScalableAssignedSegment(
+                segment_id=segment.segment_id,
+                hash_start=segment.range.start,
+                hash_end=segment.range.end,
+                segment_topic=segment.topic,
+                bucket_ranges=[pb.IntRange(start=part.start, end=part.end) for part in segment.bucket_ranges],
+            )
+            for segment in assignment.segments
+        ],
+    )
+
+
+HANDLERS = {
+    pb.CommandScalableTopicSubscribe: Handler(register, refuse_registration),
+    pb.CommandScalableTopicUnsubscribe: Handler(leave),
+}

@@ -1,0 +1,102 @@
+"""Where topics are, how many partitions they have, and which exist."""
+
+from __future__ import annotations
+
+from google_crc32c import value as crc32c
+
+from anabranch.broker.connection import Connection, Handler
+from anabranch.errors import NotAllowedError, TopicNotFoundError
+from anabranch.model.names import TopicName, parse_namespace
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+
+
+def look_up(connection: Connection, command: pb.CommandLookupTopic) -> None:
+    """This broker serves every name; whether the topic exists is not asked here."""
+    TopicName.parse(command.topic)
+    connection.send(
+        pb.CommandLookupTopicResponse(
+            request_id=command.request_id,
+            response=pb.CommandLookupTopicResponse.Connect,
+            brokerServiceUrl=connection.services.url,
+            authoritative=True,
+            proxy_through_service_url=False,
+        )
+    )
+
+
+def refuse_lookup(connection: Connection, command: pb.CommandLookupTopic, error: Exception) -> None:
+    connection.send(
+        pb.CommandLookupTopicResponse(
+            request_id=command.request_id,
+            response=pb.CommandLookupTopicResponse.Failed,
+            error=code_for(error),
+            message=str(error),
+        )
+    )
+
+
+async def partitions(connection: Connection, command: pb.CommandPartitionedTopicMetadata) -> None:
+    name = TopicName.parse(command.topic)
+    if name.domain == "non-persistent":
+        raise NotAllowedError("non-persistent topics are not served")
+    count: int | None = 0
+    if name.domain == "persistent":
+        topics = connection.services.topics
+        count = await topics.partitions(name)
+        if count is None and not (command.metadata_auto_creation_enabled and topics.auto_create):
+            raise TopicNotFoundError(f"{name} does not exist")
+    connection.send(
+        pb.CommandPartitionedTopicMetadataResponse(
+            request_id=command.request_id,
+            response=pb.CommandPartitionedTopicMetadataResponse.Success,
+            partitions=count or 0,
+        )
+    )
+
+
+def refuse_partitions(
+    connection: Connection, command: pb.CommandPartitionedTopicMetadata, error: Exception
+) -> None:
+    connection.send(
+        pb.CommandPartitionedTopicMetadataResponse(
+            request_id=command.request_id,
+            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+            error=code_for(error),
+            message=str(error),
+        )
+    )
+
+
+async def topics_of_namespace(connection: Connection, command: pb.CommandGetTopicsOfNamespace) -> None:
+    """All names; a pattern is left to the client, which applies it when the answer says it was not."""
+    names: list[str] = []
+    if command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        tenant, local = parse_namespace(command.namespace)
+        found = await connection.services.topics.list(f"{tenant}/{local}")
+        names = [str(name) for name in found]
+    digest = topics_hash(names)
+    changed = not command.HasField("topics_hash") or command.topics_hash != digest
+    connection.send(
+        pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=command.request_id,
+            topics=names if changed else (),
+            filtered=False,
+            topics_hash=digest,
+            changed=changed,
+        )
+    )
+
+
+def topics_hash(names: list[str]) -> str:
+    """What stands for a set of topic names when client and broker compare theirs."""
+    joined = ",".join(sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass")))
+    checksum: int = crc32c(joined.encode()) if names else 0
+    return checksum.to_bytes(4, "little").hex()
+
+
+HANDLERS = {
+    pb.CommandLookupTopic: Handler(look_up, refuse_lookup),
+    pb.CommandPartitionedTopicMetadata: Handler(partitions, refuse_partitions),
+    pb.CommandGetTopicsOfNamespace: Handler(topics_of_namespace),
+}

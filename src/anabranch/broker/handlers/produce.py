@@ -1,0 +1,114 @@
+"""PRODUCER and CLOSE_PRODUCER; what a producer sends afterwards goes to it directly."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from anabranch.broker.connection import Connection, Handler
+from anabranch.broker.handlers.attach import metadata_of, open_log
+from anabranch.broker.producer import Producer
+from anabranch.broker.segment import Segment
+from anabranch.errors import ServiceNotReadyError
+from anabranch.model.names import TopicName, validate_subscription
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+SETTLE = "anabranch.settle"
+"""Metadata of a PRODUCER that only asks what is stored of a name, also in a sealed segment."""
+
+
+async def open_producer(connection: Connection, command: pb.CommandProducer) -> None:
+    known = connection.producers.get(command.producer_id)
+    if known is not None and command.epoch <= known.epoch:
+        _succeed(connection, command, known.name, connection.homes[known.id], known)
+        return
+    with connection.opens("producer", command.producer_id):
+        await _open_producer(connection, command)
+
+
+async def _open_producer(connection: Connection, command: pb.CommandProducer) -> None:
+    services = connection.services
+    name = TopicName.parse(command.topic)
+    segment = await open_log(services, name, create=True)
+    metadata = metadata_of(command.metadata)
+    if metadata.get(SETTLE) == "true":
+        await segment.log.flush()
+        _succeed(connection, command, command.producer_name, segment, None)
+        return
+    schema_version = b""
+    if command.HasField("schema"):
+        schema_version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
+    if command.initial_subscription_name:
+        subscription = validate_subscription(command.initial_subscription_name)
+        await segment.subscription(subscription, durable=True, ordinal=segment.log.first_ordinal)
+    given = command.producer_name
+    producer = Producer(
+        connection,
+        command.producer_id,
+        given or services.make_producer_name(),
+        segment.log,
+        epoch=command.epoch,
+        mode=command.producer_access_mode,
+        deduplicate=services.config.deduplication,
+        splits=segment.splits,
+        metadata=metadata,
+        connected_at_ms=services.clock.wall_ms(),
+    )
+    ready = await segment.attach(
+        producer,
+        fresh_name=not given,
+        topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
+        promoted=partial(_succeed, connection, command, producer.name, segment, producer, schema_version),
+    )
+    if connection.given_up("producer", command.producer_id):
+        segment.detach(producer)
+        raise ServiceNotReadyError("the client gave the producer up")
+    connection.producers[producer.id] = producer
+    connection.homes[producer.id] = segment
+    _succeed(connection, command, producer.name, segment, producer, schema_version, ready=ready)
+
+
+def _succeed(
+    connection: Connection,
+    command: pb.CommandProducer,
+    name: str,
+    segment: Segment,
+    producer: Producer | None,
+    schema_version: bytes = b"",
+    *,
+    ready: bool = True,
+) -> None:
+    exclusive = producer is not None and segment.exclusive is producer
+    deduplicates = connection.services.config.deduplication
+    connection.send(
+        pb.CommandProducerSuccess(
+            request_id=command.request_id,
+            producer_name=name,
+            last_sequence_id=segment.log.producer_sequences().get(name, -1) if deduplicates else -1,
+            schema_version=schema_version,
+            topic_epoch=segment.topic_epoch if exclusive else None,
+            producer_ready=ready,
+        )
+    )
+
+
+def close_producer(connection: Connection, command: pb.CommandCloseProducer) -> None:
+    """Answer once everything the producer sent is answered; an unknown one is closed already."""
+    connection.give_up("producer", command.producer_id)
+    producer = connection.producers.pop(command.producer_id, None)
+    if producer is None:
+        connection.send(pb.CommandSuccess(request_id=command.request_id))
+        return
+    segment = connection.homes.pop(command.producer_id)
+    connection.forget_producer(command.producer_id)
+
+    def closed() -> None:
+        segment.detach(producer)
+        connection.send(pb.CommandSuccess(request_id=command.request_id))
+
+    producer.when_idle(closed)
+
+
+HANDLERS = {
+    pb.CommandProducer: Handler(open_producer),
+    pb.CommandCloseProducer: Handler(close_producer),
+}

@@ -1,0 +1,14 @@
+"""Every command a client may send, and who handles it."""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+
+from anabranch.broker.connection import Handler
+from anabranch.broker.handlers import consume, control, lookup, position, produce, schema, session, watch
+
+HANDLERS: dict[type[Message], Handler] = {
+    command: handler
+    for module in (session, lookup, produce, consume, position, schema, watch, control)
+    for command, handler in module.HANDLERS.items()
+}

@@ -1,0 +1,262 @@
+"""Layout watches (70-72) and namespace watches (76-78).
+
+A watcher gets whole states, never a backlog of changes: one that is slow skips to the newest. Once it got a
+layout it never gets an error for it, because clients give a session up on that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from anabranch.broker.connection import Connection, Handler
+from anabranch.broker.handlers.lookup import topics_hash
+from anabranch.errors import NotAllowedError, TopicExistsError, TopicNotFoundError
+from anabranch.metadata import records
+from anabranch.metadata.port import Change
+from anabranch.model.layout import Layout, Segment, SegmentState
+from anabranch.model.names import TopicName, parse_namespace
+from anabranch.model.ranges import initial_ranges
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+
+COALESCE_S = 0.05
+"""Changes of a namespace within this time are told together."""
+
+_LAYOUT, _NAMESPACE = "layout", "namespace"
+
+
+class LayoutSession:
+    """One open layout watch."""
+
+    def __init__(self, connection: Connection, session_id: int, name: TopicName) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._name = name.topic
+        self._told_epoch = -1
+        self._newest: Layout | None = None
+        self._stopped = False
+        self._undo: Callable[[], None] | None = None
+
+    def watch(self) -> None:
+        """Tell the newest layout from now on, unless the client has closed the session meanwhile."""
+        if not self._stopped:
+            self._undo = self._connection.services.controllers.watch_layout(self._name, self.changed)
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._undo is not None:
+            self._undo()
+
+    def changed(self, layout: Layout | None) -> None:
+        """A newer layout is there. That a topic is deleted is not told: clients find out when they ask."""
+        if layout is None or layout.epoch <= self._told_epoch:
+            return
+        self._newest = layout
+        self._connection.when_writable((_LAYOUT, self._session_id), self._push)
+
+    def _push(self) -> None:
+        layout = self._newest
+        if layout is None or layout.epoch <= self._told_epoch:
+            return
+        self._told_epoch = layout.epoch
+        self.send(dag_of(layout, self._connection.services.url))
+
+    def send(self, dag: pb.ScalableTopicDAG) -> None:
+        self._connection.send(
+            pb.CommandScalableTopicUpdate(
+                session_id=self._session_id, dag=dag, resolved_topic_name=str(self._name)
+            )
+        )
+
+
+async def look_up_layout(connection: Connection, command: pb.CommandScalableTopicLookup) -> None:
+    services = connection.services
+    given = TopicName.parse(command.topic)
+    if given.domain == "non-persistent" or given.is_segment:
+        raise NotAllowedError(f"{given} has no layout")
+    if given.partition is not None:
+        raise TopicNotFoundError(f"{given} is a partition")
+    key = (_LAYOUT, command.session_id)
+    session = LayoutSession(connection, command.session_id, given)
+    connection.end_session(key)
+    connection.sessions[key] = session.stop
+    try:
+        await _controller(connection, given, create=command.create_if_missing)
+    except TopicNotFoundError:
+        if given.domain != "persistent":
+            connection.end_session(key)
+            raise
+        count = await services.topics.partitions(given) or 0
+        session.send(synthetic_dag(given, count))
+    except Exception:
+        connection.end_session(key)
+        raise
+    # A classic topic is watched too: it may become a scalable one.
+    session.watch()
+
+
+async def _controller(connection: Connection, name: TopicName, *, create: bool) -> None:
+    """Make sure that somebody leads the topic, which may have to be made first."""
+    services = connection.services
+    try:
+        await services.controllers.controller(name.topic)
+        return
+    except TopicNotFoundError:
+        if not (create and name.is_scalable and services.config.auto_create_topics):
+            raise
+    with suppress(TopicExistsError):
+        await services.controllers.create_topic(name)
+    await services.controllers.controller(name)
+
+
+def refuse_layout(connection: Connection, command: pb.CommandScalableTopicLookup, error: Exception) -> None:
+    connection.send(
+        pb.CommandScalableTopicUpdate(
+            session_id=command.session_id, error=code_for(error), message=str(error)
+        )
+    )
+
+
+def close_layout(connection: Connection, command: pb.CommandScalableTopicClose) -> None:
+    connection.end_session((_LAYOUT, command.session_id))
+
+
+def dag_of(layout: Layout, url: str) -> pb.ScalableTopicDAG:
+    """A layout on the wire; this broker owns all segments and leads the topic."""
+    return pb.ScalableTopicDAG(
+        epoch=layout.epoch,
+        segments=[_segment(layout.segments[id_]) for id_ in sorted(layout.segments)],
+        segment_brokers=[
+            pb.SegmentBrokerAddress(segment_id=segment.id, broker_url=url) for segment in layout.active
+        ],
+        controller_broker_url=url,
+    )
+
+
+def synthetic_dag(name: TopicName, partitions: int) -> pb.ScalableTopicDAG:
+    """A classic topic seen as a layout: a segment per partition, routed by number and not by range."""
+    topics = [name.partition_name(index) for index in range(partitions)] or [name]
+    segments = [
+        Segment(index, part, legacy_topic=str(topic))
+        for index, (topic, part) in enumerate(zip(topics, initial_ranges(len(topics)), strict=True))
+    ]
+    return pb.ScalableTopicDAG(epoch=0, segments=[_segment(segment) for segment in segments])
+
+
+def _segment(segment: Segment) -> pb.SegmentInfoProto:
+    sealed = segment.state is SegmentState.SEALED
+    return pb.SegmentInfoProto(
+        segment_id=segment.id,
+        hash_start=segment.range.start,
+        hash_end=segment.range.end,
+        state=pb.SEALED if sealed else pb.ACTIVE,
+        parent_ids=segment.parents,
+        child_ids=segment.children,
+        created_at_epoch=segment.created_epoch,
+        sealed_at_epoch=segment.sealed_epoch if sealed else None,
+        created_at_ms=segment.created_ms,
+        sealed_at_ms=segment.sealed_ms if sealed else None,
+        legacy_topic_name=segment.legacy_topic,
+        entry_bucket_splits=segment.bucket_splits,
+    )
+
+
+class NamespaceSession:
+    """One open namespace watch: a snapshot first, then what came and went."""
+
+    def __init__(self, connection: Connection, command: pb.CommandWatchScalableTopics) -> None:
+        tenant, local = parse_namespace(command.namespace)
+        self.namespace = f"{tenant}/{local}"
+        self._connection = connection
+        self._watch_id = command.watch_id
+        self._filters = {pair.key: pair.value for pair in command.property_filters}
+        self._told: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        path = records.namespace_path(records.TOPICS, self.namespace)
+        self._depth = path.count("/") + 1
+        self._undo: Callable[[], None] = connection.services.records.store.watch(path, self._changed)
+
+    async def start(self, current_hash: str | None) -> None:
+        """Tell all topics, unless the client says that it knows them."""
+        self._told = await self._load()
+        names = list(self._told)
+        if current_hash is None or current_hash != topics_hash(names):
+            self._connection.send(
+                pb.CommandWatchScalableTopicsUpdate(
+                    watch_id=self._watch_id, snapshot=pb.ScalableTopicsSnapshot(topics=names)
+                )
+            )
+
+    def stop(self) -> None:
+        self._undo()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _changed(self, change: Change) -> None:
+        # Subscriptions lie deeper; they do not change which topics there are.
+        if self._timer is None and change.path.count("/") <= self._depth:
+            self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._connection.when_writable(
+            (_NAMESPACE, self._watch_id), lambda: self._connection.services.tasks.spawn(self._tell())
+        )
+
+    async def _tell(self) -> None:
+        now = await self._load()
+        before, self._told = self._told, now
+        # A topic that was deleted and made again is another one of the same name.
+        added = [name for name, incarnation in now.items() if before.get(name) != incarnation]
+        removed = [name for name, incarnation in before.items() if now.get(name) != incarnation]
+        if added or removed:
+            self._connection.send(
+                pb.CommandWatchScalableTopicsUpdate(
+                    watch_id=self._watch_id, diff=pb.ScalableTopicsDiff(added=added, removed=removed)
+                )
+            )
+
+    async def _load(self) -> dict[str, int]:
+        found = await self._connection.services.records.load_all(self.namespace)
+        return {
+            str(name): record.incarnation
+            for name, record in found
+            if not record.deleted and self._filters.items() <= record.properties.items()
+        }
+
+
+async def watch_namespace(connection: Connection, command: pb.CommandWatchScalableTopics) -> None:
+    key = (_NAMESPACE, command.watch_id)
+    connection.end_session(key)
+    session = NamespaceSession(connection, command)
+    connection.sessions[key] = session.stop
+    try:
+        await connection.services.records.load_namespace(session.namespace)
+        await session.start(command.current_hash if command.HasField("current_hash") else None)
+    except Exception:
+        connection.end_session(key)
+        raise
+
+
+def refuse_namespace(
+    connection: Connection, command: pb.CommandWatchScalableTopics, error: Exception
+) -> None:
+    connection.send(
+        pb.CommandWatchScalableTopicsUpdate(
+            watch_id=command.watch_id, error=code_for(error), message=str(error)
+        )
+    )
+
+
+def close_namespace(connection: Connection, command: pb.CommandWatchScalableTopicsClose) -> None:
+    connection.end_session((_NAMESPACE, command.watch_id))
+
+
+HANDLERS = {
+    pb.CommandScalableTopicLookup: Handler(look_up_layout, refuse_layout),
+    pb.CommandScalableTopicClose: Handler(close_layout),
+    pb.CommandWatchScalableTopics: Handler(watch_namespace, refuse_namespace),
+    pb.CommandWatchScalableTopicsClose: Handler(close_namespace),
+}

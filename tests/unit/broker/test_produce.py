@@ -1,0 +1,372 @@
+"""PRODUCER and SEND as a client sees them."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.errors import ProducerBusyError, ProducerFencedError
+from anabranch.broker.segment import admit
+from anabranch.protocol import commands
+from anabranch.protocol.commands import NO_ID, SendReceipt
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.unit.broker.wire import TOPIC, World, batch, error_of, run, settle, single, values_of
+
+
+def test_receipts_come_in_order_and_carry_rising_positions() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        receipts = await client.publish_all([b"%d" % n for n in range(50)])
+        assert [r.sequence_id for r in receipts] == list(range(50))
+        places = [(r.ledger, r.entry) for r in receipts]
+        assert places == sorted(set(places))
+
+    run(scenario)
+
+
+def test_a_generated_name_is_unique_also_after_a_restart() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        first = await client.producer(producer_id=1)
+        second = await client.producer(producer_id=2)
+        assert first.producer_name != second.producer_name
+        assert first.last_sequence_id == -1
+        assert first.HasField("schema_version")
+        await world.restart()
+        client = await world.client()
+        third = await client.producer()
+        assert third.producer_name not in (first.producer_name, second.producer_name)
+
+    run(scenario)
+
+
+def test_a_name_in_use_is_refused_while_its_holder_answers() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        await one.producer(producer_name="p")
+        assert error_of(await two.producer(producer_name="p")) == pb.ProducerBusy
+        one.close()
+        await settle()
+        assert isinstance(await two.producer(producer_name="p"), pb.CommandProducerSuccess)
+
+    run(scenario)
+
+
+def test_the_same_producer_comes_again_with_a_higher_epoch() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer(producer_name="p")
+        again = await client.producer(producer_name="p", epoch=1)
+        assert again.producer_name == "p"
+        await client.publish_all([b"x"], first=0)
+
+    run(scenario)
+
+
+def test_a_duplicate_is_answered_without_an_id_and_not_stored() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer(producer_name="p")
+        await client.publish_all([b"a", b"b", b"c"])
+        client.publish(b"b again", 1)
+        client.publish(b"d", 3)
+        again, new = await client.receipt(), await client.receipt()
+        assert (again.sequence_id, again.ledger, again.entry) == (1, NO_ID, NO_ID)
+        assert new.entry != NO_ID
+        await client.subscribe()
+        assert values_of(await client.deliveries(4)) == [b"a", b"b", b"c", b"d"]
+
+    run(scenario)
+
+
+def test_a_duplicate_of_an_entry_under_way_waits_for_it() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer(producer_name="p")
+        frames = [commands.encode_send(1, 7, 1, 0, single(b"x", 7)) for _ in range(2)]
+        assert client.pump is not None
+        client.pump.write_many([part for frame in frames for part in frame])
+        first, second = await client.receipt(), await client.receipt()
+        assert first.entry == 0
+        assert second.entry == NO_ID
+
+    run(scenario)
+
+
+def test_sequence_ids_are_known_after_a_restart() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer(producer_name="p")
+        await client.publish_all([b"a", b"b"])
+        await world.restart()
+        client = await world.client()
+        success = await client.producer(producer_name="p", epoch=1)
+        assert success.last_sequence_id == 1
+        client.publish(b"b", 1)
+        assert (await client.receipt()).entry == NO_ID
+
+    run(scenario)
+
+
+def test_without_deduplication_every_entry_is_stored() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        success = await client.producer(producer_name="p")
+        assert success.last_sequence_id == -1
+        client.publish(b"a", 5)
+        client.publish(b"a", 5)
+        assert {(await client.receipt()).entry, (await client.receipt()).entry} == {0, 1}
+
+    run(scenario, deduplication=False)
+
+
+def test_a_damaged_entry_is_refused_and_the_next_one_stored() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        entry = bytearray(single(b"value", 0))
+        entry[-1] ^= 1
+        client.publish(b"", 0, entry=bytes(entry))
+        client.publish(b"good", 1)
+        refused = await client.expect(pb.CommandSendError)
+        assert (refused.error, refused.sequence_id) == (pb.ChecksumError, 0)
+        assert (await client.receipt()).sequence_id == 1
+
+    run(scenario)
+
+
+def test_an_error_is_answered_in_the_order_of_the_sends() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        bad = bytearray(single(b"value", 1))
+        bad[-1] ^= 1
+        assert client.pump is not None
+        client.pump.write_many(
+            [
+                *commands.encode_send(1, 0, 1, 0, single(b"a", 0)),
+                *commands.encode_send(1, 1, 1, 0, bytes(bad)),
+                *commands.encode_send(1, 2, 1, 0, single(b"c", 2)),
+            ]
+        )
+        await settle()
+        answers = [c.sequence_id for c in client.inbox if isinstance(c, SendReceipt | pb.CommandSendError)]
+        assert answers == [0, 1, 2]
+
+    run(scenario)
+
+
+def test_a_batch_counts_its_messages() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        client.publish(b"", 0, entry=batch([b"a", b"b", b"c"]), messages=3)
+        client.publish(b"d", 3)
+        await client.receipt()
+        await client.receipt()
+        await client.subscribe()
+        first, second = await client.deliveries(2)
+        assert (first.index, second.index) == (2, 3)
+
+    run(scenario)
+
+
+def test_a_send_for_a_producer_that_never_was_ends_the_connection() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        client.publish(b"x", 0, producer_id=9)
+        await settle()
+        assert client.hung_up
+
+    run(scenario)
+
+
+def test_sends_after_close_are_swallowed() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        await client.publish_all([b"a"])
+        assert isinstance(
+            await client.request(pb.CommandCloseProducer(producer_id=1, request_id=0)), pb.CommandSuccess
+        )
+        client.publish(b"late", 1)
+        await settle()
+        assert not client.hung_up
+        assert client.inbox == []
+
+    run(scenario)
+
+
+def test_close_is_answered_after_the_receipts() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        for number in range(10):
+            client.publish(b"x", number)
+        client.send(pb.CommandCloseProducer(producer_id=1, request_id=77))
+        await settle()
+        kinds = [type(command) for command in client.inbox]
+        assert kinds == [SendReceipt] * 10 + [pb.CommandSuccess]
+
+    run(scenario)
+
+
+def test_closing_an_unknown_producer_succeeds() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        answer = await client.request(pb.CommandCloseProducer(producer_id=5, request_id=0))
+        assert isinstance(answer, pb.CommandSuccess)
+
+    run(scenario)
+
+
+def test_an_initial_subscription_is_there_before_the_answer() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer(initial_subscription_name="first")
+        await client.publish_all([b"a"])
+        await client.subscribe(subscription="first", earliest=False)
+        assert values_of(await client.deliveries(1)) == [b"a"]
+
+    run(scenario)
+
+
+def test_a_bad_name_is_answered_and_the_connection_stays() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        assert error_of(await client.producer("persistent://only/two")) == pb.InvalidTopicName
+        assert error_of(await client.producer("topic://public/default/x")) == pb.NotAllowedError
+        assert error_of(await client.producer("non-persistent://public/default/x")) == pb.NotAllowedError
+        assert isinstance(await client.producer(), pb.CommandProducerSuccess)
+
+    run(scenario)
+
+
+def test_topics_are_not_made_where_that_is_switched_off() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        assert error_of(await client.producer()) == pb.TopicNotFound
+
+    run(scenario, auto_create_topics=False)
+
+
+def test_a_topic_needs_its_namespace() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        assert error_of(await client.producer("persistent://public/nowhere/x")) == pb.TopicNotFound
+
+    run(scenario)
+
+
+def test_an_exclusive_producer_keeps_others_out_and_has_an_epoch() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        owner = await one.producer(producer_access_mode=pb.Exclusive)
+        assert owner.topic_epoch == 0
+        assert error_of(await two.producer()) == pb.ProducerBusy
+        assert error_of(await two.producer(producer_access_mode=pb.Exclusive)) == pb.ProducerFenced
+
+    run(scenario)
+
+
+def test_a_waiting_producer_is_let_in_when_the_owner_leaves() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        await one.producer(producer_access_mode=pb.Exclusive)
+        waiting = await two.producer(producer_access_mode=pb.WaitForExclusive)
+        assert not waiting.producer_ready
+        await one.request(pb.CommandCloseProducer(producer_id=1, request_id=0))
+        ready = await two.expect(pb.CommandProducerSuccess)
+        assert (ready.request_id, ready.producer_ready, ready.topic_epoch) == (waiting.request_id, True, 1)
+
+    run(scenario)
+
+
+def test_a_fencing_producer_sends_the_others_away_for_good() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        first = await one.producer(producer_name="one", producer_access_mode=pb.Exclusive)
+        second = await two.producer(producer_access_mode=pb.ExclusiveWithFencing)
+        assert second.topic_epoch == first.topic_epoch + 1
+        closed = await one.expect(pb.CommandCloseProducer)
+        assert closed.request_id == NO_ID
+        back = await one.producer(
+            producer_name="one", epoch=1, producer_access_mode=pb.Exclusive, topic_epoch=first.topic_epoch
+        )
+        assert error_of(back) == pb.ProducerFenced
+
+    run(scenario)
+
+
+def test_an_exclusive_producer_comes_back_after_a_restart_with_its_epoch() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        owner = await client.producer(producer_name="p", producer_access_mode=pb.Exclusive)
+        await world.restart()
+        client = await world.client()
+        back = await client.producer(
+            producer_name="p", epoch=1, producer_access_mode=pb.Exclusive, topic_epoch=owner.topic_epoch
+        )
+        assert back.topic_epoch == owner.topic_epoch
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("mode", "producers", "exclusive", "waiting", "step"),
+    [
+        (pb.Shared, 0, False, 0, "join"),
+        (pb.Shared, 3, False, 0, "join"),
+        (pb.Exclusive, 0, False, 0, "own"),
+        (pb.WaitForExclusive, 0, False, 0, "own"),
+        (pb.WaitForExclusive, 1, False, 0, "wait"),
+        (pb.WaitForExclusive, 1, True, 1, "wait"),
+        (pb.ExclusiveWithFencing, 0, False, 0, "own"),
+        (pb.ExclusiveWithFencing, 2, False, 1, "fence"),
+    ],
+)
+def test_access_modes(mode: int, producers: int, exclusive: bool, waiting: int, step: str) -> None:
+    assert admit(mode, producers=producers, exclusive=exclusive, waiting=waiting) == step
+
+
+def test_access_modes_that_exclude_each_other() -> None:
+    with pytest.raises(ProducerBusyError):
+        admit(pb.Shared, producers=1, exclusive=True, waiting=0)
+    with pytest.raises(ProducerBusyError):
+        admit(pb.Shared, producers=1, exclusive=False, waiting=1)
+    with pytest.raises(ProducerFencedError):
+        admit(pb.Exclusive, producers=1, exclusive=False, waiting=0)
+
+
+def test_reading_a_connection_stops_while_too_much_waits_for_the_disk() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        big = b"x" * 40_000
+        for number in range(20):
+            client.publish(big, number)
+        receipts = [await client.receipt() for _ in range(20)]
+        assert [r.sequence_id for r in receipts] == list(range(20))
+        connection = next(iter(world.broker.connections))
+        assert connection.publish_bytes == 0
+        assert not connection.throttled
+
+    run(scenario, publish_pending_bytes_max=64 * 1024)
+
+
+def test_transactions_and_markers_are_refused_entry_by_entry() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        frame = commands.encode(
+            pb.CommandSend(producer_id=1, sequence_id=0, txnid_most_bits=1, txnid_least_bits=2)
+        )
+        entry = single(b"x", 0)
+        assert client.pump is not None
+        total = int.from_bytes(frame[:4], "big") + len(entry)
+        client.pump.write(total.to_bytes(4, "big") + frame[4:] + entry)
+        assert (await client.expect(pb.CommandSendError)).error == pb.NotAllowedError
+        await client.publish_all([b"ok"], first=1)
+        assert TOPIC
+
+    run(scenario)

@@ -1,0 +1,274 @@
+"""A broker on a virtual clock and clients that speak the wire by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from anabranch.broker.broker import Broker
+from anabranch.config import BrokerConfig
+from anabranch.failpoints import NoFailpoints
+from anabranch.ledger.memory import MemoryStorage
+from anabranch.metadata.memory import MemoryStore, MemoryTree
+from anabranch.protocol import batches, commands
+from anabranch.protocol.commands import Command, Delivery, SendReceipt
+from anabranch.protocol.connection import ClientMachine
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.testing.network import SimNetwork
+from anabranch.testing.simloop import SimLoop
+from anabranch.transport.pump import Pump, dial
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+TOPIC = "persistent://public/default/orders"
+PATIENCE_S = 20.0
+"""Virtual seconds a client waits for what must come."""
+
+
+class LoopClock:
+    """Wall time that follows the virtual clock."""
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
+
+
+class Client:
+    """One connection; what the broker sends is kept until a test asks for it."""
+
+    def __init__(self) -> None:
+        self.inbox: list[Command] = []
+        self.pump: Pump | None = None
+        self.hung_up = False
+        self._news = asyncio.Event()
+        self._requests = 0
+
+    def connected(self, pump: Pump) -> None:
+        self.pump = pump
+
+    def commands(self, pump: Pump, commands: list[Command]) -> None:
+        self.inbox += commands
+        self._news.set()
+
+    def closed(self, pump: Pump, error: Exception | None) -> None:
+        self.hung_up = True
+        self._news.set()
+
+    def send(self, message: Message) -> None:
+        assert self.pump is not None
+        self.pump.write(commands.encode(message))
+
+    async def request(self, message: Message) -> Any:
+        """Send a command with a fresh request id and return the answer to it."""
+        self._requests += 1
+        message.request_id = self._requests  # type: ignore[attr-defined]
+        self.send(message)
+        return await self.take(lambda c: getattr(c, "request_id", None) == self._requests)
+
+    async def take(self, wanted: Callable[[Any], bool]) -> Any:
+        """The first command that fits, now or when it comes."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                for at, command in enumerate(self.inbox):
+                    if wanted(command):
+                        return self.inbox.pop(at)
+                if self.hung_up:
+                    raise AssertionError("the broker hung up")
+                self._news.clear()
+                await self._news.wait()
+
+    async def expect(self, kind: type[T]) -> T:
+        found = await self.take(lambda c: isinstance(c, kind))
+        assert isinstance(found, kind)
+        return found
+
+    def has(self, kind: type[object]) -> list[Any]:
+        """What has come of this kind so far."""
+        return [command for command in self.inbox if isinstance(command, kind)]
+
+    # Producing.
+
+    async def producer(self, topic: str = TOPIC, producer_id: int = 1, **options: Any) -> Any:
+        return await self.request(
+            pb.CommandProducer(topic=topic, producer_id=producer_id, request_id=0, **options)
+        )
+
+    def publish(
+        self,
+        value: bytes,
+        sequence_id: int,
+        *,
+        producer_id: int = 1,
+        key: str | None = None,
+        entry: bytes | None = None,
+        messages: int = 1,
+        **options: Any,
+    ) -> None:
+        if entry is None:
+            entry = single(value, sequence_id, key=key, **options)
+        assert self.pump is not None
+        self.pump.write_many(commands.encode_send(producer_id, sequence_id, messages, 0, entry))
+
+    async def receipt(self) -> SendReceipt:
+        return await self.expect(SendReceipt)
+
+    async def publish_all(self, values: list[bytes], *, first: int = 0, **options: Any) -> list[SendReceipt]:
+        for number, value in enumerate(values, first):
+            self.publish(value, number, **options)
+        return [await self.receipt() for _ in values]
+
+    # Consuming.
+
+    async def subscribe(
+        self,
+        topic: str = TOPIC,
+        subscription: str = "sub",
+        kind: int = pb.CommandSubscribe.Exclusive,
+        *,
+        consumer_id: int = 1,
+        permits: int = 1000,
+        earliest: bool = True,
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
+        position = pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest
+        answer = await self.request(
+            pb.CommandSubscribe(
+                topic=topic,
+                subscription=subscription,
+                subType=pb.CommandSubscribe.SubType.ValueType(kind),
+                consumer_id=consumer_id,
+                consumer_name=name or f"c{consumer_id}",
+                request_id=0,
+                initialPosition=position,
+                **options,
+            )
+        )
+        if permits and isinstance(answer, pb.CommandSuccess):
+            self.flow(permits, consumer_id)
+        return answer
+
+    def flow(self, permits: int, consumer_id: int = 1) -> None:
+        self.send(pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
+
+    async def deliveries(self, count: int, consumer_id: int | None = None) -> list[Delivery]:
+        return [
+            await self.take(
+                lambda c: isinstance(c, Delivery) and consumer_id in (None, c.consumer_id)
+            )
+            for _ in range(count)
+        ]
+
+    def acknowledge(self, *deliveries: Delivery, consumer_id: int = 1, cumulative: bool = False) -> None:
+        self.send(ack(deliveries, consumer_id, cumulative=cumulative))
+
+    async def acknowledge_durably(
+        self, *deliveries: Delivery, consumer_id: int = 1, cumulative: bool = False
+    ) -> pb.CommandAckResponse:
+        answer = await self.request(ack(deliveries, consumer_id, cumulative=cumulative))
+        assert isinstance(answer, pb.CommandAckResponse)
+        return answer
+
+    def close(self) -> None:
+        assert self.pump is not None
+        self.pump.abort()
+
+
+def ack(deliveries: tuple[Delivery, ...], consumer_id: int, *, cumulative: bool = False) -> pb.CommandAck:
+    return pb.CommandAck(
+        consumer_id=consumer_id,
+        ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
+        message_id=[pb.MessageIdData(ledgerId=d.ledger, entryId=d.entry) for d in deliveries],
+    )
+
+
+def single(value: bytes, sequence_id: int, *, key: str | None = None, name: str = "p", **options: Any) -> bytes:
+    return batches.build_single(
+        value, key, sequence_id, name, publish_time_ms=1_700_000_000_000, **options
+    )
+
+
+def batch(values: list[bytes], first_sequence_id: int = 0, *, key: str | None = None) -> bytes:
+    made = batches.MessageBatch()
+    for number, value in enumerate(values, first_sequence_id):
+        made.add(value, key, number)
+    return made.build("p", 1_700_000_000_000)
+
+
+def value_of(delivery: Delivery) -> bytes:
+    return bytes(batches.decode_entry(delivery.data, 2**20).messages[0].value)
+
+
+def values_of(deliveries: list[Delivery]) -> list[bytes]:
+    return [value_of(delivery) for delivery in deliveries]
+
+
+class World:
+    """A broker with memory behind it, which a test may stop and start again."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.storage = MemoryStorage()
+        self.tree = MemoryTree()
+        self.broker = self._broker()
+
+    def _broker(self) -> Broker:
+        self.store = MemoryStore(self.tree)
+        return Broker(
+            self.config, self.storage, self.store, LoopClock(), random.Random(1), NoFailpoints()
+        )
+
+    async def restart(self) -> None:
+        await self.broker.stop()
+        await self.store.close()
+        self.broker = self._broker()
+        await self.broker.start()
+
+    async def client(self, version: str = "Anabranch-Test") -> Client:
+        loop = asyncio.get_running_loop()
+        client = Client()
+        await dial(
+            self.config.host,
+            self.broker.port,
+            lambda: ClientMachine(version, now=loop.time()),
+            client,
+            timeout_s=PATIENCE_S,
+        )
+        await client.expect(pb.CommandConnected)
+        return client
+
+
+def run(scenario: Callable[[World], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    """Run a scenario against a fresh broker; an error nobody handled fails it too."""
+
+    async def main() -> None:
+        world = World(dataclasses.replace(BrokerConfig(port=0), **settings))
+        await world.broker.start()
+        try:
+            await scenario(world)
+        finally:
+            await world.broker.stop()
+            await world.store.close()
+
+    with SimLoop(1) as loop:
+        SimNetwork(loop)
+        loop.run(main())
+        assert not loop.errors
+
+
+def error_of(answer: Any) -> int:
+    """The code of an ERROR."""
+    assert isinstance(answer, pb.CommandError), answer
+    return answer.error
+
+
+async def settle() -> None:
+    """Let everything happen that is under way."""
+    await asyncio.sleep(1.0)
+
+
