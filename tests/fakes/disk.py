@@ -1,0 +1,84 @@
+"""A disk that is a dictionary: at once, without threads, and damaged only by the test that asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from anabranch.errors import ConflictError
+from anabranch.ledger.disk import Write
+
+
+class DictDisk:
+    """The `Disk` port over `files`; every call is one turn of the event loop."""
+
+    def __init__(self, files: dict[str, bytes] | None = None) -> None:
+        self.files: dict[str, bytes] = {} if files is None else dict(files)
+        self.calls: list[tuple[str, tuple[str, ...]]] = []
+        """What was asked, in order, and of which files; reads too."""
+        self.gate: asyncio.Event | None = None
+        """While it is clear, synced appends wait here after they were written."""
+        self.fault: Callable[[str, str], OSError | None] = lambda call, file: None
+        """Asked before each effect on a file; an error it returns is raised."""
+        self.locked = False
+
+    def count(self, call: str) -> int:
+        return sum(name == call for name, _ in self.calls)
+
+    async def lock(self) -> None:
+        await self._begin("lock")
+        if self.locked:
+            raise ConflictError("the disk is locked")
+        self.locked = True
+
+    async def sizes(self) -> dict[str, int]:
+        await self._begin("sizes")
+        return {file: len(data) for file, data in self.files.items()}
+
+    async def read(self, file: str, offset: int, length: int) -> bytes:
+        await self._begin("read", file)
+        if file not in self.files:
+            raise FileNotFoundError(file)
+        return self.files[file][offset : offset + length]
+
+    async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
+        await self._begin("commit" if sync else "append", *(file for file, _ in writes))
+        for file, buffers in writes:
+            self._check("append", file)
+            self.files[file] = self.files.get(file, b"") + b"".join(buffers)
+        if sync:
+            if self.gate is not None:
+                await self.gate.wait()
+            for file, _ in writes:
+                self._check("sync", file)
+
+    async def sync(self, files: Sequence[str]) -> None:
+        await self._begin("sync", *files)
+        for file in files:
+            self._check("sync", file)
+
+    async def truncate(self, file: str, size: int) -> None:
+        await self._begin("truncate", file)
+        self.files[file] = self.files[file][:size]
+
+    async def replace(self, file: str, data: bytes) -> None:
+        await self._begin("replace", file)
+        self._check("replace", file)
+        self.files[file] = data
+
+    async def delete(self, files: Sequence[str]) -> None:
+        await self._begin("delete", *files)
+        for file in files:
+            self.files.pop(file, None)
+
+    async def close(self) -> None:
+        self.locked = False
+
+    async def _begin(self, call: str, *files: str) -> None:
+        self.calls.append((call, files))
+        await asyncio.sleep(0)
+
+    def _check(self, call: str, file: str) -> None:
+        error = self.fault(call, file)
+        if error is not None:
+            raise error
