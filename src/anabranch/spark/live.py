@@ -1,0 +1,300 @@
+"""Topics over the client: one client per process, run by whoever waits for it.
+
+Spark's Python workers do one thing at a time, so the client's event loop runs in the calling thread, only
+while a call waits. Between calls the kernel's buffers take what the broker sends. That spares a thread to
+hand every chunk through, and on the few cores a task has there is nothing to overlap with.
+
+Workers live on between micro-batches and between queries, and so does the client. A connection that died
+meanwhile is noticed and made again when the loop runs next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from anabranch.client.api import AsyncClient
+from anabranch.client.layouts import TopicLayout
+from anabranch.client.options import Batching
+from anabranch.client.outcomes import BulkFuture, SendFuture
+from anabranch.client.producer import AsyncProducer
+from anabranch.client.segment_reader import RawEntry, SegmentReader, SegmentTails
+from anabranch.errors import OperationTimeoutError
+from anabranch.spark.options import Settings
+from anabranch.spark.planner import Slice, Tail, Topology
+from anabranch.spark.topics import OutgoingRows, StoredEntry, WriterSettings
+
+T = TypeVar("T")
+
+READERS_AHEAD = 8
+"""Slices opened before their turn, so that many small ones do not each wait for an answer."""
+
+ROWS_AHEAD = 50_000
+"""Rows in opened slices after which no further one is opened."""
+
+TAILS_AT_ONCE = 64
+SEALED_TAIL_TTL_S = 30.0
+"""The end of a sealed segment never changes; its start does when messages are trimmed."""
+
+BATCH_MESSAGES = 20_000
+"""No limit in practice; entries are limited by bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveService:
+    """The way to topics through a broker."""
+
+    url: str
+    settings: Settings = ()
+
+    def reader(self) -> LiveReader:
+        return _session(self).reader
+
+    def writer(self, topic: str, settings: WriterSettings) -> LiveWriter:
+        return LiveWriter(_session(self), topic, settings)
+
+
+class Session:
+    """A client and the loop it lives on, for one thread of one process."""
+
+    def __init__(self, service: LiveService) -> None:
+        self._loop = _new_loop()
+        self.client: AsyncClient = self.run(self._open(service))
+        self.tails: SegmentTails = self.run(self._open_tails())
+        self.reader = LiveReader(self)
+
+    @staticmethod
+    async def _open(service: LiveService) -> AsyncClient:
+        return AsyncClient(service.url, **dict(service.settings))
+
+    async def _open_tails(self) -> SegmentTails:
+        return self.client.tails()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the loop until the work is done."""
+        return self._loop.run_until_complete(work)
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def close(self) -> None:
+        """Close the client, so that the broker hears of it."""
+        self.run(self.client.close())
+        self._loop.close()
+
+
+_sessions: dict[tuple[int, int, LiveService], Session] = {}
+
+
+def _session(service: LiveService) -> Session:
+    """The session of this thread; a forked process makes its own."""
+    key = (os.getpid(), threading.get_ident(), service)
+    if key not in _sessions:
+        _sessions[key] = Session(service)
+    return _sessions[key]
+
+
+def close_sessions() -> None:
+    """Close the sessions of this thread; for tests and for programs that go on after Spark."""
+    for key in [key for key in _sessions if key[:2] == (os.getpid(), threading.get_ident())]:
+        _sessions.pop(key).close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class LiveReader:
+    """The reading port over a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._layouts: dict[str, TopicLayout] = {}
+        self._sealed: dict[str, tuple[Tail, float]] = {}
+
+    def topology(self, topic: str) -> Topology:
+        return self._session.run(self._topology(topic))
+
+    def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
+        ahead = _ReadAhead(self, slices)
+        try:
+            while True:
+                found = self._session.run(ahead.next(timeout_s))
+                if found is None:
+                    return
+                number, entries = found
+                yield number, [StoredEntry(entry.first_index, entry.data) for entry in entries]
+        finally:
+            self._session.run(ahead.close())
+
+    async def _topology(self, topic: str) -> Topology:
+        found = await self._session.client.layout(topic)
+        self._layouts[topic] = found
+        segments = found.layout.segments
+        names = {found.segment_topic(segment): id_ for id_, segment in segments.items()}
+        # The tails come after the layout: what it calls sealed has its final tail then.
+        tails = await self._tails(list(names))
+        return Topology(found.layout, {names[name]: tail for name, tail in tails.items()})
+
+    async def _tails(self, names: list[str]) -> dict[str, Tail]:
+        now = self._session.now()
+        known = {
+            name: tail
+            for name, (tail, asked_at) in self._sealed.items()
+            if now - asked_at < SEALED_TAIL_TTL_S and name in names
+        }
+        missing = [name for name in names if name not in known]
+        for at in range(0, len(missing), TAILS_AT_ONCE):
+            answers = await self._session.tails.tails(missing[at : at + TAILS_AT_ONCE])
+            for name, (first, next_, sealed) in answers.items():
+                known[name] = Tail(first, next_, sealed)
+                if sealed:
+                    self._sealed[name] = (known[name], now)
+                    self._session.tails.forget(name)
+        return known
+
+    async def open_slice(self, part: Slice) -> SegmentReader | None:
+        """A reader of the slice; None when its segment is gone."""
+        layout = self._layouts.get(part.topic)
+        if layout is None or part.segment not in layout.layout.segments:
+            layout = self._layouts[part.topic] = await self._session.client.layout(part.topic)
+        segment = layout.layout.segments.get(part.segment)
+        if segment is None:
+            return None
+        return self._session.client.read_segment(layout.segment_topic(segment), part.lo, part.hi)
+
+
+class _ReadAhead:
+    """Reads slices one after the other, with the next ones already under way."""
+
+    def __init__(self, reader: LiveReader, slices: Sequence[Slice]) -> None:
+        self._reader = reader
+        self._slices = slices
+        self._opened = 0
+        self._current = 0
+        self._readers: dict[int, SegmentReader | None] = {}
+        self._reads: deque[tuple[int, asyncio.Task[list[RawEntry]]]] = deque()
+        self._rows_ahead = 0
+
+    async def next(self, timeout_s: float) -> tuple[int, list[RawEntry]] | None:
+        """The next entries; None at the end."""
+        while True:
+            self._open_more()
+            if not self._reads:
+                return None
+            number, reading = self._reads[0]
+            try:
+                async with asyncio.timeout(timeout_s):
+                    entries = await reading
+            except TimeoutError:
+                part = self._slices[number]
+                raise OperationTimeoutError(
+                    f"nothing of segment {part.segment} of topic {part.topic} came within {timeout_s:g} s"
+                ) from None
+            if entries:
+                # More of the same slice goes on while the caller works on these.
+                self._reads[0] = (number, asyncio.ensure_future(self._more(number)))
+                return number, entries
+            self._reads.popleft()
+            self._readers.pop(number, None)
+            self._rows_ahead -= self._slices[number].rows
+
+    def _open_more(self) -> None:
+        while (
+            self._opened < len(self._slices)
+            and len(self._reads) < READERS_AHEAD
+            and (len(self._reads) < 2 or self._rows_ahead < ROWS_AHEAD)
+        ):
+            number = self._opened
+            self._opened += 1
+            self._rows_ahead += self._slices[number].rows
+            self._reads.append((number, asyncio.ensure_future(self._first(number))))
+
+    async def _first(self, number: int) -> list[RawEntry]:
+        self._readers[number] = await self._reader.open_slice(self._slices[number])
+        return await self._more(number)
+
+    async def _more(self, number: int) -> list[RawEntry]:
+        reader = self._readers[number]
+        return [] if reader is None else await reader.read()
+
+    async def close(self) -> None:
+        """Stop reading, wherever it is."""
+        reads = [reading for _, reading in self._reads]
+        self._reads.clear()
+        for reading in reads:
+            reading.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+        for reader in self._readers.values():
+            if reader is not None:
+                await reader.close()
+
+
+class LiveWriter:
+    """The writing port over a producer of its own."""
+
+    def __init__(self, session: Session, topic: str, settings: WriterSettings) -> None:
+        self._session = session
+        self._waiting: deque[BulkFuture | SendFuture] = deque()
+        self._producer: AsyncProducer[bytes] = session.run(self._open(topic, settings))
+
+    async def _open(self, topic: str, settings: WriterSettings) -> AsyncProducer[bytes]:
+        batching = Batching(settings.linger_s, BATCH_MESSAGES, settings.flush_bytes)
+        compression: Any = settings.compression
+        return await self._session.client.create_producer(topic, compression=compression, batching=batching)
+
+    def write(self, rows: OutgoingRows) -> None:
+        self._session.run(self._write(rows))
+
+    async def _write(self, rows: OutgoingRows) -> None:
+        values = _as_bytes(rows.values)
+        keys = None if rows.keys is None else rows.keys.to_pylist()
+        if rows.event_times_ms is None and rows.headers is None and rows.values.null_count == 0:
+            self._waiting.append(await self._producer.enqueue_many(values, keys))
+        else:
+            await self._write_unusual(values, keys, rows)
+        # An error of earlier rows must not wait for the last one.
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft().result()
+
+    async def _write_unusual(
+        self, values: list[bytes], keys: list[str | bytes | None] | None, rows: OutgoingRows
+    ) -> None:
+        times = None if rows.event_times_ms is None else rows.event_times_ms.tolist()
+        for index, value in enumerate(values):
+            time_ms = times[index] if times is not None else 0
+            self._waiting.append(
+                await self._producer.enqueue(
+                    value,
+                    key=None if keys is None else keys[index],
+                    event_time=datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None,
+                    properties=None if rows.headers is None else rows.headers[index],
+                )
+            )
+
+    def finish(self) -> None:
+        self._session.run(self._finish())
+
+    async def _finish(self) -> None:
+        await self._producer.flush()
+        while self._waiting:
+            self._waiting.popleft().result()
+
+    def close(self) -> None:
+        self._session.run(self._producer.close(timeout=0))
+
+
+def _as_bytes(column: Any) -> list[bytes]:
+    values: list[Any] = column.to_pylist()
+    return [value.encode() for value in values] if values and isinstance(values[0], str) else values

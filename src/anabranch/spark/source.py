@@ -1,0 +1,102 @@
+"""The data source itself: reads options and schema, and says which reader or writer serves a query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.options import Settings, read_sink_options, read_source_options, text_of
+from anabranch.spark.reader import BatchReader, StreamReader
+from anabranch.spark.rows import check_source_schema, source_schema
+from anabranch.spark.topics import Service
+from anabranch.spark.writer import BatchWriter, StreamWriter, check_sink_schema
+
+FORMAT = "anabranch"
+
+
+class AnabranchSource(DataSource):  # type: ignore[misc]
+    """`.format("anabranch")` for `read`, `readStream`, `write` and `writeStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def service(self, url: str, settings: Settings) -> Service:
+        """How readers and writers reach topics."""
+        # Imported here, because Spark loads this module in processes that never connect.
+        from anabranch.spark.live import LiveService
+
+        return LiveService(url, settings)
+
+    def schema(self) -> Any:
+        options = read_source_options(self.options)
+        return source_schema(
+            event_time=options.include_event_time,
+            headers=options.include_headers,
+            key_hash=options.include_hash,
+        )
+
+    def reader(self, schema: Any) -> BatchReader:
+        options = read_source_options(self.options)
+        check_source_schema(schema)
+        return BatchReader(self.service(options.service_url, options.client), options, schema)
+
+    def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802
+        options = read_source_options(self.options)
+        check_source_schema(schema)
+        return StreamReader(self.service(options.service_url, options.client), options, schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
+        if overwrite:
+            raise InvalidConfigurationError('a topic cannot be overwritten; write with .mode("append")')
+        options = read_sink_options(self.options)
+        check_sink_schema(schema, options)
+        return BatchWriter(self.service(options.service_url, options.client), options)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802
+        if overwrite:
+            raise InvalidConfigurationError(
+                'a topic cannot be overwritten; use .outputMode("append"), or foreachBatch for complete mode'
+            )
+        options = read_sink_options(self.options)
+        check_sink_schema(schema, options)
+        return StreamWriter(self.service(options.service_url, options.client), options)
+
+
+def register(spark: Any) -> None:
+    """Make the format known to a session; only needed where Spark's own discovery is not at work."""
+    spark.dataSource.register(AnabranchSource)
+
+
+def read_stream(
+    spark: Any,
+    service_url: str,
+    topics: str | Sequence[str],
+    *,
+    schema: Any = None,
+    options: Mapping[str, object] | None = None,
+) -> Any:
+    """A streaming DataFrame with as many tasks per micro-batch as the cluster runs at once.
+
+    A reader cannot see the cluster, so plain `readStream` plans up to 32 tasks. `options` are those of the
+    format; offsets may be given as the dict they are.
+    """
+    register(spark)
+    named = topics if isinstance(topics, str) else ",".join(topics)
+    stream = spark.readStream.format(FORMAT).option("service.url", service_url).option("subscribe", named)
+    parallelism = _parallelism(spark)
+    if parallelism is not None:
+        stream = stream.option("maxPartitions", str(parallelism))
+    stream = stream.options(**text_of(options or {}))
+    return (stream if schema is None else stream.schema(schema)).load()
+
+
+def _parallelism(spark: Any) -> int | None:
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:
+        # A Spark Connect session has no context, and says so with an error of its own kind.
+        return None

@@ -1,0 +1,203 @@
+"""The sink: Arrow batches in, messages out, done when all of them are stored.
+
+At-least-once: a task that Spark runs again writes its rows again. Nothing is held back for `commit`, and
+`abort` undoes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType, TimestampType
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.columns import hash_column
+from anabranch.spark.options import SinkOptions, short_name
+from anabranch.spark.topics import OutgoingRows, Service, TopicWriter, WriterSettings
+
+log = logging.getLogger("anabranch.spark")
+
+_BYTES = (BinaryType, StringType)
+_ACCEPTED: Mapping[str, tuple[Any, ...]] = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "topic": (StringType,),
+    "eventTime": (TimestampType,),
+    "timestamp": (TimestampType,),
+    "headers": (ArrayType,),
+}
+_NOT_WRITTEN = ("segment", "position", "keyHash")
+"""Columns of our own source that say where a row came from; the target gives it its own."""
+
+
+def check_sink_schema(schema: Any, options: SinkOptions) -> None:
+    """Refuse rows that cannot be written, when the query is planned and not when it runs."""
+    names = [column.name for column in schema.fields]
+    if "value" not in names:
+        raise InvalidConfigurationError(
+            f"the sink needs a column value, binary or string; the columns are {', '.join(names)}"
+        )
+    for column in schema.fields:
+        if column.name in _NOT_WRITTEN:
+            continue
+        kinds = _ACCEPTED.get(column.name)
+        if kinds is None:
+            if options.refuse_unknown_columns:
+                raise InvalidConfigurationError(
+                    f"the sink does not know column {column.name}; it writes {', '.join(_ACCEPTED)}. "
+                    "Drop the column or set failOnUnknownColumns=false"
+                )
+        elif not isinstance(column.dataType, kinds):
+            raise InvalidConfigurationError(
+                f"column {column.name} is of type {column.dataType.simpleString()}; "
+                f"the sink takes {' or '.join(kind.typeName() for kind in kinds)}"
+            )
+    if "headers" in names and options.include_headers:
+        _check_headers(schema["headers"].dataType)
+    if options.topic is None and "topic" not in names:
+        raise InvalidConfigurationError("name the topic with the option topic, or add a column topic")
+
+
+def _check_headers(kind: Any) -> None:
+    element = kind.elementType
+    fields = [(f.name, type(f.dataType)) for f in element.fields] if isinstance(element, StructType) else []
+    if [name for name, _ in fields] != ["key", "value"] or any(kind not in _BYTES for _, kind in fields):
+        raise InvalidConfigurationError(
+            f"column headers is of type {kind.simpleString()}; "
+            "the sink takes array<struct<key:string,value:binary>>"
+        )
+
+
+@dataclass
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """What one task wrote."""
+
+    rows: int
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes the rows of a batch job."""
+
+    def __init__(self, service: Service, options: SinkOptions) -> None:
+        self.service = service
+        self.options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return write_batches(self.service, self.options, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Everything is stored already."""
+
+    def abort(self, messages: list[Any]) -> None:
+        _warn_of_leftovers(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """Writes the rows of micro-batches."""
+
+    def __init__(self, service: Service, options: SinkOptions) -> None:
+        self.service = service
+        self.options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return write_batches(self.service, self.options, iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        """Everything is stored already."""
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        _warn_of_leftovers(messages)
+
+
+def _warn_of_leftovers(messages: list[Any]) -> None:
+    # Failed tasks leave None in the list.
+    rows = sum(message.rows for message in messages if isinstance(message, Written))
+    if rows:
+        log.warning("the write failed after %d rows were stored; running it again writes them again", rows)
+
+
+def write_batches(service: Service, options: SinkOptions, batches: Iterator[Any]) -> Written:
+    """Write all rows, each topic's in their order; returns when all are stored."""
+    settings = WriterSettings(options.flush_bytes, options.linger_s, options.compression)
+    writers: dict[str, TopicWriter] = {}
+    rows = 0
+    try:
+        for batch in batches:
+            rows += batch.num_rows
+            for topic, part in _by_topic(batch, options.topic):
+                if topic not in writers:
+                    writers[topic] = service.writer(topic, settings)
+                writers[topic].write(outgoing_rows(part, options))
+        for writer in writers.values():
+            writer.finish()
+    finally:
+        for writer in writers.values():
+            writer.close()
+    return Written(rows)
+
+
+def _by_topic(batch: Any, topic: str | None) -> Iterator[tuple[str, Any]]:
+    """The batch, or its rows per topic of the topic column; the order of rows stays."""
+    if batch.num_rows == 0:
+        return
+    if topic is not None:
+        yield topic, batch
+        return
+    names = batch.column(batch.schema.get_field_index("topic"))
+    if names.null_count:
+        raise InvalidConfigurationError("column topic is null in a row, and the option topic is not set")
+    distinct = sorted(pc.unique(names).to_pylist())
+    for name in distinct:
+        part = batch if len(distinct) == 1 else batch.filter(pc.equal(names, pa.scalar(name, names.type)))
+        yield short_name(name), part
+
+
+def outgoing_rows(batch: Any, options: SinkOptions) -> OutgoingRows:
+    """The columns of a batch as messages."""
+    columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
+    keys = columns.get("key")
+    if keys is not None and keys.null_count == len(keys):
+        keys = None
+    # Without an event time of its own a row keeps the time at which it was published where it came from.
+    times = columns.get("eventTime", columns.get("timestamp"))
+    headers = columns.get("headers") if options.include_headers else None
+    return OutgoingRows(
+        values=columns["value"],
+        keys=keys,
+        hashes=None if keys is None else hash_column(keys),
+        event_times_ms=None if times is None or times.null_count == len(times) else _milliseconds(times),
+        headers=None if headers is None else [_header_map(pairs) for pairs in headers.to_pylist()],
+    )
+
+
+def _milliseconds(times: Any) -> Any:
+    microseconds = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+    return np.asarray(pc.fill_null(microseconds, 0)) // 1000
+
+
+def _header_map(pairs: list[dict[str, Any]] | None) -> dict[str, str] | None:
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        key, value = pair["key"], pair["value"]
+        if key is None or value is None:
+            raise InvalidConfigurationError(
+                "column headers holds a null key or value, which has no wire form"
+            )
+        if key in found:
+            raise InvalidConfigurationError(
+                f"column headers repeats {key!r} in a row; a message takes it once"
+            )
+        try:
+            found[key] = value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError:
+            raise InvalidConfigurationError(
+                f"the header {key!r} is not text; headers travel as UTF-8 properties"
+            ) from None
+    return found or None

@@ -1,0 +1,201 @@
+"""Topics kept in a directory: the port of the Spark source without a broker, for tests through real Spark.
+
+Every process of a job sees the same files. A segment is one file of entries; the layout is a pickle beside
+them, replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anabranch.errors import TopicNotFoundError
+from anabranch.model.hashing import key_hash
+from anabranch.model.layout import Layout
+from anabranch.model.routing import Router
+from anabranch.protocol.batches import MessageBatch
+from anabranch.spark.options import Settings
+from anabranch.spark.planner import Slice, Tail, Topology
+from anabranch.spark.source import AnabranchSource
+from anabranch.spark.topics import OutgoingRows, Service, StoredEntry, WriterSettings
+
+_RECORD = struct.Struct(">QII")
+PUBLISHED_MS = 1_700_000_000_123
+
+
+@dataclass(frozen=True)
+class FileTopic:
+    """One topic; all changes happen under a lock on its directory."""
+
+    root: Path
+    name: str
+
+    @property
+    def directory(self) -> Path:
+        return self.root / self.name
+
+    def create(self, segments: int = 1) -> FileTopic:
+        self.directory.mkdir(parents=True)
+        self._store(Layout.initial(segments, now_ms=0))
+        return self
+
+    @property
+    def layout(self) -> Layout:
+        try:
+            layout: Layout = pickle.loads((self.directory / "layout").read_bytes())
+        except FileNotFoundError:
+            raise TopicNotFoundError(f"there is no topic {self.name}") from None
+        return layout
+
+    def split(self, segment: int, points: Sequence[int] | None = None) -> None:
+        with self._locked():
+            self._store(self.layout.split(segment, points, now_ms=0))
+
+    def merge(self, *segments: int) -> None:
+        with self._locked():
+            self._store(self.layout.merge(segments, now_ms=0))
+
+    def forget(self, *segments: int) -> None:
+        with self._locked():
+            self._store(self.layout.prune(segments))
+            for id_ in segments:
+                self._log(id_).unlink(missing_ok=True)
+
+    def trim(self, segment: int, entries: int) -> None:
+        """Drop the oldest entries of a segment."""
+        with self._locked():
+            kept = self.entries(segment)[entries:]
+            self._log(segment).write_bytes(b"".join(_packed(entry, count) for entry, count in kept))
+
+    def send(self, rows: Sequence[tuple[str | bytes | None, bytes | None]], batch: int = 7) -> None:
+        """Append messages in entries of up to `batch`."""
+        with self._locked():
+            router = Router(self.layout)
+            by_segment: dict[int, list[tuple[str | bytes | None, bytes | None]]] = {}
+            for key, value in rows:
+                hash_ = 0 if key is None else key_hash(key)
+                by_segment.setdefault(router.segment_for(hash_).id, []).append((key, value))
+            for segment, messages in by_segment.items():
+                for at in range(0, len(messages), batch):
+                    self._append(segment, messages[at : at + batch])
+
+    def _append(self, segment: int, messages: Sequence[tuple[str | bytes | None, bytes | None]]) -> None:
+        built = MessageBatch()
+        for number, (key, value) in enumerate(messages):
+            built.add(value or b"", key, number, null_value=value is None)
+        self.append_entry(segment, built.build("test", PUBLISHED_MS), built.count)
+
+    def append_entry(self, segment: int, data: bytes, count: int) -> None:
+        first = self.tail(segment).next
+        with self._log(segment).open("ab") as log:
+            log.write(_packed(StoredEntry(first, data), count))
+
+    def entries(self, segment: int) -> list[tuple[StoredEntry, int]]:
+        log = self._log(segment)
+        data = log.read_bytes() if log.exists() else b""
+        found = []
+        at = 0
+        while at < len(data):
+            first, count, size = _RECORD.unpack_from(data, at)
+            at += _RECORD.size
+            found.append((StoredEntry(first, data[at : at + size]), count))
+            at += size
+        return found
+
+    def tail(self, segment: int) -> Tail:
+        sealed = not self.layout.segment(segment).active
+        entries = self.entries(segment)
+        if not entries:
+            return Tail(0, 0, sealed)
+        last, count = entries[-1]
+        return Tail(entries[0][0].first, last.first + count, sealed)
+
+    def _log(self, segment: int) -> Path:
+        return self.directory / f"segment-{segment}"
+
+    def _store(self, layout: Layout) -> None:
+        new = self.directory / f"layout.{os.getpid()}"
+        new.write_bytes(pickle.dumps(layout))
+        new.rename(self.directory / "layout")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _packed(entry: StoredEntry, count: int) -> bytes:
+    return _RECORD.pack(entry.first, count, len(entry.data)) + entry.data
+
+
+class FileReader:
+    """The reading port over files."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def topology(self, topic: str) -> Topology:
+        found = FileTopic(self._root, topic)
+        layout = found.layout
+        return Topology(layout, {id_: found.tail(id_) for id_ in layout.segments})
+
+    def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
+        for number, part in enumerate(slices):
+            entries = FileTopic(self._root, part.topic).entries(part.segment)
+            wanted = [e for e, count in entries if e.first < part.hi and e.first + count > part.lo]
+            for at in range(0, len(wanted), 3):
+                yield number, wanted[at : at + 3]
+
+
+class FileWriter:
+    """The writing port over files."""
+
+    def __init__(self, topic: FileTopic) -> None:
+        self._topic = topic
+
+    def write(self, rows: OutgoingRows) -> None:
+        keys = [None] * len(rows.values) if rows.keys is None else rows.keys.to_pylist()
+        values = rows.values.to_pylist()
+        if rows.hashes is not None:
+            for key, found in zip(keys, rows.hashes.tolist(), strict=True):
+                assert key is None or key_hash(key) == found
+        as_bytes = [v.encode() if isinstance(v, str) else v for v in values]
+        self._topic.send(list(zip(keys, as_bytes, strict=True)))
+
+    def finish(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class FileService(Service):
+    """The way to topics in a directory."""
+
+    root: str
+
+    def reader(self) -> FileReader:
+        return FileReader(Path(self.root))
+
+    def writer(self, topic: str, settings: WriterSettings) -> FileWriter:
+        return FileWriter(FileTopic(Path(self.root), topic))
+
+
+class FilesSource(AnabranchSource):
+    """The real source over files: `.format("anabranch_files")`, with the directory as service URL."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "anabranch_files"
+
+    def service(self, url: str, settings: Settings) -> Any:
+        return FileService(url)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import pyspark_anabranch
+from anabranch.spark import AnabranchSource
+
+
+def test_spark_finds_the_source_by_its_rule() -> None:
+    from pyspark.sql.datasource import DataSource
+
+    assert AnabranchSource.name() == "anabranch"
+    assert issubclass(AnabranchSource, DataSource)
+    assert vars(pyspark_anabranch).get("DefaultSource") is None, "nothing is loaded before it is asked for"
+    assert getattr(pyspark_anabranch, "DefaultSource") is AnabranchSource  # noqa: B009
+
+
+def test_a_source_that_cannot_be_loaded_is_absent_and_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One module that raises would disable the discovery of every other data source.
+    usual: Callable[..., Any] = builtins.__import__
+
+    def without_source(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "anabranch.spark.source":
+            raise RuntimeError("no Arrow here")
+        return usual(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without_source)
+    assert not hasattr(pyspark_anabranch, "DefaultSource")
+
+
+def test_importing_the_package_imports_neither_spark_nor_the_client() -> None:
+    code = (
+        "import sys, pyspark_anabranch, anabranch.spark\n"
+        "print([m for m in ('pyspark', 'pyarrow', 'numpy', 'anabranch.client') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_unknown_names_are_unknown() -> None:
+    import anabranch.spark
+
+    for module in (pyspark_anabranch, anabranch.spark):
+        with pytest.raises(AttributeError):
+            module.nothing  # noqa: B018

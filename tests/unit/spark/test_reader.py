@@ -1,0 +1,363 @@
+"""Readers as Spark calls them, without Spark: the same objects, the same order of calls, topics in files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from anabranch.errors import (
+    CorruptDataError,
+    DataLossError,
+    InvalidConfigurationError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from anabranch.spark.options import read_source_options
+from anabranch.spark.planner import Topology
+from anabranch.spark.reader import BatchReader, StreamReader
+from anabranch.spark.rows import source_schema
+from tests.spark.files import FileReader, FileService, FileTopic
+
+SCHEMA = source_schema(event_time=False, headers=False, key_hash=False)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> FileTopic:
+    return FileTopic(tmp_path, "orders").create()
+
+
+def options(topic: FileTopic, **given: str) -> Any:
+    settings = {
+        "service.url": str(topic.root),
+        "subscribe": topic.name,
+        "metadata.cache.ttl.ms": "0",
+        **given,
+    }
+    return read_source_options(settings)
+
+
+def stream_of(topic: FileTopic, **given: str) -> StreamReader:
+    return StreamReader(FileService(str(topic.root)), options(topic, **given), SCHEMA)
+
+
+def batch_of(topic: FileTopic, **given: str) -> BatchReader:
+    return BatchReader(FileService(str(topic.root)), options(topic, **given), SCHEMA)
+
+
+def through_text(offset: dict[str, Any]) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(json.dumps(offset))
+    return value
+
+
+def read(reader: Any, partitions: Any) -> list[int]:
+    """Values of all partitions, each read by a copy of the reader as a task would have it."""
+    rows: list[int] = []
+    for partition in partitions:
+        task = pickle.loads(pickle.dumps(reader))
+        for batch in task.read(pickle.loads(pickle.dumps(partition))):
+            rows += [int(value) for value in batch.column("value").to_pylist()]
+    return rows
+
+
+def numbers(lo: int, hi: int) -> list[tuple[str | bytes | None, bytes | None]]:
+    return [(f"key-{n % 11}", str(n).encode()) for n in range(lo, hi)]
+
+
+def drain(
+    reader: StreamReader, start: dict[str, Any], limit: Any = None
+) -> tuple[list[int], dict[str, Any], int]:
+    rows: list[int] = []
+    batches = 0
+    while True:
+        end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
+        if end is start:
+            return rows, start, batches
+        rows += read(reader, reader.partitions(start, through_text(end)))
+        start = through_text(end)
+        batches += 1
+
+
+def test_latest_is_pinned_by_a_first_batch_without_rows(topic: FileTopic) -> None:
+    topic.send(numbers(0, 50))
+    reader = stream_of(topic)
+    asked = through_text(reader.initialOffset())
+    topic.send(numbers(50, 60))
+    pinned = through_text(reader.latestOffset(asked, ReadAllAvailable()))
+    # What comes between the first and the second call of initialOffset must not vanish.
+    topic.send(numbers(60, 70))
+    again = through_text(reader.initialOffset())
+    assert again == asked
+    assert list(reader.partitions(again, pinned)) == []
+    rows, _, _ = drain(reader, pinned)
+    assert sorted(rows) == list(range(60, 70))
+
+
+def test_a_restart_replays_the_first_data_batch_alike(topic: FileTopic) -> None:
+    topic.send(numbers(0, 50))
+    reader = stream_of(topic, startingOffsets="earliest")
+    pinned = through_text(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+    end = through_text(reader.latestOffset(pinned, ReadAllAvailable()))
+    topic.split(0)
+    topic.send(numbers(50, 90))
+    restarted = stream_of(topic, startingOffsets="earliest")
+    assert sorted(read(restarted, restarted.partitions(pinned, end))) == list(range(50))
+    rows, _, _ = drain(restarted, end)
+    assert sorted(rows) == list(range(50, 90))
+
+
+def test_nothing_new_gives_the_very_same_offset(topic: FileTopic) -> None:
+    topic.send(numbers(0, 5))
+    reader = stream_of(topic, startingOffsets="earliest")
+    _, end, _ = drain(reader, reader.initialOffset())
+    assert reader.latestOffset(end, ReadAllAvailable()) is end
+    topic.split(0)
+    assert reader.latestOffset(end, ReadAllAvailable()) is end
+
+
+def test_limits_hold_in_rows(topic: FileTopic) -> None:
+    topic.send(numbers(0, 100))
+    reader = stream_of(topic, startingOffsets="earliest", maxOffsetsPerTrigger="30")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(30)
+    rows, _, batches = drain(reader, reader.initialOffset())
+    assert sorted(rows) == list(range(100))
+    assert batches == 1 + 4
+    assert drain(reader, reader.initialOffset(), ReadAllAvailable())[2] == 2
+
+
+def test_limits_hold_in_bytes_measured_from_the_messages(topic: FileTopic) -> None:
+    topic.send([("k", b"1" * 1000) for _ in range(100)])
+    reader = stream_of(topic, startingOffsets="earliest", maxBytesPerTrigger="10k")
+    assert isinstance(reader.getDefaultReadLimit(), ReadMaxBytes)
+    pinned = reader.latestOffset(reader.initialOffset(), ReadMaxBytes(10240))
+    end = reader.latestOffset(pinned, ReadMaxBytes(10240))
+    assert 8 <= end["topics"]["orders"]["segs"]["0"] <= 10
+
+
+def test_a_minimum_waits_until_its_delay_is_over(topic: FileTopic) -> None:
+    topic.send(numbers(0, 5))
+    waiting = stream_of(topic, startingOffsets="earliest", minOffsetsPerTrigger="6", maxTriggerDelay="10m")
+    assert waiting.getDefaultReadLimit() == ReadMinRows(6)
+    pinned = waiting.latestOffset(waiting.initialOffset(), ReadMinRows(6))
+    assert waiting.latestOffset(pinned, ReadMinRows(6)) is pinned
+    patience_over = stream_of(
+        topic, startingOffsets="earliest", minOffsetsPerTrigger="6", maxTriggerDelay="0"
+    )
+    assert patience_over.latestOffset(pinned, ReadMinRows(6)) is not pinned
+    topic.send(numbers(5, 6))
+    assert waiting.latestOffset(pinned, ReadMinRows(6)) is not pinned
+
+
+def test_available_now_ends_though_messages_and_segments_keep_coming(topic: FileTopic) -> None:
+    topic.send(numbers(0, 40))
+    reader = stream_of(
+        topic, startingOffsets="earliest", maxOffsetsPerTrigger="15", minOffsetsPerTrigger="15"
+    )
+    reader.prepareForTriggerAvailableNow()
+    topic.send(numbers(40, 80))
+    topic.split(0)
+    topic.send(numbers(80, 90))
+    rows, end, _ = drain(reader, reader.initialOffset())
+    assert sorted(rows) == list(range(40))
+    later = stream_of(topic, startingOffsets="earliest")
+    assert sorted(drain(later, end)[0]) == list(range(40, 90))
+
+
+@pytest.mark.parametrize("chain", ["true", "false"])
+def test_generations_are_read_parents_first(topic: FileTopic, chain: str) -> None:
+    topic.send(numbers(0, 200))
+    topic.split(0)
+    topic.send(numbers(200, 400))
+    topic.split(1)
+    topic.merge(4, 2)
+    topic.send(numbers(400, 600))
+    reader = stream_of(topic, startingOffsets="earliest", chainSegments=chain, maxPartitions="2")
+    rows, _, batches = drain(reader, reader.initialOffset())
+    assert sorted(rows) == list(range(600))
+    for key in range(11):
+        of_key = [n for n in rows if n % 11 == key]
+        assert of_key == sorted(of_key)
+    assert batches == (2 if chain == "true" else 4)
+
+
+def test_the_newest_tails_are_reported_beside_the_progress(topic: FileTopic) -> None:
+    reader = stream_of(topic, startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    assert reader.reportLatestOffset() is None
+    topic.send(numbers(0, 9))
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
+    reported = reader.reportLatestOffset()
+    assert reported is not None
+    assert reported["topics"]["orders"]["segs"] == {"0": 9}
+
+
+def test_a_topic_added_later_is_read_from_its_start(topic: FileTopic) -> None:
+    topic.send(numbers(0, 5))
+    _, end, _ = drain(stream_of(topic), stream_of(topic).initialOffset())
+    FileTopic(topic.root, "more").create().send(numbers(5, 9))
+    both = stream_of(topic, subscribe="orders,more")
+    rows, end, _ = drain(both, end)
+    assert sorted(rows) == [5, 6, 7, 8]
+    only = stream_of(topic)
+    topic.send(numbers(9, 12))
+    rows, end, _ = drain(only, end)
+    assert sorted(rows) == [9, 10, 11]
+    assert list(end["topics"]) == ["orders"]
+
+
+def test_trimmed_messages_fail_the_query_unless_it_may_lose_them(topic: FileTopic) -> None:
+    topic.send(numbers(0, 70), batch=7)
+    start = stream_of(topic, startingOffsets="earliest")
+    pinned = start.latestOffset(start.initialOffset(), ReadAllAvailable())
+    topic.trim(0, entries=3)
+    strict, loose = stream_of(topic), stream_of(topic, failOnDataLoss="false")
+    end = strict.latestOffset(pinned, ReadAllAvailable())
+    with pytest.raises(DataLossError, match=r"segment 0 of topic orders .* position 0, .* 21"):
+        strict.partitions(pinned, end)
+    assert sorted(read(loose, loose.partitions(pinned, end))) == list(range(21, 70))
+
+
+def test_messages_trimmed_between_plan_and_task_are_noticed_by_the_task(topic: FileTopic) -> None:
+    topic.send(numbers(0, 70), batch=7)
+    reader = batch_of(topic)
+    planned = reader.partitions()
+    topic.trim(0, entries=3)
+    with pytest.raises(DataLossError, match="position 0, but the next message stored is 21"):
+        read(reader, planned)
+
+
+def test_a_segment_that_ends_early_is_noticed_by_the_task(topic: FileTopic) -> None:
+    topic.send(numbers(0, 20))
+    reader = batch_of(topic)
+    planned = reader.partitions()
+    log = topic.directory / "segment-0"
+    log.write_bytes(b"")
+    with pytest.raises(DataLossError, match="ended at position 0, before 20"):
+        read(reader, planned)
+
+
+def test_a_topic_made_anew_is_an_error(topic: FileTopic) -> None:
+    topic.send(numbers(0, 20))
+    reader = stream_of(topic, startingOffsets="earliest")
+    _, end, _ = drain(reader, reader.initialOffset())
+    topic.split(0)
+    topic.forget(0)
+    with pytest.raises(DataLossError, match="created again"):
+        stream_of(topic).latestOffset(end, ReadAllAvailable())
+
+
+def test_a_batch_reads_up_to_the_end_it_saw_when_planned(topic: FileTopic) -> None:
+    topic.send(numbers(0, 30))
+    topic.split(0)
+    topic.send(numbers(30, 60))
+    reader = batch_of(topic)
+    planned = reader.partitions()
+    topic.send(numbers(60, 90))
+    assert sorted(read(reader, planned)) == list(range(60))
+
+
+def test_a_batch_may_start_and_end_at_cuts(topic: FileTopic) -> None:
+    topic.send(numbers(0, 30))
+    cut = json.dumps(stream_of(topic).latestOffset({"v": 1, "starting": "latest"}, ReadAllAvailable()))
+    topic.split(0)
+    topic.send(numbers(30, 60))
+    below, above = batch_of(topic, endingOffsets=cut), batch_of(topic, startingOffsets=cut)
+    assert sorted(read(below, below.partitions())) == list(range(30))
+    assert sorted(read(above, above.partitions())) == list(range(30, 60))
+
+
+def test_a_batch_is_cut_by_position_where_the_user_wants(topic: FileTopic) -> None:
+    topic.send(numbers(0, 100), batch=9)
+    reader = batch_of(topic, maxRecordsPerPartition="13")
+    planned = reader.partitions()
+    assert len(planned) == 8
+    assert sorted(read(reader, planned)) == list(range(100))
+
+
+def test_a_batch_may_be_read_in_key_order(topic: FileTopic) -> None:
+    topic.send(numbers(0, 100))
+    topic.split(0)
+    topic.send(numbers(100, 200))
+    reader = batch_of(topic, ordering="key", maxPartitions="1")
+    rows = read(reader, reader.partitions())
+    for key in range(11):
+        of_key = [n for n in rows if n % 11 == key]
+        assert of_key == sorted(of_key)
+    assert sorted(rows) == list(range(200))
+
+
+def test_an_empty_topic_is_read_by_the_partition_spark_makes_up(topic: FileTopic) -> None:
+    reader = batch_of(topic)
+    assert list(reader.partitions()) == []
+    assert list(reader.read(InputPartition(None))) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"startingOffsets": "latest"}, "makes no sense"),
+        ({"endingOffsets": "earliest"}, "makes no sense"),
+        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger has no meaning in a batch"),
+        ({"ordering": "key", "splitBytes": "5m"}, "splitBytes has no meaning"),
+        ({"bucketsPerSegment": "5"}, "needs ordering=key"),
+    ],
+)
+def test_options_without_meaning_in_a_batch_are_refused(
+    topic: FileTopic, given: dict[str, str], words: str
+) -> None:
+    with pytest.raises(InvalidConfigurationError, match=words):
+        batch_of(topic, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"endingOffsets": "latest"}, "has no end"),
+        ({"minPartitions": "5"}, "minPartitions has no meaning"),
+        ({"ordering": "none", "bucketsPerSegment": "5"}, "needs ordering=key"),
+    ],
+)
+def test_options_without_meaning_in_a_stream_are_refused(
+    topic: FileTopic, given: dict[str, str], words: str
+) -> None:
+    with pytest.raises(InvalidConfigurationError, match=words):
+        stream_of(topic, **given)
+
+
+def test_a_stream_without_order_is_cut_by_position(topic: FileTopic) -> None:
+    topic.send(numbers(0, 100))
+    reader = stream_of(topic, startingOffsets="earliest", ordering="none", maxRecordsPerPartition="30")
+    rows, _, _ = drain(reader, reader.initialOffset())
+    assert sorted(rows) == list(range(100))
+
+
+def test_a_missing_topic_is_named(topic: FileTopic) -> None:
+    with pytest.raises(TopicNotFoundError, match="nothing"):
+        batch_of(topic, subscribe="nothing").partitions()
+
+
+def test_errors_that_pass_are_tried_again(topic: FileTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [ServiceNotReadyError("not yet"), ServiceNotReadyError("not yet")]
+    answer = FileReader.topology
+
+    def sometimes(self: FileReader, name: str) -> Topology:
+        if failures:
+            raise failures.pop()
+        return answer(self, name)
+
+    monkeypatch.setattr(FileReader, "topology", sometimes)
+    batch_of(topic, **{"fetchOffset.retryIntervalMs": "0"}).partitions()
+    failures = [ServiceNotReadyError("not yet")] * 9
+    with pytest.raises(ServiceNotReadyError):
+        batch_of(topic, **{"fetchOffset.retryIntervalMs": "0"}).partitions()
+
+
+def test_damaged_entries_stop_the_read(topic: FileTopic) -> None:
+    topic.append_entry(0, b"\x00\x00\x00\x02\xff\xff", 1)
+    reader = batch_of(topic, maxRecordsPerPartition="5")
+    with pytest.raises(CorruptDataError):
+        read(reader, reader.partitions())
