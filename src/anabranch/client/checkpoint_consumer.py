@@ -8,13 +8,13 @@ end of a sealed segment is asked for once, since it never changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from anabranch.client.connections import ConnectionPool
 from anabranch.client.inbox import Inbox
 from anabranch.client.layouts import RECONNECT, LayoutWatch, TopicLayout
-from anabranch.client.message import Received
+from anabranch.client.message import Message, Received
 from anabranch.client.options import text_pairs
 from anabranch.client.ordering import before_first, covers, follow_layout, readable, start_positions
 from anabranch.client.schema import Codec
@@ -113,6 +113,17 @@ class AsyncCheckpointConsumer(Inbox[T]):
                 positions[entry.source.segment_id] = _place(entry, index)
         elif entry is not None:
             positions[entry.source.segment_id] = _place(entry, entry.wanted.bit_length() - 1)
+        return Checkpoint(positions)
+
+    def checkpoint_before(self, waiting: Sequence[Message[T]]) -> Checkpoint:
+        """As `checkpoint`, as if these messages, the last ones handed out, had not been."""
+        positions = dict(self.checkpoint().positions)
+        for message in reversed(waiting):
+            entry: Received = message._entry
+            earlier = [index for index in entry.wanted_indexes() if index < message._index]
+            before = _place(entry, earlier[-1]) if earlier else entry.before
+            if before is not None and entry.source.segment_id in positions:
+                positions[entry.source.segment_id] = before
         return Checkpoint(positions)
 
     async def close(self) -> None:
@@ -222,6 +233,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         if self._start.kind is CheckpointKind.AT_TIME and entry.publish_time_ms < self._start.timestamp_ms:
             self._positions[entry.source.segment_id] = _place(entry, entry.count - 1)
             return False
+        entry.before = self._positions.get(entry.source.segment_id)
         return True
 
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:

@@ -53,6 +53,7 @@ class Received:
         "_columns",
         "_problem",
         "batch_size",
+        "before",
         "count",
         "data",
         "first_number",
@@ -80,6 +81,8 @@ class Received:
         self.hidden = False
         self.publish_time_ms = 0
         self.first_number = 0
+        self.before: MessageId | None = None
+        """The position of a checkpoint just before this entry."""
         self._columns: Columns | None = None
         self._problem: AnabranchError | None = None
         try:

@@ -39,7 +39,7 @@ class SendFuture(msgspec.Struct, eq=False, gc=False):
         error = self.exception()
         if error is not None:
             raise error
-        batch: Outgoing = self._batch
+        batch = self._settled()
         segment, ledger, entry = batch.place
         if batch.batched:
             return MessageId(segment, ledger, entry, self._index, batch.count)
@@ -47,15 +47,23 @@ class SendFuture(msgspec.Struct, eq=False, gc=False):
 
     def exception(self) -> Exception | None:
         """Why the message failed; None when it was stored."""
+        error = self.peek()
+        if error is not None:
+            self.mark_seen()
+        return error
+
+    def peek(self) -> Exception | None:
+        """As `exception`, without counting as somebody's having looked."""
         if self._cancelled:
             raise asyncio.CancelledError
         batch = self._settled()
         if batch.state == OPEN:
             raise asyncio.InvalidStateError("the message is still under way")
-        if batch.state == STORED:
-            return None
-        batch.seen = True
-        return batch.error
+        return None if batch.state == STORED else batch.error
+
+    def mark_seen(self) -> None:
+        """The holder knows the outcome; a flush need not raise it."""
+        self._settled().seen = True
 
     def add_done_callback(self, callback: Callable[..., object], *, context: Context | None = None) -> None:
         """Call back from the loop when done; at once in its next turn when it is already."""
@@ -167,13 +175,22 @@ class BulkFuture:
 
     def exception(self) -> Exception | None:
         """The first failure; None when all are stored."""
+        error = self.peek()
+        self.mark_seen()
+        return error
+
+    def peek(self) -> Exception | None:
+        """As `exception`, without counting as somebody's having looked."""
         if self._cancelled:
             raise asyncio.CancelledError
         if self._pending:
             raise asyncio.InvalidStateError("messages are still under way")
+        return self._failed[0].error if self._failed else None
+
+    def mark_seen(self) -> None:
+        """The holder knows the outcome; a flush need not raise it."""
         for batch in self._failed:
             batch.seen = True
-        return self._failed[0].error if self._failed else None
 
     def add_done_callback(self, callback: Callable[..., object], *, context: Context | None = None) -> None:
         """Call back from the loop when done."""

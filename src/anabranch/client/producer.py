@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from anabranch.client.batcher import Extras, Lane, Outgoing
 from anabranch.client.connections import Connection, ConnectionPool
@@ -24,12 +24,11 @@ from anabranch.client.options import (
     CompressionName,
     Seconds,
     optional_seconds,
-    seconds,
     text_pairs,
-    wall_ms,
 )
 from anabranch.client.outcomes import BulkFuture, SendFuture
-from anabranch.client.schema import BYTES, Codec
+from anabranch.client.preparing import Preparing
+from anabranch.client.schema import Codec
 from anabranch.client.segment_producer import SegmentProducer
 from anabranch.client.tasks import Tasks
 from anabranch.clock import Clock
@@ -97,9 +96,9 @@ class AsyncProducer(Generic[T]):
         self.compression = Compression[compression.upper()] if compression else Compression.NONE
         self.batched = batching is not False
         self.limits = _ALONE if batching is False else Batching() if batching is True else batching
-        self._schema = schema
+        self.preparing = Preparing(schema, clock)
         # Bytes need no encoding, and most producers send bytes.
-        self._plain = bytes if cast(Any, schema) is BYTES else None
+        self._plain = self.preparing.plain
         self._send_timeout_s = send_timeout
         self._block_if_full = block_if_full
         self._sequence = -1 if initial_sequence_id is None else initial_sequence_id
@@ -202,10 +201,11 @@ class AsyncProducer(Generic[T]):
             or deliver_at is not None
             or value is None
         ):
-            extras = self._extras(value, properties, event_time, deliver_after, deliver_at)
-            encoded = b"" if value is None else self._schema.encode(value)
+            encoded, extras = self.preparing.one(
+                value, key, properties, event_time, sequence_id, deliver_after, deliver_at
+            )
             return self._add_unusual(encoded, key, extras, sequence_id)
-        data: bytes = cast(bytes, value) if type(value) is self._plain else self._schema.encode(value)
+        data: bytes = cast(bytes, value) if type(value) is self._plain else self.preparing.encode(value)
         lane, slot, overhead = self._lanes.routes.get(key) or self._lanes.route(key)
         batcher = lane.batcher
         left = batcher.bytes_left - len(data) - overhead
@@ -239,25 +239,7 @@ class AsyncProducer(Generic[T]):
 
         The cheapest way to publish: nothing is made per message but its row in a batch.
         """
-        if keys is not None and len(keys) != len(values):
-            raise InvalidConfigurationError(f"{len(values)} values need as many keys, not {len(keys)}")
-        kinds = set(map(type, values))
-        if self._plain is None or kinds - {bytes}:
-            datas: Sequence[bytes] = [self._schema.encode(value) for value in values]
-        else:
-            datas = values  # type: ignore[assignment]
-        await self._admit()
-        bulk = BulkFuture(self.loop)
-        done = 0
-        try:
-            while True:
-                done = self._add_run(datas, keys, done, bulk)
-                if done >= len(datas):
-                    return bulk
-                await asyncio.sleep(0)
-                await self._admit()
-        finally:
-            bulk.arm()
+        return await self.enqueue_many_prepared(self.preparing.many(values, keys), keys)
 
     async def flush(self) -> None:
         """Send what is batched and wait for everything enqueued before.
@@ -296,13 +278,51 @@ class AsyncProducer(Generic[T]):
     ) -> None:
         await self.close()
 
+    # For the blocking face, which checks and encodes in its caller's thread.
+
+    @property
+    def blocks_if_full(self) -> bool:
+        return self._block_if_full
+
+    def check_open(self) -> None:
+        """Raise when the producer takes no more messages."""
+        if self._closed:
+            raise AlreadyClosedError("the producer is closed")
+
+    async def enqueue_prepared(
+        self, data: bytes, key: str | bytes | None, extras: Extras | None, sequence_id: int | None
+    ) -> SendFuture:
+        """As `enqueue`, for a message that was prepared."""
+        await self._admit()
+        future = self._add_unusual(data, key, extras, sequence_id)
+        if not self._lanes.route(key)[0].batcher.opened:
+            # Batches were closed just now; let the loop send them.
+            await asyncio.sleep(0)
+        return future
+
+    async def enqueue_many_prepared(
+        self, datas: Sequence[bytes], keys: Sequence[str | bytes | None] | None
+    ) -> BulkFuture:
+        """As `enqueue_many`, for messages that were prepared."""
+        await self._admit()
+        bulk = BulkFuture(self.loop)
+        done = 0
+        try:
+            while True:
+                done = self._add_run(datas, keys, done, bulk)
+                if done >= len(datas):
+                    return bulk
+                await asyncio.sleep(0)
+                await self._admit()
+        finally:
+            bulk.arm()
+
     # Adding messages.
 
     async def _admit(self) -> None:
         """Return when there is room; raises when the producer cannot take messages."""
         self._check_loop()
-        if self._closed:
-            raise AlreadyClosedError("the producer is closed")
+        self.check_open()
         if self.memory.full:
             if not self._block_if_full:
                 raise MemoryBufferFullError(
@@ -341,8 +361,6 @@ class AsyncProducer(Generic[T]):
     def _add_unusual(
         self, value: bytes, key: str | bytes | None, extras: Extras | None, sequence_id: int | None
     ) -> SendFuture:
-        if sequence_id is not None and sequence_id < 0:
-            raise InvalidConfigurationError("a sequence id is 0 or more")
         lane, slot, overhead = self._lanes.route(key)
         size = len(value) + overhead
         if extras is not None and extras.properties:
@@ -369,28 +387,6 @@ class AsyncProducer(Generic[T]):
         if lonely or lane.batcher.full:
             owner.close_batches()
         return SendFuture(batch, index, self.loop)
-
-    def _extras(
-        self,
-        value: T | None,
-        properties: Mapping[str, str] | None,
-        event_time: datetime | None,
-        deliver_after: Seconds | None,
-        deliver_at: datetime | None,
-    ) -> Extras | None:
-        if deliver_after is not None and deliver_at is not None:
-            raise InvalidConfigurationError("give deliver_after or deliver_at, not both")
-        deliver_at_ms = 0
-        if deliver_after is not None:
-            delay_s = seconds("deliver_after", deliver_after, zero=True)
-            deliver_at_ms = self.clock.wall_ms() + round(delay_s * 1000)
-        elif deliver_at is not None:
-            deliver_at_ms = wall_ms("deliver_at", deliver_at)
-        event_time_ms = 0 if event_time is None else wall_ms("event_time", event_time)
-        pairs = text_pairs("properties", properties) or None
-        if pairs is None and not event_time_ms and not deliver_at_ms and value is not None:
-            return None
-        return Extras(pairs, event_time_ms, value is None, deliver_at_ms)
 
     def _add_run(
         self, values: Sequence[bytes], keys: Sequence[str | bytes | None] | None, start: int, bulk: BulkFuture
