@@ -17,7 +17,7 @@ class DictDisk:
         self.calls: list[tuple[str, tuple[str, ...]]] = []
         """What was asked, in order, and of which files; reads too."""
         self.gate: asyncio.Event | None = None
-        """While it is clear, synced appends wait here after they were written."""
+        """While it is clear, synced appends wait here before they write."""
         self.fault: Callable[[str, str], OSError | None] = lambda call, file: None
         """Asked before each effect on a file; an error it returns is raised."""
         self.locked = False
@@ -43,12 +43,12 @@ class DictDisk:
 
     async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
         await self._begin("commit" if sync else "append", *(file for file, _ in writes))
+        if sync and self.gate is not None:
+            await self.gate.wait()
         for file, buffers in writes:
             self._check("append", file)
             self.files[file] = self.files.get(file, b"") + b"".join(buffers)
         if sync:
-            if self.gate is not None:
-                await self.gate.wait()
             for file, _ in writes:
                 self._check("sync", file)
 

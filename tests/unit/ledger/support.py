@@ -1,0 +1,82 @@
+"""Storage on a dictionary, and the few moves that tests of it share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from anabranch.ledger.files import FileStorage
+from anabranch.ledger.port import Appended, Entry, SegmentLog
+from tests.fakes.disk import DictDisk
+
+NAME = "segment://public/default/orders/0000-ffff-0"
+OTHER = "persistent://public/default/other"
+JOURNAL = "journal/00000001.log"
+
+
+class FixedClock:
+    """Always the same time."""
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+
+def make(disk: DictDisk, **limits: Any) -> FileStorage:
+    return FileStorage(disk, clock=FixedClock(), **limits)
+
+
+@asynccontextmanager
+async def opened(disk: DictDisk, **limits: Any) -> AsyncIterator[FileStorage]:
+    storage = make(disk, **limits)
+    await storage.open()
+    try:
+        yield storage
+    finally:
+        await storage.close()
+
+
+async def crashed(disk: DictDisk, storage: FileStorage) -> DictDisk:
+    """The disk as a process that is killed now leaves it; the storage is closed behind the curtain."""
+    left = DictDisk(disk.files)
+    await storage.close()
+    return left
+
+
+class Outcomes:
+    """A callback for appends that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.places: list[Appended] = []
+        self.errors: list[BaseException] = []
+
+    def __call__(self, place: Appended | None, error: BaseException | None) -> None:
+        if place is not None:
+            self.places.append(place)
+        if error is not None:
+            self.errors.append(error)
+
+
+async def put(log: SegmentLog, *datas: bytes) -> list[Appended]:
+    """One commit that holds all of `datas`."""
+    outcomes = Outcomes()
+    for data in datas:
+        log.append(data, 1, 1000, outcomes)
+    await log.flush()
+    return outcomes.places
+
+
+async def contents(log: SegmentLog) -> list[bytes]:
+    return [entry.data for entry in await entries(log)]
+
+
+async def entries(log: SegmentLog) -> Sequence[Entry]:
+    found: list[Entry] = []
+    while log.first_ordinal + len(found) < log.next_ordinal:
+        found += await log.read(log.first_ordinal + len(found), 100, 10_000)
+    return found
+
+
+def flip(data: bytes, at: int, bit: int = 0) -> bytes:
+    """The data with one bit turned over."""
+    return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]

@@ -1,0 +1,93 @@
+"""The operating system's files as a disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from anabranch.errors import AlreadyClosedError, ConflictError
+from anabranch.ledger.disk import OsDisk
+
+
+@pytest.fixture
+async def disk(tmp_path: Path) -> AsyncIterator[OsDisk]:
+    made = OsDisk(tmp_path / "data")
+    await made.lock()
+    yield made
+    await made.close()
+
+
+async def test_appended_buffers_are_read_back(disk: OsDisk) -> None:
+    await disk.append([("a/b/x", [b"one", b"two"]), ("y", [b"three"])])
+    await disk.append([("a/b/x", [b"four"])], sync=True)
+    assert await disk.read("a/b/x", 0, 100) == b"onetwofour"
+    assert await disk.read("a/b/x", 3, 3) == b"two"
+    assert await disk.read("a/b/x", 50, 3) == b""
+    assert await disk.sizes() == {"a/b/x": 10, "y": 5, "LOCK": len(str(os.getpid())) + 1}
+
+
+async def test_more_buffers_than_the_kernel_takes_at_once_are_all_written(disk: OsDisk) -> None:
+    buffers = [bytes([n % 251]) * 300 for n in range(3000)]
+    await disk.append([("x", buffers)])
+    assert await disk.read("x", 0, 10**7) == b"".join(buffers)
+
+
+async def test_few_descriptors_are_enough_for_many_files(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path, open_files_max=2)
+    for turn in range(2):
+        await disk.append([(f"f{n}", [b"%d" % turn]) for n in range(10)])
+    await disk.sync([f"f{n}" for n in range(10)])
+    for n in range(10):
+        assert await disk.read(f"f{n}", 0, 10) == b"01"
+    await disk.close()
+
+
+async def test_a_replaced_file_has_the_new_content_only(disk: OsDisk) -> None:
+    await disk.replace("x", b"a long old content")
+    await disk.replace("x", b"new")
+    assert await disk.read("x", 0, 100) == b"new"
+    assert sorted(await disk.sizes()) == ["LOCK", "x"]
+
+
+async def test_a_truncated_file_goes_on_at_its_new_end(disk: OsDisk) -> None:
+    await disk.append([("x", [b"0123456789"])])
+    await disk.truncate("x", 4)
+    await disk.append([("x", [b"abc"])])
+    assert await disk.read("x", 0, 100) == b"0123abc"
+
+
+async def test_a_deleted_file_is_gone_and_may_come_again(disk: OsDisk) -> None:
+    await disk.append([("x", [b"old"])])
+    await disk.delete(["x", "never there"])
+    with pytest.raises(FileNotFoundError):
+        await disk.read("x", 0, 10)
+    await disk.append([("x", [b"new"])], sync=True)
+    assert await disk.read("x", 0, 10) == b"new"
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\0b"])
+async def test_no_name_leads_out_of_the_root(disk: OsDisk, name: str) -> None:
+    with pytest.raises(ValueError, match="below the data directory"):
+        await disk.append([(name, [b"x"])])
+    with pytest.raises(ValueError, match="below the data directory"):
+        await disk.read(name, 0, 1)
+
+
+async def test_a_second_process_is_told_who_holds_the_directory(disk: OsDisk) -> None:
+    second = OsDisk(disk.root)
+    with pytest.raises(ConflictError, match=f"{disk.root} is in use by process {os.getpid()}"):
+        await second.lock()
+    await second.close()
+
+
+async def test_a_closed_disk_lets_the_next_one_in(tmp_path: Path) -> None:
+    for _ in range(2):
+        disk = OsDisk(tmp_path)
+        await disk.lock()
+        await disk.close()
+        await disk.close()
+        with pytest.raises(AlreadyClosedError):
+            await disk.append([("x", [b""])])

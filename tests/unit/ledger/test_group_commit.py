@@ -1,0 +1,220 @@
+"""One sync serves everybody, and a failed one ends all trust."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+
+from anabranch.clock import Clock
+from anabranch.errors import AlreadyClosedError, PersistenceError
+from anabranch.ledger.files import FileStorage
+from anabranch.testing.faults import SimClock
+from anabranch.testing.simdisk import Platter, SimDisk
+from anabranch.testing.simloop import SimLoop, SimProcess
+from tests.fakes.disk import DictDisk
+from tests.unit.ledger.support import NAME, OTHER, Outcomes, contents, make, opened, put
+
+
+async def test_all_logs_share_one_sync() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        logs = [await storage.create(f"persistent://public/default/t{n}") for n in range(20)]
+        before = disk.count("commit")
+        outcomes = Outcomes()
+        for log in logs:
+            for _ in range(5):
+                log.append(b"data", 1, 0, outcomes)
+            log.open_cursor("s", 0).acknowledge([0, 1])
+        await logs[0].flush()
+        assert len(outcomes.places) == 100
+        assert disk.count("commit") == before + 1
+
+
+async def test_while_one_commit_runs_the_next_one_fills() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        log = await storage.create(NAME)
+        before = disk.count("commit")
+        disk.gate = asyncio.Event()
+        outcomes = Outcomes()
+        log.append(b"first", 1, 0, outcomes)
+        for _ in range(20):
+            await asyncio.sleep(0)
+            log.append(b"more", 1, 0, outcomes)
+        assert outcomes.places == []
+        assert disk.count("commit") == before + 1
+        disk.gate.set()
+        await log.flush()
+        assert len(outcomes.places) == 21
+        assert disk.count("commit") == before + 2
+
+
+async def test_an_idle_journal_writes_nothing() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        log = await storage.create(NAME)
+        before = len(disk.calls)
+        for _ in range(50):
+            await asyncio.sleep(0)
+            await log.flush()
+        assert len(disk.calls) == before
+
+
+def test_lone_acknowledgements_wait_for_company_but_not_for_long() -> None:
+    with SimLoop("acks") as loop:
+        platter = Platter(loop)
+        clock: Clock = SimClock(loop)
+
+        async def main() -> None:
+            storage = FileStorage(SimDisk(platter, SimProcess(loop, "storage")), clock=clock)
+            await storage.open()
+            log = await storage.create(NAME)
+            cursor = log.open_cursor("s", 0)
+            await log.flush()
+
+            def size() -> int:
+                return len(platter.files["journal/00000001.log"].data)
+
+            start = size()
+            for ordinal in range(10):
+                cursor.acknowledge([ordinal])
+                await asyncio.sleep(0)
+            assert size() == start
+            await asyncio.sleep(0.05)
+            once = size()
+            assert start < once < start + 300
+            await cursor.flush()
+            assert size() == once
+            await storage.close()
+
+        loop.run(main())
+        assert loop.errors == []
+
+
+@pytest.mark.parametrize("call", ["append", "sync"])
+async def test_a_failed_commit_fails_everything_queued_and_all_that_comes(call: str) -> None:
+    disk = DictDisk()
+    storage = make(disk)
+    await storage.open()
+    log = await storage.create(NAME)
+    await put(log, b"safe")
+    disk.fault = lambda asked, file: OSError(errno.EIO, "gone") if asked == call else None
+    disk.gate = asyncio.Event()
+    first, second = Outcomes(), Outcomes()
+    log.append(b"lost", 1, 0, first)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    log.append(b"lost too", 1, 0, second)
+    flushing = asyncio.ensure_future(log.flush())
+    disk.gate.set()
+    with pytest.raises(PersistenceError):
+        await flushing
+    for outcomes in (first, second):
+        assert outcomes.places == []
+        assert [type(error) for error in outcomes.errors] == [PersistenceError]
+    disk.fault = lambda asked, file: None
+    assert storage.failure is not None
+    assert "journal/00000001.log" in str(storage.failure)
+    with pytest.raises(PersistenceError):
+        log.append(b"never", 1, 0, first)
+    for doomed in (log.flush(), log.seal(), storage.create(OTHER), log.delete_cursor("s")):
+        with pytest.raises(PersistenceError):
+            await doomed
+    assert log.next_ordinal == 1
+    assert await contents(log) == [b"safe"]
+    await storage.close()
+
+
+async def test_after_a_failed_commit_the_next_process_finds_what_was_confirmed() -> None:
+    disk = DictDisk()
+    storage = make(disk)
+    await storage.open()
+    log = await storage.create(NAME)
+    await put(log, b"safe")
+    disk.fault = lambda asked, file: OSError(errno.ENOSPC, "full") if asked == "append" else None
+    log.append(b"lost", 1, 0, Outcomes())
+    with pytest.raises(PersistenceError):
+        await log.flush()
+    await storage.close()
+    async with opened(DictDisk(disk.files)) as again:
+        found = again.get(NAME)
+        assert found is not None
+        assert await contents(found) == [b"safe"]
+
+
+async def test_ledger_files_that_cannot_be_written_stop_the_storage_and_lose_nothing() -> None:
+    disk = DictDisk()
+    storage = make(disk, behind_bytes=1)
+    await storage.open()
+    log = await storage.create(NAME)
+    disk.fault = lambda asked, file: OSError(errno.ENOSPC, "full") if file.startswith("ledgers/") else None
+    await put(log, b"safe")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    with pytest.raises(PersistenceError):
+        log.append(b"x", 1, 0, Outcomes())
+    assert await contents(log) == [b"safe"]
+    await storage.close()
+    async with opened(DictDisk(disk.files)) as again:
+        found = again.get(NAME)
+        assert found is not None
+        assert await contents(found) == [b"safe"]
+
+
+async def test_a_callback_that_fails_does_not_keep_others_from_being_told() -> None:
+    reported: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: reported.append(str(context["exception"]))
+    )
+    async with opened(DictDisk()) as storage:
+        log = await storage.create(NAME)
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("broken callback")
+
+        outcomes = Outcomes()
+        log.watch(broken)
+        log.append(b"a", 1, 0, broken)
+        log.append(b"b", 1, 0, outcomes)
+        await log.flush()
+        assert len(outcomes.places) == 1
+        assert reported == ["broken callback"] * 2
+
+
+async def test_a_flush_may_be_cancelled() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        log = await storage.create(NAME)
+        outcomes = Outcomes()
+        log.append(b"a", 1, 0, outcomes)
+        flushing = asyncio.ensure_future(log.flush())
+        await asyncio.sleep(0)
+        flushing.cancel()
+        await log.flush()
+        assert len(outcomes.places) == 1
+
+
+async def test_a_cancelled_storage_fails_what_is_queued() -> None:
+    disk = DictDisk()
+    storage = make(disk)
+    await storage.open()
+    log = await storage.create(NAME)
+    disk.gate = asyncio.Event()
+    outcomes = Outcomes()
+    log.append(b"a", 1, 0, outcomes)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "ledger storage"]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await storage.close()
+    assert [type(error) for error in outcomes.errors] == [PersistenceError]
+
+
+async def test_a_storage_that_was_never_opened_can_be_closed() -> None:
+    storage = make(DictDisk())
+    with pytest.raises(AlreadyClosedError):
+        await storage.create(NAME)
+    await storage.close()

@@ -1,0 +1,298 @@
+"""What a killed process leaves is all there again, and no more than that."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.errors import CorruptDataError
+from anabranch.ledger.port import SegmentLog
+from tests.fakes.disk import DictDisk
+from tests.unit.ledger.support import (
+    JOURNAL,
+    NAME,
+    OTHER,
+    Outcomes,
+    contents,
+    crashed,
+    entries,
+    make,
+    opened,
+    put,
+)
+
+
+async def prepared() -> tuple[DictDisk, list[int]]:
+    """A journal of three commits as a kill leaves it, and where each commit ends."""
+    disk = DictDisk()
+    storage = make(disk)
+    await storage.open()
+    log = await storage.create(NAME)
+    ends = []
+    for number in range(3):
+        await put(log, b"a%d" % number, b"b%d" % number)
+        ends.append(len(disk.files[JOURNAL]))
+    return await crashed(disk, storage), ends
+
+
+async def recovered(disk: DictDisk) -> list[bytes]:
+    async with opened(DictDisk(disk.files)) as storage:
+        log = storage.get(NAME)
+        assert log is not None
+        return await contents(log)
+
+
+async def test_a_killed_process_loses_nothing_that_was_confirmed() -> None:
+    disk, _ = await prepared()
+    assert await recovered(disk) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
+
+
+async def test_a_journal_torn_at_any_byte_keeps_the_whole_commits_before() -> None:
+    disk, ends = await prepared()
+    whole = disk.files[JOURNAL]
+    for length in range(ends[0], ends[2]):
+        disk.files[JOURNAL] = whole[:length]
+        kept = 2 if length < ends[1] else 4
+        assert len(await recovered(disk)) == kept, length
+
+
+@pytest.mark.parametrize(
+    "tail", [b"\0", bytes(5000), b"garbage" * 100, b"aBc\xa5" * 50], ids=["zero", "zeros", "text", "magic"]
+)
+async def test_garbage_behind_the_last_commit_is_dropped(tail: bytes) -> None:
+    disk, _ = await prepared()
+    disk.files[JOURNAL] += tail
+    assert len(await recovered(disk)) == 6
+
+
+async def test_a_copy_of_an_older_commit_behind_the_last_one_is_dropped() -> None:
+    disk, ends = await prepared()
+    journal = disk.files[JOURNAL]
+    disk.files[JOURNAL] = journal + journal[ends[0] : ends[1]]
+    assert len(await recovered(disk)) == 6
+
+
+async def test_blocks_missing_inside_the_last_commit_are_a_torn_tail() -> None:
+    disk, ends = await prepared()
+    journal = disk.files[JOURNAL]
+    middle = (ends[1] + ends[2]) // 2
+    disk.files[JOURNAL] = journal[: ends[1]] + bytes(middle - ends[1]) + journal[middle:]
+    assert len(await recovered(disk)) == 4
+
+
+async def test_damage_before_a_later_commit_is_reported_and_nothing_is_touched() -> None:
+    disk, ends = await prepared()
+    journal = disk.files[JOURNAL]
+    for at in range(ends[0], ends[1]):
+        damaged = DictDisk(disk.files)
+        damaged.files[JOURNAL] = journal[:at] + bytes([journal[at] ^ 4]) + journal[at + 1 :]
+        before = dict(damaged.files)
+        storage = make(damaged)
+        with pytest.raises(CorruptDataError, match=f"{JOURNAL} is damaged from byte {ends[0]} on"):
+            await storage.open()
+        assert damaged.files == before
+        assert not damaged.locked
+
+
+async def test_a_torn_tail_is_gone_before_new_commits_follow() -> None:
+    disk, ends = await prepared()
+    disk.files[JOURNAL] = disk.files[JOURNAL][:-1]
+    for number in range(3):
+        storage = make(disk)
+        await storage.open()
+        log = storage.get(NAME)
+        assert log is not None
+        await put(log, b"later %d" % number)
+        disk = await crashed(disk, storage)
+    assert len(disk.files[JOURNAL]) == ends[1]
+    assert (await recovered(disk))[4:] == [b"later 0", b"later 1", b"later 2"]
+
+
+async def test_a_missing_journal_file_is_reported() -> None:
+    disk, _ = await prepared()
+    for _ in range(2):
+        storage = make(disk)
+        await storage.open()
+        await put(await storage.create(NAME), b"x")
+        disk = await crashed(disk, storage)
+    del disk.files["journal/00000002.log"]
+    with pytest.raises(CorruptDataError, match="missing"):
+        await make(disk).open()
+
+
+async def test_a_missing_or_damaged_catalog_is_reported() -> None:
+    disk, _ = await prepared()
+    good = disk.files.pop("catalog")
+    with pytest.raises(CorruptDataError, match="no catalog"):
+        await make(disk).open()
+    disk.files["catalog"] = good[:-1]
+    with pytest.raises(CorruptDataError, match="checksum"):
+        await make(disk).open()
+
+
+async def test_a_journal_of_another_directory_is_not_taken_for_ours() -> None:
+    disk, _ = await prepared()
+    storage = make(stranger := DictDisk())
+    storage._clock.wall_ms = lambda: 5  # type: ignore[method-assign]
+    await storage.open()
+    stranger = await crashed(stranger, storage)
+    stranger.files[JOURNAL] = disk.files[JOURNAL]
+    async with opened(stranger) as again:
+        assert list(again.names()) == []
+
+
+async def test_ledger_files_are_believed_only_as_far_as_the_catalog_vouches_for_them() -> None:
+    disk = DictDisk()
+    storage = make(disk, behind_bytes=1)
+    await storage.open()
+    log = await storage.create(NAME)
+    await put(log, b"old")
+    disk = await crashed(disk, storage)
+    storage = make(disk, behind_bytes=1)
+    await storage.open()
+    log = await storage.create(NAME)
+    expected = [b"old", b"one", b"two"]
+    await put(log, b"one")
+    await put(log, b"two")
+    disk = await crashed(disk, storage)
+    for file in [file for file in disk.files if file.startswith("ledgers/")]:
+        whole = disk.files[file]
+        for wrong in (b"", whole[:-1], whole + b"more", bytes(len(whole))):
+            disk.files[file] = wrong
+            if file.endswith("00000001.data") and wrong != whole + b"more":
+                continue
+            assert await recovered(disk) == expected, (file, wrong)
+        disk.files[file] = whole
+
+
+async def test_a_checkpoint_replaces_the_journal() -> None:
+    disk = DictDisk()
+    async with opened(disk, journal_bytes_max=2000) as storage:
+        log = await storage.create(NAME)
+        cursor = log.open_cursor("s", 0)
+        for number in range(100):
+            await put(log, b"%d" % number + bytes(50))
+            cursor.acknowledge([number * 2])
+        await log.flush()
+        kept = [file for file in disk.files if file.startswith("journal/")]
+        assert len(kept) <= 3
+        assert "journal/00000001.log" not in kept
+        left = DictDisk(disk.files)
+    async with opened(left) as again:
+        log = await again.create(NAME)
+        assert await contents(log) == [b"%d" % number + bytes(50) for number in range(100)]
+        assert log.cursors["s"].acks == cursor.acks
+
+
+async def test_a_clean_close_leaves_no_journal() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        await put(await storage.create(NAME), b"x")
+    assert [file for file in disk.files if file.startswith("journal/")] == []
+    before = dict(disk.files)
+    async with opened(disk):
+        pass
+    assert disk.files == before
+    assert await recovered(disk) == [b"x"]
+
+
+async def test_files_nobody_knows_are_removed_and_foreign_ones_are_not() -> None:
+    disk, _ = await prepared()
+    disk.files["ledgers/gone/00000009.data"] = b"orphan"
+    disk.files["metadata.db"] = b"not ours"
+    async with opened(disk):
+        pass
+    assert "ledgers/gone/00000009.data" not in disk.files
+    assert disk.files["metadata.db"] == b"not ours"
+
+
+async def test_trims_and_deletions_are_finished_by_the_next_process() -> None:
+    disk = DictDisk()
+    storage = make(disk, behind_bytes=1, ledger_bytes_max=1)
+    await storage.open()
+    log, other = await storage.create(NAME), await storage.create(OTHER)
+    for target in (log, other):
+        await put(target, b"0", b"1", b"2")
+    await storage.close()
+    storage = make(disk, behind_bytes=1, ledger_bytes_max=1)
+    await storage.open()
+    full = dict(disk.files)
+    trimmed = storage.get(NAME)
+    assert trimmed is not None
+    await trimmed.trim(2)
+    await storage.delete(OTHER)
+    disk = await crashed(disk, storage)
+    # As if the process had died after the commit and before its files went.
+    disk.files = {**full, **disk.files}
+    async with opened(DictDisk(disk.files)) as again:
+        found = again.get(NAME)
+        assert found is not None
+        assert (found.first_ordinal, await contents(found)) == (2, [b"2"])
+        assert list(again.names()) == [NAME]
+    left = DictDisk(disk.files)
+    async with opened(left):
+        pass
+    assert sorted(file for file in left.files if file.startswith("ledgers/")) == sorted(
+        f"ledgers/segment~public~default~orders~0000-ffff-0/00000003.{kind}" for kind in ("data", "index")
+    )
+
+
+async def test_recovery_may_be_interrupted_and_begun_again() -> None:
+    disk, _ = await prepared()
+    calls = 0
+
+    class Dying(DictDisk):
+        async def _begin(self, call: str, *files: str) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == self.dies_at:
+                raise OSError("died")
+            await super()._begin(call, *files)
+
+        dies_at = 0
+
+    for dies_at in range(1, 15):
+        dying = Dying(disk.files)
+        dying.dies_at, calls = dies_at, 0
+        storage = make(dying)
+        try:
+            await storage.open()
+        except OSError:
+            assert await recovered(DictDisk(dying.files)) == await recovered(disk)
+        else:
+            dying.dies_at = 0
+            await storage.close()
+    assert calls < 30
+
+
+async def test_a_log_remembers_many_producers_but_not_all() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        log: SegmentLog = await storage.create(NAME)
+        log.append(b"x", 1, 0, Outcomes(), "old", 1)
+        for number in range(10_000):
+            if number == 9_000:
+                await log.flush()
+                log.append(b"x", 1, 0, Outcomes(), "old", 2)
+            log.append(b"x", 1, 0, Outcomes(), f"p{number}", number)
+        await log.flush()
+        known = log.producer_sequences()
+        assert len(known) == 10_000
+        assert known["old"] == 2
+        assert "p0" not in known
+
+
+async def test_positions_stay_the_same_through_crashes() -> None:
+    disk = DictDisk()
+    told = []
+    for number in range(4):
+        storage = make(disk, behind_bytes=1 + 100 * (number % 2), journal_bytes_max=300)
+        await storage.open()
+        log = await storage.create(NAME)
+        for _ in range(4):
+            told += await put(log, b"x" * 20)
+        disk = await crashed(disk, storage)
+    async with opened(disk) as storage:
+        found = await entries(await storage.create(NAME))
+        assert [(entry.position, entry.ordinal, entry.index) for entry in found] == [
+            (place.position, place.ordinal, place.index) for place in told
+        ]
