@@ -163,12 +163,15 @@ class CommandCutter(FrameCutter):
             if kind == _SEND_HEAD and split < after:
                 send = _parse_send(data[position + 12 : split])
                 # As `_send`, without the call: this is what a broker spends most of its reading on.
+                producer_id, sequence_id = send.producer_id, send.sequence_id
+                if not (producer_id and sequence_id) and not send.IsInitialized():
+                    raise _incomplete(send)
                 commands.append(
                     _new(
                         Send,
                         (
-                            send.producer_id,
-                            send.sequence_id,
+                            producer_id,
+                            sequence_id,
                             send.num_messages,
                             send.highest_sequence_id,
                             send.is_chunk,
@@ -181,10 +184,16 @@ class CommandCutter(FrameCutter):
                 )
             elif kind == _RECEIPT_HEAD:
                 fields = data[position + 12 : split]
-                commands.append(_receipt(_parse_receipt(fields), fields))
+                receipt = _parse_receipt(fields)
+                if not receipt.IsInitialized():
+                    raise _incomplete(receipt)
+                commands.append(_receipt(receipt, fields))
             elif kind == _MESSAGE_HEAD and split < after:
                 fields = data[position + 12 : split]
-                commands.append(_delivery(_parse_message(fields), fields, data[split:after]))
+                message = _parse_message(fields)
+                if not message.IsInitialized():
+                    raise _incomplete(message)
+                commands.append(_delivery(message, fields, data[split:after]))
             else:
                 body = data[split:after] if split < after else None
                 commands.append(decode((data[position + 8 : split], body)))
@@ -197,10 +206,15 @@ def decode(frame: Frame) -> Command:
     command, body = frame
     try:
         base = pb.BaseCommand.FromString(command)
+        if not base.HasField("type"):
+            raise RemoteProtocolError("the peer sent a command of no known type")
         name = _FIELD_OF_TYPE[base.type]
         if not base.HasField(name):  # type: ignore[arg-type]
             raise RemoteProtocolError(f"the peer sent command {base.type} without its {name}")
         sub_message: Message = getattr(base, name)
+        # Parsing does not look whether required fields are there.
+        if not sub_message.IsInitialized():
+            raise _incomplete(sub_message)
         if isinstance(sub_message, pb.CommandSend):
             return _send(sub_message, body)
         if isinstance(sub_message, pb.CommandSendReceipt):
@@ -222,6 +236,10 @@ def _check_text(message: Message, fields: _TextFields) -> None:
                 _check_text(item, inner)
             elif not isinstance(item, str):
                 raise RemoteProtocolError(f"the peer sent a {name} that is not UTF-8")
+
+
+def _incomplete(message: Message) -> RemoteProtocolError:
+    return RemoteProtocolError(f"the peer sent a {message.DESCRIPTOR.name} that lacks a required field")
 
 
 def _unreadable(error: Exception) -> RemoteProtocolError:

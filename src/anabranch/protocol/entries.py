@@ -137,6 +137,9 @@ def _decode(entry: bytes, limit: int) -> tuple[pb.MessageMetadata, Columns]:
         metadata = pb.MessageMetadata.FromString(entry[start:end])
     except (DecodeError, RemoteProtocolError) as error:
         raise CorruptDataError(f"the metadata of an entry cannot be read: {error}") from error
+    # Parsing does not look whether required fields are there.
+    if not metadata.IsInitialized():
+        raise CorruptDataError("the metadata of an entry lacks a required field")
     if metadata.encryption_keys:
         raise UnsupportedFeatureError("the entry is encrypted")
     if metadata.num_chunks_from_msg > 1:
@@ -205,8 +208,8 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
                 header = pb.SingleMessageMetadata.FromString(_header(data, position + 4, value_start))
                 unusual[index] = header
                 key, sequence_id, length = _key_bytes(header), header.sequence_id, header.payload_size
-                if length < 0:
-                    raise CorruptDataError(f"message {index} of a batch has a payload of {length} bytes")
+                if length < 0 or not header.IsInitialized():
+                    raise CorruptDataError(f"message {index} of a batch does not say how long it is")
             position = value_start + length
             keys.append(key)
             values.append(data[value_start:position])

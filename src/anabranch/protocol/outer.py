@@ -52,9 +52,12 @@ def read_outer(entry: bytes) -> Outer:
     except DecodeError as error:
         raise RemoteProtocolError(f"an entry's metadata cannot be read: {error}") from error
     producer_name = metadata.producer_name
+    sequence_id = metadata.sequence_id
+    publish_time = metadata.publish_time
+    if not (producer_name and sequence_id and publish_time) and not metadata.IsInitialized():
+        raise RemoteProtocolError("an entry's metadata lacks a required field")
     if not isinstance(producer_name, str):
         raise RemoteProtocolError("an entry's producer name is not UTF-8")
-    sequence_id = metadata.sequence_id
     key: str | bytes = metadata.partition_key
     if 0x92 in raw and metadata.HasField("ordering_key"):
         key = metadata.ordering_key
@@ -81,7 +84,7 @@ def read_outer(entry: bytes) -> Outer:
             high,
             0xA0 in raw and metadata.HasField("marker_type"),
             metadata.deliver_at_time,
-            metadata.publish_time,
+            publish_time,
         ),
     )
 

@@ -43,6 +43,7 @@ _EXCEPTION_OF_CODE: Final[dict[int, type[errors.AnabranchError]]] = {
 _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
     # The codes above, each exception once: the first code that means it.
     **{exception: code for code, exception in reversed(_EXCEPTION_OF_CODE.items())},
+    errors.NotAllowedError: pb.NotAllowedError,
     # What the wire has no code for. A peer retries 1, 2 and 6, and gives up on 11 and 22.
     errors.VersionConflictError: pb.MetadataError,
     errors.CorruptDataError: pb.PersistenceError,

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import pytest
+
+from anabranch.errors import AuthenticationError, RemoteProtocolError, ServiceNotReadyError
+from anabranch.protocol.commands import NO_ID, Command, Send, encode, encode_send
+from anabranch.protocol.connection import CLIENT_VERSION, ClientMachine, ServerMachine
+from anabranch.protocol.frames import FrameCutter
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+PING = encode(pb.CommandPing())
+PONG = encode(pb.CommandPong())
+FLOW = pb.CommandFlow(consumer_id=1, messagePermits=2)
+ENTRY = bytes.fromhex("0e01 cf85822f 0000000c 0a017010001880d095ffbc31 68656c6c6f")
+
+
+def connected(
+    max_message_bytes: int = 5 * 2**20, keep_alive_s: float = 30.0
+) -> tuple[ClientMachine, ServerMachine]:
+    client = ClientMachine(now=0.0, keep_alive_s=keep_alive_s)
+    server = ServerMachine(now=0.0, keep_alive_s=keep_alive_s, max_message_bytes=max_message_bytes)
+    server.receive(client.start(), 1.0)
+    client.receive(b"".join(server.take_output()), 1.0)
+    assert client.established
+    assert server.established
+    return client, server
+
+
+def connect_with(**fields: object) -> ServerMachine:
+    command = pb.CommandConnect(client_version="test", protocol_version=21)
+    for name, value in fields.items():
+        setattr(command, name, value)
+    server = ServerMachine(now=0.0)
+    server.receive(encode(command), 0.0)
+    return server
+
+
+def answer_of(server: ServerMachine) -> Command:
+    client = ClientMachine(now=0.0)
+    (answer,) = client.receive(b"".join(server.take_output()), 0.0)
+    return answer
+
+
+def test_both_ends_learn_about_each_other() -> None:
+    client = ClientMachine(now=0.0)
+    server = ServerMachine("Anabranch 9", now=0.0, max_message_bytes=10**7)
+    (connect,) = server.receive(client.start(), 1.0)
+    assert isinstance(connect, pb.CommandConnect)
+    assert server.peer_version == CLIENT_VERSION
+    assert (server.peer_is_ours, server.peer_is_java) == (True, False)
+    assert server.peer_supports_entry_metadata
+    (answer,) = client.receive(b"".join(server.take_output()), 1.0)
+    assert isinstance(answer, pb.CommandConnected)
+    assert client.server_version == "Anabranch 9"
+    assert client.max_message_bytes == 10**7
+    assert client.server_features.supports_scalable_topics
+
+
+def test_the_server_knows_java_and_old_clients() -> None:
+    java = connect_with(client_version="Pulsar-Java-v5.0.0")
+    assert (java.peer_is_ours, java.peer_is_java) == (False, True)
+    assert not java.peer_supports_entry_metadata
+    old = pb.CommandConnect(client_version="Pulsar-CPP-v2", protocol_version=17)
+    old.feature_flags.supports_broker_entry_metadata = True
+    server = ServerMachine(now=0.0)
+    server.receive(encode(old), 0.0)
+    assert not server.peer_supports_entry_metadata
+    answer = answer_of(server)
+    assert isinstance(answer, pb.CommandConnected)
+    assert answer.protocol_version == 17
+
+
+def test_features_are_what_the_broker_says() -> None:
+    server = ServerMachine(now=0.0, features=pb.FeatureFlags(supports_topic_watchers=True))
+    server.receive(ClientMachine(now=0.0).start(), 0.0)
+    answer = answer_of(server)
+    assert isinstance(answer, pb.CommandConnected)
+    assert answer.feature_flags == pb.FeatureFlags(supports_topic_watchers=True)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [encode(FLOW), b"".join(encode_send(1, 0, 1, 0, ENTRY)), encode(pb.CommandConnected(server_version="x"))],
+)
+def test_anything_before_connect_is_refused(frame: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="before CONNECT"):
+        ServerMachine(now=0.0).receive(frame, 0.0)
+
+
+def test_a_second_connect_is_refused() -> None:
+    client, server = connected()
+    with pytest.raises(RemoteProtocolError, match="twice"):
+        server.receive(client.start(), 2.0)
+
+
+def test_commands_behind_connect_are_handed_over_with_it() -> None:
+    server = ServerMachine(now=0.0)
+    commands = server.receive(ClientMachine(now=0.0).start() + PING + encode(FLOW), 0.0)
+    assert [type(command) for command in commands] == [pb.CommandConnect, pb.CommandFlow]
+    assert server.take_output()[1:] == [PONG]
+
+
+def test_hot_commands_are_handed_over() -> None:
+    _, server = connected()
+    commands = server.receive(b"".join(encode_send(1, 0, 1, 0, ENTRY)) + PONG + encode(FLOW), 2.0)
+    assert commands == [Send(1, 0, 1, 0, False, False, 0, 0, ENTRY), FLOW]
+
+
+def test_the_client_refuses_other_answers_to_connect() -> None:
+    with pytest.raises(RemoteProtocolError, match="answered CONNECT with Flow"):
+        ClientMachine(now=0.0).receive(encode(FLOW), 0.0)
+
+
+def test_an_error_instead_of_connected_is_raised_as_what_it_means() -> None:
+    refusal = pb.CommandError(request_id=NO_ID, error=pb.AuthenticationError, message="no")
+    with pytest.raises(AuthenticationError, match="no"):
+        ClientMachine(now=0.0).receive(encode(refusal), 0.0)
+    refusal.error = pb.ServiceNotReady
+    with pytest.raises(ServiceNotReadyError):
+        ClientMachine(now=0.0).receive(encode(refusal), 0.0)
+
+
+def test_an_error_after_the_handshake_belongs_to_a_request() -> None:
+    client, _ = connected()
+    error = pb.CommandError(request_id=3, error=pb.TopicNotFound, message="no")
+    assert client.receive(encode(error), 2.0) == [error]
+
+
+def test_credentials_are_shown_at_connect_and_when_asked_for() -> None:
+    client = ClientMachine(now=0.0, auth_method="token", auth_data=b"secret")
+    ((command, _),) = FrameCutter().feed(client.start())
+    assert b"secret" in command
+    challenge = encode(pb.CommandAuthChallenge(server_version="x"))
+    assert client.receive(challenge, 0.0) == []
+    (answer,) = client.take_output()
+    assert b"secret" in answer
+    for _ in range(9):
+        client.receive(challenge, 0.0)
+    with pytest.raises(RemoteProtocolError, match="credentials"):
+        client.receive(challenge, 0.0)
+
+
+def test_a_refresh_of_credentials_is_answered_at_any_time() -> None:
+    client, _ = connected()
+    for _ in range(20):
+        assert client.receive(encode(pb.CommandAuthChallenge()), 2.0) == []
+    assert len(client.take_output()) == 20
+
+
+def test_ping_is_answered_in_any_state() -> None:
+    server = ServerMachine(now=0.0)
+    assert server.receive(PING + PING, 0.0) == []
+    assert server.take_output() == [PONG, PONG]
+    assert server.take_output() == []
+    client = ClientMachine(now=0.0)
+    assert client.receive(PING, 0.0) == []
+    assert client.take_output() == [PONG]
+
+
+def test_pings_do_not_replace_the_handshake() -> None:
+    server = ServerMachine(now=0.0, keep_alive_s=30.0)
+    server.receive(PING, 29.0)
+    assert server.tick_at == 30.0
+    assert server.tick(29.9)
+    assert not server.tick(30.0)
+
+
+def test_a_quiet_peer_is_pinged_and_then_dropped() -> None:
+    _, server = connected(keep_alive_s=30.0)
+    assert server.tick_at == 31.0
+    assert server.tick(30.0)
+    assert server.take_output() == []
+    assert server.tick(31.0)
+    assert server.take_output() == [PING]
+    assert server.tick(45.0)
+    assert not server.tick(61.0)
+
+
+@pytest.mark.parametrize("sign", [PONG, PING, encode(FLOW), b"\x00"])
+def test_any_sign_of_life_counts(sign: bytes) -> None:
+    _, server = connected()
+    server.tick(31.0)
+    server.receive(sign, 60.0)
+    server.take_output()
+    assert server.tick(61.0)
+    assert server.take_output() == [PING]
+    assert not server.tick(91.0)
+
+
+def test_silence_proves_nothing_while_nobody_listens() -> None:
+    _, server = connected()
+    server.tick(31.0)
+    assert server.tick(61.0, listening=False)
+    assert not server.tick(91.0)
+
+
+def test_the_frame_limit_changes_on_both_ends_with_the_handshake() -> None:
+    large = b"".join(encode_send(1, 0, 1, 0, bytes(6 * 2**20)))
+    with pytest.raises(RemoteProtocolError, match="limit is 5253120"):
+        ServerMachine(now=0.0, max_message_bytes=10 * 2**20).receive(large, 0.0)
+    client, server = connected(max_message_bytes=10 * 2**20)
+    assert len(server.receive(large, 2.0)) == 1
+    assert len(client.receive(large, 2.0)) == 1
+    client, server = connected(max_message_bytes=1000)
+    for machine in (client, server):
+        with pytest.raises(RemoteProtocolError, match="limit is 11240"):
+            machine.receive(large, 2.0)
+
+
+def test_a_server_that_names_no_limit_has_the_default_one() -> None:
+    client = ClientMachine(now=0.0)
+    client.receive(encode(pb.CommandConnected(server_version="old")), 0.0)
+    assert client.max_message_bytes == 5 * 2**20

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from anabranch import errors
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for, exception_for
+
+ALL = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.AnabranchError)
+]
+
+
+@pytest.mark.parametrize("code", pb.ServerError.values())
+def test_every_code_has_an_exception_that_keeps_the_words(code: int) -> None:
+    error = exception_for(code, "what the broker said")
+    assert isinstance(error, errors.AnabranchError)
+    assert str(error) == "what the broker said"
+
+
+def test_an_unknown_code_is_an_unknown_error() -> None:
+    assert type(exception_for(999, "")) is errors.UnknownServerError
+
+
+def test_codes_survive_the_way_there_and_back() -> None:
+    # Two codes share an exception with another one, three belong to transactions.
+    for code in set(pb.ServerError.values()) - {8, 20, 21, 23, 24}:
+        assert code_for(exception_for(code, "")) == code
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_retryable_error_stays_retryable_on_the_other_side(kind: type[errors.AnabranchError]) -> None:
+    received = exception_for(code_for(kind("")), "")
+    assert received.retryable or not kind.retryable
+
+
+def test_a_subclass_has_the_code_of_its_nearest_relative() -> None:
+    class OurBusyError(errors.ProducerBusyError):
+        pass
+
+    assert code_for(OurBusyError("")) == pb.ProducerBusy
+    assert code_for(errors.SendTimeoutError("")) == pb.ServiceNotReady
+    assert code_for(errors.InvalidServiceUrlError("")) == pb.NotAllowedError
+    assert code_for(errors.InvalidNameError("")) == pb.InvalidTopicName
+
+
+def test_strangers_are_unknown_errors() -> None:
+    assert code_for(ZeroDivisionError()) == pb.UnknownError
+    assert code_for(errors.AnabranchError()) == pb.UnknownError
