@@ -76,9 +76,10 @@ class Broker:
             ),
             auto_create=config.auto_create_topics,
         )
+        self.segments = LocalSegments(self.topics)
         self.controllers = ControllerService(
             self.records,
-            LocalSegments(self.topics),
+            self.segments,
             clock,
             settings=ControllerSettings.from_config(config),
             failpoints=failpoints,

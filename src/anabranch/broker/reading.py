@@ -18,6 +18,9 @@ from anabranch.ledger.port import Cursor, Entry
 from anabranch.model.acks import words_from_bits
 from anabranch.protocol.commands import encode_delivery
 
+WRITE_BYTES = 256 * 2**10
+"""Bytes written to a consumer before it is asked again whether it takes more."""
+
 
 @dataclass(slots=True)
 class Counters:
@@ -185,7 +188,7 @@ class OrderedReading(Reading):
             size += len(data)
             sent += 1
             permits -= messages
-            if permits <= 0:
+            if permits <= 0 or size >= WRITE_BYTES:
                 break
         self.next = ordinal + 1
         if sent:

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.dispatch import RoundRobin
-from anabranch.broker.reading import Reading, ReadPath
+from anabranch.broker.reading import WRITE_BYTES, Reading, ReadPath
 from anabranch.errors import RemoteProtocolError
 from anabranch.ledger.port import Entry
 from anabranch.protocol.commands import encode_delivery, read_outer
@@ -152,6 +152,9 @@ class PendingReading(Reading):
         outgoing.entries += 1
         outgoing.messages += messages
         outgoing.size += len(data)
+        if outgoing.size >= WRITE_BYTES:
+            # Now the connection shows whether it takes more, before the next entry is given.
+            self._flush()
         self._out[ordinal] = (consumer, slot, messages)
         self._unacked += messages
         if self._unacked >= self.path.unacked_max:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.errors import ProducerBusyError, ProducerFencedError
 from anabranch.broker.segment import admit
+from anabranch.errors import ProducerBusyError, ProducerFencedError
 from anabranch.protocol import commands
 from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb

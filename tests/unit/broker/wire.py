@@ -158,9 +158,7 @@ class Client:
 
     async def deliveries(self, count: int, consumer_id: int | None = None) -> list[Delivery]:
         return [
-            await self.take(
-                lambda c: isinstance(c, Delivery) and consumer_id in (None, c.consumer_id)
-            )
+            await self.take(lambda c: isinstance(c, Delivery) and consumer_id in (None, c.consumer_id))
             for _ in range(count)
         ]
 
@@ -187,10 +185,10 @@ def ack(deliveries: tuple[Delivery, ...], consumer_id: int, *, cumulative: bool 
     )
 
 
-def single(value: bytes, sequence_id: int, *, key: str | None = None, name: str = "p", **options: Any) -> bytes:
-    return batches.build_single(
-        value, key, sequence_id, name, publish_time_ms=1_700_000_000_000, **options
-    )
+def single(
+    value: bytes, sequence_id: int, *, key: str | None = None, name: str = "p", **options: Any
+) -> bytes:
+    return batches.build_single(value, key, sequence_id, name, publish_time_ms=1_700_000_000_000, **options)
 
 
 def batch(values: list[bytes], first_sequence_id: int = 0, *, key: str | None = None) -> bytes:
@@ -219,9 +217,7 @@ class World:
 
     def _broker(self) -> Broker:
         self.store = MemoryStore(self.tree)
-        return Broker(
-            self.config, self.storage, self.store, LoopClock(), random.Random(1), NoFailpoints()
-        )
+        return Broker(self.config, self.storage, self.store, LoopClock(), random.Random(1), NoFailpoints())
 
     async def restart(self) -> None:
         await self.broker.stop()
@@ -270,5 +266,3 @@ def error_of(answer: Any) -> int:
 async def settle() -> None:
     """Let everything happen that is under way."""
     await asyncio.sleep(1.0)
-
-
