@@ -64,7 +64,8 @@ class Pump(asyncio.Protocol):
         self._closing = False
         self._error: Exception | None = None
         self._blocked = False
-        self._blocked_bytes = 0
+        self._given_bytes = 0
+        self._taken_bytes = 0
         self._reading_paused = False
         self._deaf = False
         self._drains: list[asyncio.Future[None]] = []
@@ -184,7 +185,6 @@ class Pump(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._blocked = True
-        self._blocked_bytes = -1
         self._apply_reading()
 
     def resume_writing(self) -> None:
@@ -215,6 +215,7 @@ class Pump(asyncio.Protocol):
         if not queue or self._transport is None:
             return
         self._queue = []
+        self._given_bytes += self._queued_bytes
         self._queued_bytes = 0
         self._transport.write(queue[0] if len(queue) == 1 else b"".join(queue))
 
@@ -245,10 +246,13 @@ class Pump(asyncio.Protocol):
 
     def _moves(self) -> bool:
         """Whether a slow peer, to whom we do not listen meanwhile, took something since the last look."""
-        if not self._blocked or self._transport is None:
+        if self._transport is None:
             return False
-        before, self._blocked_bytes = self._blocked_bytes, self._transport.get_write_buffer_size()
-        return self._blocked_bytes != before
+        before, self._taken_bytes = (
+            self._taken_bytes,
+            self._given_bytes - self._transport.get_write_buffer_size(),
+        )
+        return self._reading_paused and self._taken_bytes > before
 
     def _reschedule(self, delay_s: float, action: Callable[[], None]) -> None:
         if self._timer is not None:
