@@ -71,6 +71,14 @@ def test_up_to_takes_holes_and_parts_along() -> None:
     assert (acks.mark, acks.top, acks.holes, acks.parts) == (20, 20, 0, 0)
 
 
+def test_up_to_leaves_the_entry_it_names() -> None:
+    acks = AckSet()
+    acks.acknowledge_part(5, 0b10, 2)
+    acks.acknowledge_up_to(5)
+    assert acks.remaining(5) == 0b10
+    assert 5 not in acks
+
+
 def test_reset_forgets_everything_else() -> None:
     acks = AckSet()
     acks.acknowledge([5, 9])

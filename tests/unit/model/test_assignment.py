@@ -71,6 +71,21 @@ def test_children_go_to_the_reader_of_their_parent() -> None:
     assert segments(after["b"]) == [1, 3]
 
 
+def test_children_stay_apart_as_their_parents_were() -> None:
+    layout = Layout.initial(2, now_ms=0)
+    before = assign(layout, ["a", "b"], NOBODY)
+    split = layout.split(0, now_ms=1).split(1, now_ms=2)
+    after = assign(split, ["a", "b"], frozenset({0, 1}), before)
+    assert {name: segments(given) for name, given in after.items()} == {"a": [2, 3], "b": [4, 5]}
+
+
+def test_what_is_read_already_comes_before_what_would_be_inherited() -> None:
+    layout = Layout.initial(3, now_ms=0).split(0, now_ms=1)
+    before = {"a": (Assigned(0),), "b": (Assigned(1), Assigned(2))}
+    after = assign(layout, ["a", "b", "c"], frozenset({0}), before)
+    assert {name: segments(given) for name, given in after.items()} == {"a": [3], "b": [1, 2], "c": [4]}
+
+
 def test_balance_comes_before_inheritance() -> None:
     layout = Layout.initial(2, now_ms=0)
     before = assign(layout, ["a", "b"], NOBODY)

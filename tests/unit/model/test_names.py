@@ -159,6 +159,14 @@ def test_long_storage_names_are_cut_and_stay_apart() -> None:
     assert len(one) == len(two) == STORAGE_NAME_MAX
 
 
+def test_the_longest_names_that_fit_are_stored_as_they_are() -> None:
+    room = STORAGE_NAME_MAX - len(TopicName.parse("x").storage_name) + 1
+    assert TopicName.parse("x" * room).storage_name.endswith("~" + "x" * room)
+    cut = TopicName.parse("x" * (room + 1)).storage_name
+    assert len(cut) == STORAGE_NAME_MAX
+    assert "+" in cut
+
+
 @pytest.mark.parametrize(
     ("text", "encoded"),
     [("a b/c", "a+b%2Fc"), ("é~*", "%C3%A9%7E*"), (".", "%2E"), ("..", "%2E%2E"), ("v1.2", "v1.2")],
