@@ -21,7 +21,7 @@ def produce(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     sent = 0
     with anabranch.Client(arguments.url) as client:
-        producer = client.create_producer(arguments.topic)
+        producer: anabranch.Producer[bytes] = client.create_producer(arguments.topic)
         for value in _values(arguments):
             key = arguments.key.replace("{n}", str(sent)) if arguments.key is not None else None
             producer.enqueue(value, key=key)

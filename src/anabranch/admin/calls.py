@@ -1,0 +1,204 @@
+"""One admin call: its parts decoded and checked, and an exception turned into a status.
+
+Knows HTTP as far as handlers need it; knows nothing of what they do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from anabranch.broker.broker import Broker
+from anabranch.clock import Clock
+from anabranch.errors import (
+    AnabranchError,
+    AuthenticationError,
+    AuthorizationError,
+    ConflictError,
+    ConsumerBusyError,
+    InvalidConfigurationError,
+    LayoutError,
+    NotAllowedError,
+    NotFoundError,
+    SegmentNotFoundError,
+    SubscriptionNotFoundError,
+    TooManyRequestsError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from anabranch.metadata.topics import TopicStore
+from anabranch.model.names import Domain, TopicName
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+BODY_BYTES_MAX = 1024 * 1024
+
+# The first match decides, so narrower classes come before their bases.
+_STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
+    (TopicNotFoundError, 404),
+    (SegmentNotFoundError, 404),
+    (SubscriptionNotFoundError, 404),
+    (NotFoundError, 404),
+    (TopicExistsError, 409),
+    (ConflictError, 409),
+    (ConsumerBusyError, 412),
+    (InvalidConfigurationError, 412),
+    (LayoutError, 412),
+    (NotAllowedError, 405),
+    (AuthenticationError, 401),
+    (AuthorizationError, 403),
+    (TooManyRequestsError, 429),
+)
+
+
+def status_of(error: BaseException) -> int:
+    """The HTTP status that tells a client what it can do about the error."""
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            return status
+    return 503 if isinstance(error, AnabranchError) and error.retryable else 500
+
+
+class PreconditionFailedError(AnabranchError):
+    """The resource is in a state that does not allow the call; the text says what to do first."""
+
+
+class Call:
+    """What a handler is given."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.broker: Broker = request.app.state.broker
+        self.topics: TopicStore = self.broker.records
+        self.clock: Clock = request.app.state.clock
+        self.http_url: str = request.app.state.http_url
+        """Where this API is reached."""
+
+    @property
+    def http_address(self) -> str:
+        """Host and port of this API, which is how Pulsar's tools name a broker."""
+        return urlsplit(self.http_url).netloc
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """The named pieces of the path, as they were sent."""
+        return self._request.path_params
+
+    def part(self, name: str) -> str:
+        """A piece of the path, decoded."""
+        return unquote(str(self._request.path_params[name]), errors="strict")
+
+    def number_part(self, name: str) -> int:
+        return _whole(self.part(name), name)
+
+    def namespace(self) -> str:
+        return f"{self.part('tenant')}/{self.part('namespace')}"
+
+    def topic(self, domain: Domain) -> TopicName:
+        """The topic that the path names, in the scheme of the resource."""
+        return TopicName(domain, self.part("tenant"), self.part("namespace"), self.part("topic"))
+
+    def query(self, name: str) -> str | None:
+        return self._request.query_params.get(name)
+
+    def queries(self, name: str) -> list[str]:
+        """All values of a parameter that may be repeated."""
+        return self._request.query_params.getlist(name)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        text = self.query(name)
+        if text is None or text == "":
+            return default
+        if text.lower() not in ("true", "false"):
+            raise InvalidConfigurationError(f"{name} must be true or false, not {text!r}")
+        return text.lower() == "true"
+
+    def number(self, name: str) -> int | None:
+        text = self.query(name)
+        return None if text is None else _whole(text, name)
+
+    def numbers(self, name: str) -> tuple[int, ...] | None:
+        """Numbers separated by commas, decimal or hexadecimal."""
+        text = self.query(name)
+        return None if text is None else tuple(_whole(part, name) for part in text.split(","))
+
+    async def body(self, kind: type[T]) -> T | None:
+        """The decoded JSON body; None when there is none."""
+        data = bytearray()
+        async for chunk in self._request.stream():
+            data += chunk
+            if len(data) > BODY_BYTES_MAX:
+                raise InvalidConfigurationError(f"the body is larger than {BODY_BYTES_MAX} bytes")
+        if not data.strip():
+            return None
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise InvalidConfigurationError(f"the body is not what is expected here: {error}") from error
+
+
+def _whole(text: str, name: str) -> int:
+    try:
+        return int(text, 0) if text.lower().startswith("0x") else int(text)
+    except ValueError:
+        raise InvalidConfigurationError(f"{name} must be a whole number, not {text!r}") from None
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+def route(method: str, path: str, handler: Handler) -> Route:
+    """A path below the root and what serves it.
+
+    A handler returns None (204), a text, a Response, or anything that JSON can show.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            answer = await handler(Call(request))
+        except Exception as error:
+            return refusal(error)
+        return render(answer)
+
+    return Route(path, endpoint, methods=[method])
+
+
+def render(answer: Any) -> Response:
+    """The HTTP form of what a handler returned."""
+    if isinstance(answer, Response):
+        return answer
+    if answer is None:
+        return Response(status_code=204)
+    if isinstance(answer, str):
+        return Response(answer, media_type="text/plain; charset=utf-8")
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def refusal(error: BaseException) -> Response:
+    """The HTTP form of an error; what we did not raise on purpose is logged, and its text kept inside."""
+    if isinstance(error, PreconditionFailedError):
+        return reason(412, str(error))
+    status = status_of(error)
+    if not isinstance(error, AnabranchError):
+        log.error("an admin call failed", exc_info=error)
+        return reason(500, "the broker failed to answer this call; its log says why")
+    return reason(status, str(error))
+
+
+def reason(status: int, text: str) -> Response:
+    """A refusal in Pulsar's form."""
+    body = msgspec.json.encode({"reason": text})
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def object_of(value: Mapping[str, object] | None) -> dict[str, object]:
+    """A JSON object, empty when it was left out."""
+    return dict(value or {})

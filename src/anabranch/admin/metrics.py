@@ -1,0 +1,131 @@
+"""`/metrics`: what Prometheus collects, in its text format, written by hand because it is a few lines.
+
+Counters start anew with the process, as Prometheus expects. Segments are added up by topic, so that a topic
+that splits a thousand times does not leave a thousand series behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from starlette.responses import Response
+
+from anabranch.admin.calls import Call, route
+from anabranch.admin.stats import backlog_messages
+from anabranch.broker.broker import Broker
+from anabranch.broker.segment import Segment
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True)
+class Family:
+    """One metric with its help text and a value for each set of labels."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    about: str
+    values: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
+
+    def add(self, value: float, **labels: str) -> None:
+        """Add to the value of these labels."""
+        key = tuple(sorted(labels.items()))
+        self.values[key] = self.values.get(key, 0) + value
+
+
+def render(families: Iterable[Family]) -> str:
+    """Prometheus' text format."""
+    lines = []
+    for family in families:
+        lines += [f"# HELP {family.name} {family.about}", f"# TYPE {family.name} {family.kind}"]
+        for labels, value in family.values.items():
+            inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+            lines.append(
+                f"{family.name}{{{inside}}} {value:.17g}" if inside else f"{family.name} {value:.17g}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+async def metrics(call: Call) -> Response:
+    return Response(render(collect(call.broker)), headers={"content-type": CONTENT_TYPE})
+
+
+def collect(broker: Broker) -> list[Family]:
+    """Everything there is to tell, now."""
+    return [*_traffic(broker.topics.served), *_layouts(broker), *_process(broker)]
+
+
+def _traffic(segments: Iterable[Segment]) -> list[Family]:
+    totals = [
+        Family("anabranch_messages_in_total", "counter", "Messages stored."),
+        Family("anabranch_bytes_in_total", "counter", "Bytes of entries stored."),
+        Family("anabranch_messages_out_total", "counter", "Messages delivered, again deliveries included."),
+        Family("anabranch_bytes_out_total", "counter", "Bytes of entries delivered."),
+    ]
+    rates = [
+        Family("anabranch_message_rate_in", "gauge", "Messages stored per second."),
+        Family("anabranch_byte_rate_in", "gauge", "Bytes stored per second."),
+        Family("anabranch_message_rate_out", "gauge", "Messages delivered per second."),
+        Family("anabranch_byte_rate_out", "gauge", "Bytes delivered per second."),
+    ]
+    stored = Family("anabranch_storage_bytes", "gauge", "Bytes that entries take on disk.")
+    producers = Family(
+        "anabranch_producers", "gauge", "Connected producers, counted on each segment."
+    )
+    consumers = Family("anabranch_consumers", "gauge", "Connected consumers, counted on each segment.")
+    backlog = Family("anabranch_backlog_messages", "gauge", "Messages not acknowledged yet.")
+    unacked = Family("anabranch_unacked_messages", "gauge", "Messages delivered and not acknowledged yet.")
+    for segment in segments:
+        topic = str(segment.name.topic if segment.name.is_segment else segment.name)
+        for family, value in zip(totals, segment.totals(), strict=True):
+            family.add(value, topic=topic)
+        for family, rate in zip(rates, segment.rates(), strict=True):
+            family.add(rate, topic=topic)
+        stored.add(segment.log.size_bytes, topic=topic)
+        producers.add(len(segment.producers), topic=topic)
+        for name, subscription in segment.subscriptions.items():
+            if subscription.durable:
+                backlog.add(backlog_messages(subscription), topic=topic, subscription=name)
+            consumers.add(len(subscription.consumers), topic=topic, subscription=name)
+            waiting = sum(consumer.unacked for consumer in subscription.consumers)
+            unacked.add(waiting, topic=topic, subscription=name)
+    return [*totals, *rates, stored, producers, consumers, backlog, unacked]
+
+
+def _layouts(broker: Broker) -> list[Family]:
+    epoch = Family("anabranch_layout_epoch", "gauge", "Epoch of the topic's layout; grows with each change.")
+    segments = Family("anabranch_segments", "gauge", "Segments of the topic's layout.")
+    for name, layout in broker.controllers.layouts().items():
+        epoch.add(layout.epoch, topic=str(name))
+        segments.add(len(layout.active), topic=str(name), state="active")
+        segments.add(len(layout.sealed), topic=str(name), state="sealed")
+    return [epoch, segments]
+
+
+def _process(broker: Broker) -> list[Family]:
+    connections = Family("anabranch_connections", "gauge", "Open client connections.")
+    connections.add(len(broker.connections))
+    memory = Family("process_resident_memory_bytes", "gauge", "Resident memory of the broker.")
+    resident = _resident_bytes()
+    if resident is not None:
+        memory.add(resident)
+    return [connections, memory]
+
+
+def _resident_bytes() -> int | None:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except OSError:
+        return None
+
+
+ROUTES = [route("GET", "/metrics", metrics), route("GET", "/metrics/", metrics)]

@@ -1,0 +1,182 @@
+"""`/admin/v2/scalable`: topics that split and merge, over the controller; Pulsar's paths and a few more."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+
+from anabranch.admin.calls import Call, object_of, route
+from anabranch.controller.controller import TopicController
+from anabranch.errors import InvalidConfigurationError, SubscriptionNotFoundError
+from anabranch.metadata import records
+from anabranch.metadata.records import SubscriptionKind
+from anabranch.model.hashing import equal_bucket_splits
+from anabranch.model.policy import override_from_json, resolve, to_json
+
+KINDS: tuple[str, ...] = get_args(SubscriptionKind)
+
+
+async def _controller(call: Call) -> TopicController:
+    return await call.broker.controllers.controller(call.topic("topic"))
+
+
+async def list_topics(call: Call) -> list[str]:
+    filters = {}
+    for text in call.queries("property"):
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InvalidConfigurationError(f"property filter {text!r}: write it as key=value")
+        filters[key] = value
+    await call.topics.load_namespace(call.namespace())
+    return [str(name) for name in await call.broker.controllers.list_topics(call.namespace(), filters)]
+
+
+async def create(call: Call) -> None:
+    segments = call.number("numInitialSegments")
+    properties = await call.body(dict[str, str])
+    await call.topics.load_namespace(call.namespace())
+    await call.broker.controllers.create_topic(
+        call.topic("topic"), 1 if segments is None else segments, properties or {}
+    )
+
+
+async def metadata(call: Call) -> Any:
+    return await call.topics.load(call.topic("topic"))
+
+
+async def delete(call: Call) -> None:
+    await call.broker.controllers.delete_topic(call.topic("topic"), force=call.flag("force"))
+
+
+async def split(call: Call) -> None:
+    points, parts = call.numbers("points"), call.number("parts")
+    if points is not None and parts is not None:
+        raise InvalidConfigurationError("give either points or parts, not both")
+    controller = await _controller(call)
+    segment = controller.layout.segment(call.number_part("segment"))
+    if parts is not None:
+        points = tuple(part.start for part in segment.range.parts(parts)[1:])
+    await controller.split(segment.id, points)
+
+
+async def merge(call: Call) -> None:
+    texts = call.part("segments").split("/")
+    try:
+        ids = [int(text) for text in texts]
+    except ValueError:
+        raise InvalidConfigurationError(f"segment ids are whole numbers, not {'/'.join(texts)!r}") from None
+    await (await _controller(call)).merge(ids)
+
+
+async def rebucket(call: Call) -> None:
+    count, boundaries = call.number("bucketCount"), call.numbers("boundaries")
+    if (count is None) == (boundaries is None):
+        raise InvalidConfigurationError("give either bucketCount or boundaries")
+    splits = boundaries if boundaries is not None else equal_bucket_splits(count or 0)
+    await (await _controller(call)).rebucket(call.number_part("segment"), splits)
+
+
+async def why(call: Call) -> Any:
+    return (await _controller(call)).why()
+
+
+async def stats(call: Call) -> Any:
+    controller = await _controller(call)
+    return await controller.stats()
+
+
+async def create_subscription(call: Call) -> None:
+    kind = call.query("type") or "STREAM"
+    if kind not in KINDS:
+        raise InvalidConfigurationError(f"type must be one of {', '.join(KINDS)}, not {kind!r}")
+    controller = await _controller(call)
+    await controller.ensure_subscription(call.part("subscription"), kind, "earliest")  # type: ignore[arg-type]
+
+
+async def _existing(call: Call) -> tuple[TopicController, str]:
+    controller = await _controller(call)
+    subscription = call.part("subscription")
+    if subscription not in controller.subscriptions():
+        raise SubscriptionNotFoundError(f"{controller.name} has no subscription {subscription!r}")
+    return controller, subscription
+
+
+async def delete_subscription(call: Call) -> None:
+    controller, subscription = await _existing(call)
+    await controller.delete_subscription(subscription, force=call.flag("force"))
+
+
+async def seek(call: Call) -> None:
+    timestamp_ms = call.number("timestamp")
+    if timestamp_ms is None or timestamp_ms < 0:
+        raise InvalidConfigurationError("timestamp must be given, in milliseconds since 1970")
+    controller, subscription = await _existing(call)
+    await controller.seek(subscription, timestamp_ms)
+
+
+async def skip_all(call: Call) -> None:
+    controller, subscription = await _existing(call)
+    await controller.skip_all(subscription)
+
+
+async def get_policy(call: Call) -> Any:
+    return (await call.topics.load(call.topic("topic"))).auto_scale_policy
+
+
+async def set_policy(call: Call) -> None:
+    override = override_from_json(object_of(await call.body(dict[str, object])))
+    await (await _controller(call)).set_policy(override)
+
+
+async def delete_policy(call: Call) -> None:
+    await (await _controller(call)).set_policy(None)
+
+
+async def get_namespace_policy(call: Call) -> Any:
+    return (await call.topics.load_namespace(call.namespace())).scalable_topic_auto_scale_policy
+
+
+async def set_namespace_policy(call: Call) -> None:
+    override = override_from_json(object_of(await call.body(dict[str, object])))
+    resolve(call.broker.config.auto_scale, override)
+    await _store_namespace_policy(call, to_json(override))
+
+
+async def delete_namespace_policy(call: Call) -> None:
+    await _store_namespace_policy(call, None)
+
+
+async def _store_namespace_policy(call: Call, policy: records.PolicyFields | None) -> None:
+    await call.topics.update_namespace(
+        call.namespace(),
+        lambda record: msgspec.structs.replace(record, scalable_topic_auto_scale_policy=policy),
+    )
+
+
+NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
+TOPIC = NAMESPACE + "/{topic}"
+SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"
+NAMESPACE_POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
+
+ROUTES = [
+    route("GET", NAMESPACE, list_topics),
+    route("PUT", TOPIC, create),
+    route("GET", TOPIC, metadata),
+    route("DELETE", TOPIC, delete),
+    route("GET", TOPIC + "/stats", stats),
+    route("GET", TOPIC + "/why", why),
+    route("POST", TOPIC + "/split/{segment}", split),
+    route("POST", TOPIC + "/merge/{segments:path}", merge),
+    route("POST", TOPIC + "/rebucket/{segment}", rebucket),
+    route("PUT", SUBSCRIPTION, create_subscription),
+    route("DELETE", SUBSCRIPTION, delete_subscription),
+    route("POST", SUBSCRIPTION + "/seek", seek),
+    route("POST", SUBSCRIPTION + "/skip-all", skip_all),
+    route("GET", TOPIC + "/autoScalePolicy", get_policy),
+    route("POST", TOPIC + "/autoScalePolicy", set_policy),
+    route("DELETE", TOPIC + "/autoScalePolicy", delete_policy),
+    route("GET", NAMESPACE_POLICY, get_namespace_policy),
+    route("POST", NAMESPACE_POLICY, set_namespace_policy),
+    route("DELETE", NAMESPACE_POLICY, delete_namespace_policy),
+]

@@ -1,0 +1,85 @@
+"""The admin API and metrics over HTTP: all routes in one app, served on a socket that listens already.
+
+Must not decide anything: it translates between HTTP and what broker and controller offer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anabranch.admin import brokers, metrics, scalable, tenants, topics
+from anabranch.admin.calls import reason
+from anabranch.broker.broker import Broker
+from anabranch.clock import Clock
+
+STOP_TIMEOUT_S = 5.0
+CONNECTIONS_MAX = 1000
+
+# The policies of a namespace take any last part, so the routes that name theirs come first.
+ROUTES = [*scalable.ROUTES, *topics.ROUTES, *tenants.ROUTES, *brokers.ROUTES, *metrics.ROUTES]
+
+
+def create_app(broker: Broker, clock: Clock, http_url: str) -> Any:
+    """The ASGI app."""
+    app = Starlette(routes=ROUTES, exception_handlers={HTTPException: _refuse})
+    app.state.broker = broker
+    app.state.clock = clock
+    app.state.http_url = http_url
+
+    async def keep_escapes(scope: Any, receive: Any, send: Any) -> None:
+        # A topic name may hold an escaped slash: routes must see the path as it was sent, and parts are
+        # decoded one by one.
+        if scope["type"] == "http" and scope.get("raw_path"):
+            scope["path"] = scope["raw_path"].decode("ascii", "replace")
+        await app(scope, receive, send)
+
+    return keep_escapes
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = {404: f"there is no {request.url.path}", 405: f"{request.method} is not allowed here"}
+    return reason(error.status_code, text.get(error.status_code, str(error.detail)))
+
+
+class AdminServer:
+    """One HTTP server on the event loop of the broker."""
+
+    def __init__(self, broker: Broker, clock: Clock, listener: socket.socket, http_url: str) -> None:
+        self._listener = listener
+        config = uvicorn.Config(
+            create_app(broker, clock, http_url),
+            loop="none",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_graceful_shutdown=int(STOP_TIMEOUT_S),
+        )
+        self._config = config
+        self._server = uvicorn.Server(config)
+
+    async def start(self) -> None:
+        # Not `serve`: that takes over the signals of the process and polls ten times a second.
+        self._config.load()
+        self._server.lifespan = self._config.lifespan_class(self._config)
+        await self._server.startup(sockets=[self._listener])
+
+    async def stop(self) -> None:
+        """Refuse new requests, finish those under way."""
+        if self._server.started:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2 * STOP_TIMEOUT_S):
+                    await self._server.shutdown(sockets=[self._listener])

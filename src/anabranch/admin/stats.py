@@ -1,0 +1,214 @@
+"""What a served log shows of itself, in the JSON of Pulsar's topic stats.
+
+Pure reading of counters; fields that nothing here measures are left out, and clients take a default for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from anabranch.broker.consumer import Consumer
+from anabranch.broker.producer import Producer
+from anabranch.broker.segment import Segment
+from anabranch.broker.subscription import Subscription, kind_name
+from anabranch.ledger.port import SegmentLog
+from anabranch.model.ids import Position
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+Json = dict[str, Any]
+
+SUMMED = (
+    "msgRateIn",
+    "msgThroughputIn",
+    "msgRateOut",
+    "msgThroughputOut",
+    "bytesInCounter",
+    "msgInCounter",
+    "bytesOutCounter",
+    "msgOutCounter",
+    "storageSize",
+    "backlogSize",
+)
+
+
+def topic_stats(segment: Segment, *, deduplication: bool, owner: str) -> Json:
+    """One topic or segment."""
+    messages_in, bytes_in, messages_out, bytes_out = segment.totals()
+    rate_in, throughput_in, rate_out, throughput_out = segment.rates()
+    subscriptions = {name: subscription_stats(sub) for name, sub in sorted(segment.subscriptions.items())}
+    return {
+        "msgRateIn": rate_in,
+        "msgThroughputIn": throughput_in,
+        "msgRateOut": rate_out,
+        "msgThroughputOut": throughput_out,
+        "bytesInCounter": bytes_in,
+        "msgInCounter": messages_in,
+        "bytesOutCounter": bytes_out,
+        "msgOutCounter": messages_out,
+        "averageMsgSize": bytes_in / messages_in if messages_in else 0.0,
+        "storageSize": segment.log.size_bytes,
+        "backlogSize": max((sub["backlogSize"] for sub in subscriptions.values()), default=0),
+        "publishers": [publisher_stats(producer) for _, producer in sorted(segment.producers.items())],
+        "waitingPublishers": len(segment.waiting),
+        "subscriptions": subscriptions,
+        "replication": {},
+        "deduplicationStatus": "Enabled" if deduplication else "Disabled",
+        "topicEpoch": segment.topic_epoch,
+        "ownerBroker": owner,
+        "lastPublishTimeStamp": segment.log.last_timestamp_ms,
+    }
+
+
+def add_up(parts: Iterable[Json]) -> Json:
+    """The stats of a partitioned topic: counters and rates of its partitions together."""
+    whole: Json = dict.fromkeys(SUMMED, 0)
+    whole.update(publishers=[], subscriptions={}, replication={}, waitingPublishers=0)
+    for part in parts:
+        for name in SUMMED:
+            whole[name] += part[name]
+        whole["waitingPublishers"] += part["waitingPublishers"]
+        whole["publishers"] += part["publishers"]
+        for name, subscription in part["subscriptions"].items():
+            known = whole["subscriptions"].get(name)
+            whole["subscriptions"][name] = subscription if known is None else _joined(known, subscription)
+    whole["averageMsgSize"] = (
+        whole["bytesInCounter"] / whole["msgInCounter"] if whole["msgInCounter"] else 0.0
+    )
+    return whole
+
+
+def _joined(one: Json, other: Json) -> Json:
+    joined = dict(one)
+    for name, value in other.items():
+        if isinstance(value, list):
+            joined[name] = [*one[name], *value]
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            joined[name] = max(one[name], value) if name.endswith("Timestamp") else one[name] + value
+    return joined
+
+
+def publisher_stats(producer: Producer) -> Json:
+    return {
+        "accessMode": pb.ProducerAccessMode.Name(pb.ProducerAccessMode.ValueType(producer.mode)),
+        "producerId": producer.id,
+        "producerName": producer.name,
+        "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
+        "supportsPartialProducer": False,
+        "address": producer.link.address,
+        "connectedSince": _time(producer.connected_at_ms),
+        "clientVersion": producer.link.client_version,
+        "metadata": producer.metadata,
+    }
+
+
+def subscription_stats(subscription: Subscription) -> Json:
+    consumers = list(subscription.consumers)
+    counters = subscription.counters
+    backlog = backlog_messages(subscription)
+    return {
+        "bytesOutCounter": counters.bytes_out,
+        "msgOutCounter": counters.messages_out,
+        "msgBacklog": subscription.backlog,
+        "msgBacklogNoDelayed": subscription.backlog,
+        "backlogMessages": backlog,
+        "backlogSize": _backlog_bytes(subscription.log, backlog),
+        "unackedMessages": sum(consumer.unacked for consumer in consumers),
+        "type": kind_name(subscription.kind) if consumers else "",
+        "activeConsumerName": consumers[0].name if consumers else "",
+        "lastAckedTimestamp": subscription.last_acked_ms,
+        "consumers": [consumer_stats(consumer) for consumer in consumers],
+        "durable": subscription.durable,
+        "isDurable": subscription.durable,
+        "replicated": False,
+        "isReplicated": False,
+        "subscriptionProperties": dict(subscription.cursor.properties),
+    }
+
+
+def backlog_messages(subscription: Subscription) -> int:
+    """Messages from the first that is not acknowledged on, without those acknowledged out of order."""
+    log, acks = subscription.log, subscription.cursor.acks
+    first = max(acks.mark, log.first_ordinal)
+    entries = log.next_ordinal - first
+    if entries <= 0:
+        return 0
+    messages = log.next_index - log.index_of(first)
+    # Entries acknowledged ahead of the mark count with the average size, not looked up one by one.
+    return round(messages * acks.pending_count(log.next_ordinal) / entries)
+
+
+def _backlog_bytes(log: SegmentLog, messages: int) -> int:
+    stored = log.next_index - log.first_index
+    return log.size_bytes * messages // stored if stored else 0
+
+
+def consumer_stats(consumer: Consumer) -> Json:
+    return {
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked,
+        "avgMessagesPerEntry": round(consumer.messages_out / consumer.entries_out)
+        if consumer.entries_out
+        else 1,
+        "bytesOutCounter": consumer.bytes_out,
+        "msgOutCounter": consumer.messages_out,
+        "address": consumer.link.address,
+        "connectedSince": _time(consumer.connected_at_ms),
+        "clientVersion": consumer.link.client_version,
+        "lastAckedTimestamp": consumer.last_acked_ms,
+        "lastConsumedTimestamp": consumer.last_sent_ms,
+        "keyHashRanges": [f"[{part.start}, {part.end}]" for part in consumer.ranges],
+        "metadata": consumer.metadata,
+    }
+
+
+def internal_stats(segment: Segment) -> Json:
+    """Where entries lie and how far each cursor is."""
+    log = segment.log
+    last = last_position(log)
+    return {
+        "entriesAddedCounter": log.next_ordinal,
+        "numberOfEntries": log.next_ordinal - log.first_ordinal,
+        "totalSize": log.size_bytes,
+        "lastConfirmedEntry": f"{last.ledger}:{last.entry}",
+        "state": "Terminated" if log.sealed else "LedgerOpened",
+        "firstMessageIndex": log.first_index,
+        "nextMessageIndex": log.next_index,
+        "cursors": {
+            name: {
+                "markDeletePosition": _mark_text(log, cursor.acks.mark),
+                "messagesConsumedCounter": cursor.acks.mark,
+                "numberOfEntriesSinceFirstNotAckedMessage": log.next_ordinal - cursor.acks.mark,
+                "totalNonContiguousDeletedMessagesRange": cursor.acks.holes,
+                "properties": dict(cursor.properties),
+            }
+            for name, cursor in sorted(log.cursors.items())
+        },
+    }
+
+
+def last_position(log: SegmentLog) -> Position:
+    """Position of the last entry; of an empty log the one before its first."""
+    if log.next_ordinal == log.first_ordinal:
+        end = log.position_of(log.next_ordinal)
+        return Position(end.ledger, -1)
+    return log.position_of(log.next_ordinal - 1)
+
+
+def _mark_text(log: SegmentLog, mark: int) -> str:
+    if mark <= log.first_ordinal:
+        first = log.position_of(log.first_ordinal)
+        return f"{first.ledger}:-1"
+    before = log.position_of(mark - 1)
+    return f"{before.ledger}:{before.entry}"
+
+
+def message_id(position: Position, partition: int = -1) -> Json:
+    """A classic message id as JSON."""
+    return {"ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": partition}
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,170 @@
+"""Clusters, tenants and namespaces: who may have topics, and the policies a namespace was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from anabranch.admin.calls import Call, route
+from anabranch.errors import InvalidConfigurationError, NotFoundError
+from anabranch.metadata.records import NamespaceRecord, TenantRecord
+from anabranch.model.names import validate_entity
+
+POLICIES = (
+    "retention",
+    "messageTTL",
+    "deduplication",
+    "autoTopicCreation",
+    "autoSubscriptionCreation",
+)
+"""Kept and shown as they were given; a broker that acts on one says so in its settings."""
+
+_POLICY_FIELDS = {
+    "retention": "retention_policies",
+    "messageTTL": "message_ttl_in_seconds",
+    "deduplication": "deduplicationEnabled",
+    "autoTopicCreation": "autoTopicCreationOverride",
+    "autoSubscriptionCreation": "autoSubscriptionCreationOverride",
+}
+"""Name in the path -> name in the Policies object."""
+
+
+async def list_clusters(call: Call) -> list[str]:
+    return [call.broker.config.cluster]
+
+
+async def get_cluster(call: Call) -> Any:
+    if call.part("cluster") != call.broker.config.cluster:
+        raise NotFoundError(f"there is no cluster {call.part('cluster')!r}")
+    return {"brokerServiceUrl": call.broker.url, "serviceUrl": call.http_url}
+
+
+async def list_tenants(call: Call) -> list[str]:
+    return list(await call.topics.tenants())
+
+
+async def get_tenant(call: Call) -> Any:
+    return await call.topics.load_tenant(call.part("tenant"))
+
+
+async def create_tenant(call: Call) -> None:
+    validate_entity("tenant", call.part("tenant"))
+    await call.topics.create_tenant(call.part("tenant"), await _tenant(call))
+
+
+async def update_tenant(call: Call) -> None:
+    record = await _tenant(call)
+    await call.topics.update_tenant(call.part("tenant"), lambda _: record)
+
+
+async def _tenant(call: Call) -> TenantRecord:
+    cluster = call.broker.config.cluster
+    record = await call.body(TenantRecord) or TenantRecord(allowed_clusters=(cluster,))
+    unknown = [name for name in record.allowed_clusters if name != cluster]
+    if unknown:
+        raise InvalidConfigurationError(f"there is no cluster {unknown[0]!r}; this one is {cluster!r}")
+    return record
+
+
+async def delete_tenant(call: Call) -> None:
+    await call.topics.delete_tenant(call.part("tenant"))
+
+
+async def list_namespaces(call: Call) -> list[str]:
+    await call.topics.load_tenant(call.part("tenant"))
+    return list(await call.topics.namespaces(call.part("tenant")))
+
+
+async def create_namespace(call: Call) -> None:
+    validate_entity("namespace", call.part("namespace"))
+    policies = await call.body(dict[str, Any]) or {}
+    await call.topics.create_namespace(call.namespace(), NamespaceRecord(policies=policies))
+
+
+async def get_namespace(call: Call) -> Any:
+    record = await call.topics.load_namespace(call.namespace())
+    shown = {
+        "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+        "replication_clusters": [call.broker.config.cluster],
+        "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
+        **record.policies,
+    }
+    if record.scalable_topic_auto_scale_policy is not None:
+        shown["scalableTopicAutoScalePolicy"] = record.scalable_topic_auto_scale_policy
+    return shown
+
+
+async def delete_namespace(call: Call) -> None:
+    namespace = call.namespace()
+    if call.flag("force"):
+        await call.topics.load_namespace(namespace)
+        for name in await call.topics.list(namespace):
+            await call.broker.controllers.delete_topic(name, force=True)
+        for name in await call.topics.list_classic(namespace):
+            await call.broker.topics.delete(name, force=True)
+    await call.topics.delete_namespace(namespace)
+
+
+async def list_topics(call: Call) -> list[str]:
+    namespace = call.namespace()
+    await call.topics.load_namespace(namespace)
+    return [str(name) for name in await call.broker.topics.list(namespace)]
+
+
+async def get_policy(call: Call) -> Any:
+    record = await call.topics.load_namespace(call.namespace())
+    return record.policies.get(_field(call))
+
+
+async def set_policy(call: Call) -> None:
+    value = await call.body(object)
+    await _store_policy(call, value)
+
+
+async def delete_policy(call: Call) -> None:
+    await _store_policy(call, None)
+
+
+async def _store_policy(call: Call, value: object) -> None:
+    field = _field(call)
+
+    def change(record: NamespaceRecord) -> NamespaceRecord:
+        policies = {name: kept for name, kept in record.policies.items() if name != field}
+        if value is not None:
+            policies[field] = value
+        return msgspec.structs.replace(record, policies=policies)
+
+    await call.topics.update_namespace(call.namespace(), change)
+
+
+def _field(call: Call) -> str:
+    name = call.part("policy")
+    if name not in _POLICY_FIELDS:
+        raise NotFoundError(f"there is no namespace policy {name!r}; known are {', '.join(_POLICY_FIELDS)}")
+    return _POLICY_FIELDS[name]
+
+
+CLUSTERS = "/admin/v2/clusters"
+TENANTS = "/admin/v2/tenants"
+NAMESPACES = "/admin/v2/namespaces/{tenant}"
+NAMESPACE = NAMESPACES + "/{namespace}"
+
+ROUTES = [
+    route("GET", CLUSTERS, list_clusters),
+    route("GET", CLUSTERS + "/{cluster}", get_cluster),
+    route("GET", TENANTS, list_tenants),
+    route("GET", TENANTS + "/{tenant}", get_tenant),
+    route("PUT", TENANTS + "/{tenant}", create_tenant),
+    route("POST", TENANTS + "/{tenant}", update_tenant),
+    route("DELETE", TENANTS + "/{tenant}", delete_tenant),
+    route("GET", NAMESPACES, list_namespaces),
+    route("PUT", NAMESPACE, create_namespace),
+    route("GET", NAMESPACE, get_namespace),
+    route("DELETE", NAMESPACE, delete_namespace),
+    route("GET", NAMESPACE + "/topics", list_topics),
+    route("GET", NAMESPACE + "/{policy}", get_policy),
+    route("POST", NAMESPACE + "/{policy}", set_policy),
+    route("PUT", NAMESPACE + "/{policy}", set_policy),
+    route("DELETE", NAMESPACE + "/{policy}", delete_policy),
+]
