@@ -24,6 +24,7 @@ from anabranch.errors import (
     ConflictError,
     ConsumerBusyError,
     InvalidConfigurationError,
+    InvalidNameError,
     LayoutError,
     NotAllowedError,
     NotFoundError,
@@ -94,7 +95,10 @@ class Call:
 
     def part(self, name: str) -> str:
         """A piece of the path, decoded."""
-        return unquote(str(self._request.path_params[name]), errors="strict")
+        try:
+            return unquote(self.parts[name], errors="strict")
+        except UnicodeDecodeError:
+            raise InvalidNameError(f"{self.parts[name]!r} is not escaped UTF-8") from None
 
     def number_part(self, name: str) -> int:
         return _whole(self.part(name), name)

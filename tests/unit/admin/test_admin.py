@@ -1,0 +1,391 @@
+"""The admin API on a broker in memory, without a socket: statuses, bodies, and what they do."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from anabranch.admin.server import create_app
+from anabranch.broker.broker import Broker
+from anabranch.config import BrokerConfig
+from anabranch.failpoints import NoFailpoints
+from anabranch.ledger.memory import MemoryStorage
+from anabranch.metadata.memory import MemoryStore
+from anabranch.testing.faults import SimClock
+from anabranch.testing.network import SimNetwork
+from anabranch.testing.simloop import SimLoop
+
+URL = "http://broker:8080"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Admin:
+    """Calls the ASGI app as a server would."""
+
+    def __init__(self) -> None:
+        self.loop = SimLoop("admin")
+        SimNetwork(self.loop)
+        clock = SimClock(self.loop)
+        self.broker: Broker
+        self.loop.run(self._start(clock))
+        self._app = create_app(self.broker, clock, URL)
+
+    async def _start(self, clock: SimClock) -> None:
+        config = BrokerConfig(host="broker", port=6650)
+        self.broker = Broker(config, MemoryStorage(), MemoryStore(), clock, random.Random(1), NoFailpoints())
+        await self.broker.start()
+
+    def __call__(self, method: str, path: str, body: object = None) -> Answer:
+        return self.loop.run(self._call(method, path, body))
+
+    async def _call(self, method: str, path: str, body: object) -> Answer:
+        raw, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": raw,
+            "raw_path": raw.encode(),
+            "query_string": query.encode(),
+            "headers": [(b"host", b"broker:8080")],
+            "server": ("broker", 8080),
+            "scheme": "http",
+            "root_path": "",
+        }
+        sent: list[dict[str, Any]] = []
+        given = [{"type": "http.request", "body": b"" if body is None else json.dumps(body).encode()}]
+
+        async def receive() -> dict[str, Any]:
+            return given.pop() if given else {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await self._app(scope, receive, send)
+        headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], headers, b"".join(part.get("body", b"") for part in sent[1:]))
+
+
+@pytest.fixture
+def admin() -> Iterator[Admin]:
+    admin = Admin()
+    yield admin
+    admin.loop.run(admin.broker.stop())
+    admin.loop.close()
+    assert admin.loop.errors == []
+
+
+ORDERS = "/admin/v2/scalable/public/default/orders"
+
+
+@pytest.fixture
+def orders(admin: Admin) -> Admin:
+    assert admin("PUT", f"{ORDERS}?numInitialSegments=2", {"colour": "red"}).status == 204
+    return admin
+
+
+def test_a_topic_is_created_once_listed_and_deleted(orders: Admin) -> None:
+    again = orders("PUT", ORDERS)
+    assert again.status == 409
+    assert "exists" in again.json["reason"]
+    assert orders("GET", "/admin/v2/scalable/public/default").json == ["topic://public/default/orders"]
+    assert orders("DELETE", ORDERS).status == 204
+    assert orders("GET", "/admin/v2/scalable/public/default").json == []
+    assert orders("GET", ORDERS).status == 404
+    assert orders("DELETE", ORDERS).status == 404
+
+
+def test_metadata_has_pulsars_names(orders: Admin) -> None:
+    answer = orders("GET", ORDERS)
+    assert answer.headers["content-type"] == "application/json"
+    metadata = answer.json
+    assert metadata["epoch"] == 0
+    assert metadata["nextSegmentId"] == 2
+    assert metadata["properties"] == {"colour": "red"}
+    first = metadata["segments"]["0"]
+    assert first["hashRange"] == {"start": 0, "end": 0x7FFF}
+    assert (first["segmentId"], first["state"], first["sealedAtEpoch"]) == (0, "ACTIVE", -1)
+    assert first["parentIds"] == first["childIds"] == []
+
+
+def test_topics_are_filtered_by_properties(orders: Admin) -> None:
+    topics = "/admin/v2/scalable/public/default"
+    assert orders("GET", f"{topics}?property=colour=red").json == ["topic://public/default/orders"]
+    assert orders("GET", f"{topics}?property=colour=blue").json == []
+    assert orders("GET", f"{topics}?property=colour").status == 412
+    assert orders("GET", "/admin/v2/scalable/public/nowhere").status == 404
+
+
+def test_a_name_may_hold_an_escaped_slash(admin: Admin) -> None:
+    path = "/admin/v2/scalable/public/default/a%2Fb%20c"
+    assert admin("PUT", path).status == 204
+    assert admin("GET", path).status == 200
+    assert admin("GET", "/admin/v2/scalable/public/default").json == ["topic://public/default/a/b c"]
+
+
+def test_split_merge_and_rebucket_change_the_layout(orders: Admin) -> None:
+    assert orders("POST", f"{ORDERS}/split/0").status == 204
+    assert orders("POST", f"{ORDERS}/split/1?parts=4").status == 204
+    assert orders("POST", f"{ORDERS}/split/2?points=0x1000,8192").status == 204
+    assert orders("POST", f"{ORDERS}/merge/4/5/6").status == 204
+    assert orders("POST", f"{ORDERS}/rebucket/7?bucketCount=8").status == 204
+    segments = orders("GET", ORDERS).json["segments"]
+    active = sorted(
+        (s["hashRange"]["start"], s["hashRange"]["end"]) for s in segments.values() if s["state"] == "ACTIVE"
+    )
+    assert active == [
+        (0x0000, 0x0FFF),
+        (0x1000, 0x1FFF),
+        (0x2000, 0x3FFF),
+        (0x4000, 0x7FFF),
+        (0x8000, 0xDFFF),
+        (0xE000, 0xFFFF),
+    ]
+    newest = max(segments.values(), key=lambda segment: int(segment["segmentId"]))
+    assert len(newest["entryBucketSplits"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/split/9", 404, "no segment 9"),
+        ("/split/x", 412, "whole number"),
+        ("/split/0?points=1&parts=2", 412, "not both"),
+        ("/split/0?points=70000", 412, "ascend"),
+        ("/merge/0", 412, "two or more"),
+        ("/merge/0/a", 412, "whole numbers"),
+        ("/merge/0/9", 404, "no segment 9"),
+        ("/rebucket/0", 412, "bucketCount or boundaries"),
+        ("/rebucket/0?bucketCount=100000", 412, ""),
+    ],
+)
+def test_a_layout_change_that_cannot_be_is_refused(orders: Admin, path: str, status: int, text: str) -> None:
+    answer = orders("POST", ORDERS + path)
+    assert answer.status == status
+    assert text in answer.json["reason"]
+
+
+def test_a_sealed_segment_cannot_be_split_again(orders: Admin) -> None:
+    assert orders("POST", f"{ORDERS}/split/0").status == 204
+    again = orders("POST", f"{ORDERS}/split/0")
+    assert again.status == 412
+    assert "sealed already" in again.json["reason"]
+
+
+def test_segments_that_do_not_touch_are_not_merged(orders: Admin) -> None:
+    assert orders("POST", f"{ORDERS}/split/0").status == 204
+    assert orders("POST", f"{ORDERS}/merge/1/2").status == 412
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ""),
+        ("GET", "/stats"),
+        ("GET", "/why"),
+        ("POST", "/split/0"),
+        ("POST", "/merge/0/1"),
+        ("PUT", "/subscriptions/s"),
+        ("DELETE", "/subscriptions/s"),
+        ("POST", "/subscriptions/s/skip-all"),
+        ("GET", "/autoScalePolicy"),
+    ],
+)
+def test_an_unknown_topic_is_404_everywhere(admin: Admin, method: str, path: str) -> None:
+    answer = admin(method, f"/admin/v2/scalable/public/default/unknown{path}")
+    assert answer.status == 404
+    assert "unknown" in answer.json["reason"]
+
+
+def test_subscriptions_come_and_go(orders: Admin) -> None:
+    sub = f"{ORDERS}/subscriptions/billing"
+    assert orders("POST", f"{sub}/skip-all").status == 404
+    assert orders("PUT", sub).status == 204
+    assert orders("PUT", f"{sub}?type=CIRCLE").status == 412
+    stats = orders("GET", f"{ORDERS}/stats").json
+    assert stats["subscriptions"]["billing"]["consumerCount"] == 0
+    assert stats["subscriptions"]["billing"]["type"] == "STREAM"
+    assert (stats["totalSegments"], stats["activeSegments"], stats["sealedSegments"]) == (2, 2, 0)
+    assert stats["segments"]["0"]["name"] == "segment://public/default/orders/0000-7fff-0"
+    assert orders("POST", f"{sub}/seek?timestamp=0").status == 204
+    assert orders("POST", f"{sub}/seek").status == 412
+    assert orders("POST", f"{sub}/skip-all").status == 204
+    assert orders("DELETE", sub).status == 204
+    assert orders("DELETE", sub).status == 404
+
+
+def test_auto_scale_policies_are_kept_and_checked(orders: Admin) -> None:
+    path = f"{ORDERS}/autoScalePolicy"
+    assert orders("GET", path).status == 204
+    assert orders("POST", path, {"maxSegments": 8, "minSegments": None}).status == 204
+    assert orders("GET", path).json == {"maxSegments": 8}
+    assert orders("POST", path, {"maxSegments": 0}).status == 412
+    assert orders("POST", path, {"colour": 1}).status == 412
+    assert orders("DELETE", path).status == 204
+    assert orders("GET", path).status == 204
+    namespace = "/admin/v2/namespaces/public/default/scalableTopicAutoScalePolicy"
+    assert orders("POST", namespace, {"minSegments": 3}).status == 204
+    assert orders("GET", namespace).json == {"minSegments": 3}
+    assert orders("DELETE", namespace).status == 204
+
+
+def test_why_explains_itself(orders: Admin) -> None:
+    answer = orders("GET", f"{ORDERS}/why").json
+    assert answer["topic"] == "topic://public/default/orders"
+    assert "decisions" in answer
+
+
+def test_tenants_and_namespaces(admin: Admin) -> None:
+    assert admin("GET", "/admin/v2/clusters").json == ["standalone"]
+    assert admin("GET", "/admin/v2/clusters/standalone").json["brokerServiceUrl"] == "pulsar://broker:6650"
+    assert admin("GET", "/admin/v2/clusters/other").status == 404
+    assert admin("GET", "/admin/v2/tenants").json == ["public"]
+    assert admin("PUT", "/admin/v2/tenants/acme", {"allowedClusters": ["mars"]}).status == 412
+    assert admin("PUT", "/admin/v2/tenants/acme").status == 204
+    assert admin("PUT", "/admin/v2/tenants/acme").status == 409
+    assert admin("GET", "/admin/v2/tenants/acme").json == {
+        "adminRoles": [],
+        "allowedClusters": ["standalone"],
+    }
+    assert admin("PUT", "/admin/v2/namespaces/nobody/ns").status == 404
+    assert admin("PUT", "/admin/v2/namespaces/acme/ns").status == 204
+    assert admin("PUT", "/admin/v2/namespaces/acme/ns").status == 409
+    assert admin("GET", "/admin/v2/namespaces/acme").json == ["acme/ns"]
+    assert admin("GET", "/admin/v2/namespaces/acme/ns").json["bundles"]["numBundles"] == 1
+    assert admin("DELETE", "/admin/v2/tenants/acme").status == 409
+    assert admin("PUT", "/admin/v2/scalable/acme/ns/t").status == 204
+    assert admin("DELETE", "/admin/v2/namespaces/acme/ns").status == 409
+    assert admin("DELETE", "/admin/v2/namespaces/acme/ns?force=true").status == 204
+    assert admin("DELETE", "/admin/v2/tenants/acme").status == 204
+    assert admin("GET", "/admin/v2/tenants/acme").status == 404
+
+
+def test_namespace_policies_are_kept_as_given(admin: Admin) -> None:
+    path = "/admin/v2/namespaces/public/default/retention"
+    policy = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 100}
+    assert admin("GET", path).status == 204
+    assert admin("POST", path, policy).status == 204
+    assert admin("GET", path).json == policy
+    assert admin("GET", "/admin/v2/namespaces/public/default").json["retention_policies"] == policy
+    assert admin("DELETE", path).status == 204
+    assert admin("GET", "/admin/v2/namespaces/public/default/weather").status == 404
+
+
+CLASSIC = "/admin/v2/persistent/public/default/classic"
+
+
+def test_a_classic_topic_comes_and_goes(admin: Admin) -> None:
+    assert admin("GET", f"{CLASSIC}/stats").status == 404
+    assert admin("PUT", CLASSIC).status == 204
+    assert admin("PUT", CLASSIC).status == 409
+    name = "persistent://public/default/classic"
+    assert admin("GET", "/admin/v2/persistent/public/default").json == [name]
+    assert admin("GET", "/admin/v2/namespaces/public/default/topics").json == [name]
+    assert admin("GET", f"{CLASSIC}/partitions").json["partitions"] == 0
+    assert admin("GET", f"{CLASSIC}/stats").json["msgInCounter"] == 0
+    assert admin("GET", f"{CLASSIC}/internalStats").json["numberOfEntries"] == 0
+    assert admin("GET", f"{CLASSIC}/lastMessageId").json["entryId"] == -1
+    assert admin("POST", f"{CLASSIC}/terminate").json["partitionIndex"] == -1
+    assert admin("GET", f"{CLASSIC}/internalStats").json["state"] == "Terminated"
+    assert admin("DELETE", CLASSIC).status == 204
+    assert admin("DELETE", CLASSIC).status == 404
+    assert admin("PUT", "/admin/v2/persistent/public/nowhere/t").status == 404
+
+
+def test_a_partitioned_topic_grows(admin: Admin) -> None:
+    assert admin("PUT", f"{CLASSIC}/partitions", 3).status == 204
+    assert admin("GET", f"{CLASSIC}/partitions").json["partitions"] == 3
+    assert len(admin("GET", "/admin/v2/persistent/public/default").json) == 3
+    partitioned = admin("GET", "/admin/v2/persistent/public/default/partitioned").json
+    assert partitioned == ["persistent://public/default/classic"]
+    assert admin("POST", f"{CLASSIC}/partitions", 2).status == 409
+    assert admin("POST", f"{CLASSIC}/partitions", 5).status == 204
+    stats = admin("GET", f"{CLASSIC}/partitioned-stats").json
+    assert stats["metadata"]["partitions"] == 5
+    assert len(stats["partitions"]) == 5
+    assert admin("POST", f"{CLASSIC}/terminate").status == 405
+    assert admin("GET", f"{CLASSIC}-partition-4/internalStats").status == 200
+    assert admin("GET", f"{CLASSIC}-partition-5/internalStats").status == 404
+    assert admin("PUT", f"{CLASSIC}/partitions", 0).status == 412
+    assert admin("DELETE", f"{CLASSIC}/partitions").status == 204
+    assert admin("GET", f"{CLASSIC}/partitions").status == 404
+
+
+def test_classic_subscriptions(admin: Admin) -> None:
+    admin("PUT", CLASSIC)
+    sub = f"{CLASSIC}/subscription/s"
+    assert admin("PUT", sub, "earliest").status == 204
+    assert admin("PUT", sub).status == 409
+    assert admin("GET", f"{CLASSIC}/subscriptions").json == ["s"]
+    assert admin("DELETE", CLASSIC).status == 412
+    for call in ("skip_all", "skip/3", "resetcursor/0", "expireMessages/60"):
+        assert admin("POST", f"{sub}/{call}").status == 204
+    assert admin("POST", f"{sub}/resetcursor", {"ledgerId": 0, "entryId": 0}).status == 204
+    assert admin("POST", f"{sub}/resetcursor", {"page": 3}).status == 412
+    assert admin("POST", f"{CLASSIC}/subscription/unknown/skip_all").status == 404
+    assert admin("DELETE", sub).status == 204
+    assert admin("DELETE", sub).status == 404
+    assert admin("DELETE", CLASSIC).status == 204
+
+
+def test_what_monitors_and_tools_ask(admin: Admin) -> None:
+    assert admin("GET", "/status.html").body == b"OK"
+    assert admin("GET", "/admin/v2/brokers/health").body == b"ok"
+    assert admin("GET", "/admin/v2/brokers/ready").body == b"ok"
+    assert admin("GET", "/admin/v2/brokers/version").body.startswith(b"Anabranch ")
+    assert admin("GET", "/admin/v2/brokers").json == ["broker:8080"]
+    assert admin("GET", "/admin/v2/brokers/standalone").json == ["broker:8080"]
+    assert admin("GET", "/admin/v2/brokers/elsewhere").status == 404
+    lookup = admin("GET", "/lookup/v2/topic/persistent/public/default/t").json
+    assert lookup["brokerUrl"] == "pulsar://broker:6650"
+    assert lookup["httpUrl"] == URL
+    assert admin("GET", "/lookup/v2/topic/carrier-pigeon/public/default/t").status == 404
+
+
+def test_metrics_are_in_prometheus_format(orders: Admin) -> None:
+    orders("PUT", f"{ORDERS}/subscriptions/billing")
+    answer = orders("GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.body.decode().splitlines()
+    assert "# TYPE anabranch_messages_in_total counter" in lines
+    assert 'anabranch_messages_in_total{topic="topic://public/default/orders"} 0' in lines
+    assert 'anabranch_segments{state="active",topic="topic://public/default/orders"} 2' in lines
+    assert any(line.startswith("anabranch_backlog_messages{subscription=") for line in lines)
+    for line in lines:
+        assert line.startswith("# ") or len(line.rsplit(" ", 1)) == 2
+        if not line.startswith("#"):
+            float(line.rsplit(" ", 1)[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/nothing", None, 404),
+        ("PATCH", "/admin/v2/clusters", None, 405),
+        ("PUT", ORDERS, ["not", "properties"], 412),
+        ("PUT", "/admin/v2/scalable/public/default/x?numInitialSegments=0", None, 412),
+        ("PUT", "/admin/v2/scalable/public/default/x?numInitialSegments=many", None, 412),
+        ("PUT", "/admin/v2/scalable/pub%20lic/default/x", None, 412),
+        ("PUT", "/admin/v2/scalable/public/default/%20x", None, 412),
+        ("PUT", "/admin/v2/scalable/public/default/%ff", None, 412),
+        ("DELETE", f"{ORDERS}?force=perhaps", None, 412),
+    ],
+)
+def test_bad_calls_are_refused_with_a_reason(
+    orders: Admin, method: str, path: str, body: object, status: int
+) -> None:
+    answer = orders(method, path, body)
+    assert answer.status == status
+    assert answer.json["reason"]
