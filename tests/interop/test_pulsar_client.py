@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pulsar
@@ -72,21 +72,20 @@ def publish(
 
 
 def receive_all(consumers: list[Any], count: int, each: Callable[[int, Any], None]) -> None:
-    """Take `count` distinct values off the consumers in turn, acknowledging each delivery."""
+    """Take `count` distinct values off the consumers, acknowledging each delivery."""
     seen: set[bytes] = set()
     idle = 0
     while len(seen) < count:
+        idle += 1
+        assert idle < 200, f"{len(seen)} of {count} messages came"
         for number, consumer in enumerate(consumers):
-            try:
-                message = consumer.receive(timeout_millis=200)
-            except pulsar.Timeout:
-                idle += 1
-                assert idle < 150, f"{len(seen)} of {count} messages came"
-                continue
-            idle = 0
-            each(number, message)
-            seen.add(message.data())
-            consumer.acknowledge(message)
+            with suppress(pulsar.Timeout):
+                while len(seen) < count:
+                    message = consumer.receive(timeout_millis=50)
+                    idle = 0
+                    each(number, message)
+                    seen.add(message.data())
+                    consumer.acknowledge(message)
 
 
 @pytest.mark.parametrize("compression", [pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4])
@@ -95,8 +94,12 @@ def test_exclusive_consumer_gets_everything_in_order(
     broker: BrokerProcess, compression: Any, batched: bool
 ) -> None:
     with connected(broker) as client:
-        consumer = client.subscribe("persistent://public/default/exclusive", "s", pulsar.ConsumerType.Exclusive)
-        publish(client, "persistent://public/default/exclusive", 2000, compression=compression, batched=batched)
+        consumer = client.subscribe(
+            "persistent://public/default/exclusive", "s", pulsar.ConsumerType.Exclusive
+        )
+        publish(
+            client, "persistent://public/default/exclusive", 2000, compression=compression, batched=batched
+        )
         by_key: dict[str, list[int]] = defaultdict(list)
         receive_all([consumer], 2000, lambda _, m: by_key[m.partition_key()].append(int(m.data())))
         assert all(values == sorted(values) for values in by_key.values())
@@ -127,7 +130,8 @@ def test_failover_hands_over_to_the_standby(broker: BrokerProcess) -> None:
 def test_shared_consumers_split_the_work(broker: BrokerProcess) -> None:
     with connected(broker) as client:
         consumers = [
-            client.subscribe("shared", "s", pulsar.ConsumerType.Shared, receiver_queue_size=50) for _ in range(3)
+            client.subscribe("shared", "s", pulsar.ConsumerType.Shared, receiver_queue_size=50)
+            for _ in range(3)
         ]
         publish(client, "shared", 1500, batched=False)
         counts: dict[int, int] = defaultdict(int)
@@ -184,9 +188,7 @@ def test_reader_and_seek_start_where_they_are_told(broker: BrokerProcess) -> Non
         assert not reader.has_message_available()
         reader.seek(ids[40])
         assert int(reader.read_next(timeout_millis=5000).data()) in (40, 41)
-        consumer = client.subscribe(
-            "read", "again", initial_position=pulsar.InitialPosition.Earliest
-        )
+        consumer = client.subscribe("read", "again", initial_position=pulsar.InitialPosition.Earliest)
         assert int(consumer.receive(timeout_millis=5000).data()) == 0
         consumer.unsubscribe()
 
