@@ -58,6 +58,7 @@ class SegmentReader:
         self._next = start
         self._stop = stop
         self._permits = permits
+        self._granted = permits
         self._entries: deque[RawEntry] = deque()
         self._returned = 0
         self._received = start
@@ -104,7 +105,7 @@ class SegmentReader:
 
     def _give_back(self, count: int) -> None:
         self._returned += count
-        if self._connection is not None and self._returned * 2 >= self._permits and self._next < self._stop:
+        if self._connection is not None and self._returned * 2 >= self._granted and self._next < self._stop:
             self._connection.send(
                 pb.CommandFlow(consumer_id=self._consumer_id, messagePermits=self._returned)
             )
@@ -115,8 +116,10 @@ class SegmentReader:
         self._entries.clear()
         self._consumer_id, self._connection = await _subscribe(self._pool, self._topic, self, self._next)
         self._returned = 0
-        permits = min(self._permits, max(self._stop - self._next, 1))
-        self._connection.send(pb.CommandFlow(consumer_id=self._consumer_id, messagePermits=permits))
+        # The first entry may begin before the start and use up permits that messages of the slice would need,
+        # so a small grant must be renewed as well.
+        self._granted = min(self._permits, max(self._stop - self._next, 1))
+        self._connection.send(pb.CommandFlow(consumer_id=self._consumer_id, messagePermits=self._granted))
 
     def delivered(self, delivery: Delivery) -> None:
         """Keep an entry, unless it is past the end or was read before."""
