@@ -296,3 +296,35 @@ async def test_positions_stay_the_same_through_crashes() -> None:
         assert [(entry.position, entry.ordinal, entry.index) for entry in found] == [
             (place.position, place.ordinal, place.index) for place in told
         ]
+
+
+async def test_what_a_dead_process_may_not_have_synced_is_synced_before_anyone_reads_it() -> None:
+    disk, _ = await prepared()
+    async with opened(disk):
+        assert ("sync", (JOURNAL,)) in disk.calls
+        assert disk.calls.index(("sync", ("catalog",))) < disk.calls.index(("read", ("catalog",)))
+
+
+async def test_ledger_files_are_synced_before_the_catalog_vouches_for_them() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        await put(await storage.create(NAME), b"x")
+        start = len(disk.calls)
+    names = [call for call, _ in disk.calls[start:]]
+    assert names == ["append", "sync", "replace", "delete"]
+    assert set(disk.calls[start][1]) == set(disk.calls[start + 1][1])
+    assert disk.calls[start + 2][1] == ("catalog",)
+
+
+async def test_entries_of_a_deleted_log_are_not_written_any_more() -> None:
+    disk = DictDisk()
+    async with opened(disk, ledger_bytes_max=1) as storage:
+        log, other = await storage.create(NAME), await storage.create(OTHER)
+        await put(log, b"x")
+        await put(other, b"0", b"1")
+        await storage.delete(NAME)
+        await other.trim(1)
+    assert sorted(file for file in disk.files if file.startswith("ledgers/")) == [
+        "ledgers/persistent~public~default~other/00000003.data",
+        "ledgers/persistent~public~default~other/00000003.index",
+    ]
