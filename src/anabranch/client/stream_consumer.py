@@ -97,7 +97,7 @@ class AsyncStreamConsumer(Inbox[T]):
             await self._registration.open()
             async with asyncio.timeout(self.pool.operation_timeout_s):
                 for source in list(self._sources.values()):
-                    await asyncio.shield(source.attached)
+                    await self._attached(source)
         except TimeoutError as error:
             await self.close()
             if isinstance(error, AnabranchError):
@@ -108,6 +108,15 @@ class AsyncStreamConsumer(Inbox[T]):
         except BaseException:
             await self.close()
             raise
+
+    @staticmethod
+    async def _attached(source: SegmentConsumer) -> None:
+        try:
+            await asyncio.shield(source.attached)
+        except AnabranchError:
+            # While this waited the segment may have gone to another consumer, or be shared from now on.
+            if not source.released:
+                raise
 
     # What callers see.
 
