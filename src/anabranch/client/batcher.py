@@ -113,16 +113,11 @@ class Outgoing:
             )
         else:
             batch = MessageBatch()
-            add = batch.add
-            low, high = 0xFFFF, 0
-            for index, (value, key, sequence, slot) in enumerate(rows):
-                if slot < low:
-                    low = slot
-                if slot > high:
-                    high = slot
-                if index in extras:
-                    more = extras[index]
-                    add(
+            values, keys, sequences, slots = zip(*rows, strict=True)
+            if extras:
+                for index, (value, key, sequence, _) in enumerate(rows):
+                    more = extras.get(index) or Extras()
+                    batch.add(
                         value,
                         key,
                         sequence,
@@ -130,10 +125,10 @@ class Outgoing:
                         more.event_time_ms,
                         null_value=more.null_value,
                     )
-                else:
-                    add(value, key, sequence)
+            else:
+                batch.add_many(values, keys, sequences)
             self.sequence = batch.highest_sequence_id
-            self.entry = batch.build(producer_name, now_ms, compression, (low, high))
+            self.entry = batch.build(producer_name, now_ms, compression, (min(slots), max(slots)))
         self.size = len(self.entry)
         self.rows = []
         self.extras = None

@@ -24,7 +24,7 @@ from anabranch.errors import (
     RemoteProtocolError,
 )
 from anabranch.protocol.commands import Command, Delivery, SendReceipt, encode
-from anabranch.protocol.connection import ClientMachine
+from anabranch.protocol.connection import OUR_CLIENTS, ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
 from anabranch.transport.pump import Pump, dial
@@ -100,6 +100,11 @@ class Connection:
         return self.closed_by is None
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the broker knows what Anabranch adds to the protocol."""
+        return self.machine.server_version.startswith(OUR_CLIENTS)
+
+    @property
     def writable(self) -> bool:
         """Whether the peer keeps up; when it does not, larger batches are better than longer queues."""
         return self.pump.writable
@@ -130,6 +135,8 @@ class Connection:
     def post(self, message: ProtoMessage) -> asyncio.Future[Any]:
         """Send a command with a request id; the future gets its answer, its refusal or the loss."""
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # Not everybody who asks wants to know that nobody answered.
+        waiting.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         if self.closed_by is not None:
             waiting.set_exception(NotConnectedError(f"the connection to {self._peer} was lost"))
             return waiting
@@ -291,7 +298,7 @@ class ConnectionPool:
             return existing
         dialing = self._dialing.get(address)
         if dialing is None:
-            dialing = self._tasks.start(self._dial(address), f"dial {address[0]}:{address[1]}")
+            dialing = self._tasks.start(self._dial(address), f"dial {address[0]}:{address[1]}", awaited=True)
             self._dialing[address] = dialing
         # Everybody waits for one attempt, and nobody's cancellation ends it for the others.
         return await asyncio.shield(dialing)

@@ -124,7 +124,7 @@ class Lanes:
             if (listed := known.get(id_)) is None or not listed.active
         ]
         for segment in list(self._leaving):
-            segment.seal()
+            segment.depart()
         self.transfer()
         if self._eager:
             for active in self.active:

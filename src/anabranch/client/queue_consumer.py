@@ -401,7 +401,7 @@ class AsyncQueueConsumer(Inbox[T]):
         opening = self._dead_letters
         if opening is None or (opening.done() and opening.exception() is not None):
             topic = self._dead_letter.topic or f"{self.topic}-DLQ"
-            opening = self.tasks.start(self._open_producer(topic), f"dead letters to {topic}")
+            opening = self.tasks.start(self._open_producer(topic), f"dead letters to {topic}", awaited=True)
             self._dead_letters = opening
         return opening
 

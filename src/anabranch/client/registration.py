@@ -16,7 +16,6 @@ from anabranch.client.tasks import Tasks, log, retry
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from anabranch.protocol.connection import OUR_CLIENTS
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 LEAVE_TIMEOUT_S = 5.0
@@ -169,7 +168,7 @@ class Registration:
 
     def _unsubscribe(self, connection: Connection, consumer_id: int) -> asyncio.Future[object] | None:
         # A broker that does not know the command would drop the connection.
-        if not connection.machine.server_version.startswith(OUR_CLIENTS):
+        if not connection.is_ours:
             return None
         return connection.post(
             pb.CommandScalableTopicUnsubscribe(request_id=self._pool.next_id(), consumer_id=consumer_id)

@@ -40,6 +40,9 @@ ATTACH = Backoff(0.1, 60.0)
 LAST_RECEIPTS_S = 1.0
 """How long a sealed segment may still answer what it had accepted before it is asked outright."""
 
+LAYOUT_DUE_S = 1.0
+"""How long a layout may lag behind a segment that says it is sealed."""
+
 SETTLE = "anabranch.settle"
 MANAGED = "__pulsar.v5.managed"
 
@@ -79,6 +82,8 @@ class SegmentProducer:
         self.batcher = SegmentBatcher(segment.bucket_splits, home.limits, self)
         self.sealed = False
         """Takes no more messages; what it holds waits for a layout without it."""
+        self.departed = False
+        """Sealed according to the layout, which is final."""
         self.settled = False
         """Sealed, and everything still here is known not to be stored."""
         self.attached: asyncio.Future[int] = home.loop.create_future()
@@ -93,6 +98,7 @@ class SegmentProducer:
         self._timer: asyncio.Handle | None = None
         self._kicked = asyncio.Event()
         self._closed = False
+        self._settling = False
         self._task = home.tasks.start(self._run(), f"produce to {topic}")
 
     # Messages in.
@@ -244,27 +250,30 @@ class SegmentProducer:
         while not self._closed:
             self._kicked.clear()
             try:
-                if self.sealed:
-                    await self._settle()
-                    return
                 await self._attach()
                 failures = 0
                 while self._connection is not None:
                     await self._kicked.wait()
                     self._kicked.clear()
-                continue
             except TopicTerminatedError:
                 self.sealed = True
-                continue
             except (AnabranchError, TimeoutError) as error:
                 if self._is_final(error):
                     self._give_up(error)
                     return
                 log.debug("%s: %s", self.topic, error)
-            # The owner may have changed; the next attempt looks it up.
-            self._url = None
-            await self._pause(ATTACH.delay(failures, self.home.pool.rng))
-            failures += 1
+                # The owner may have changed; the next attempt looks it up.
+                self._url = None
+                await self._pause(ATTACH.delay(failures, self.home.pool.rng))
+                failures += 1
+            if self.sealed:
+                await self._settle()
+                if not self.departed:
+                    # The layout should tell soon; if it does not, the seal may have failed.
+                    await self._pause(LAYOUT_DUE_S)
+                if self.departed:
+                    return
+                self.sealed = self.settled = False
 
     async def _pause(self, delay_s: float) -> None:
         """Wait, but not longer than until something changes."""
@@ -358,18 +367,18 @@ class SegmentProducer:
 
     # The end.
 
-    def seal(self) -> None:
-        """The layout says that the segment takes no more messages."""
-        if self.sealed or self._closed:
+    def depart(self) -> None:
+        """The layout does not list the segment as active any more."""
+        if self.departed or self._closed:
             return
-        self.sealed = True
+        self.departed = self.sealed = True
+        self._kicked.set()
+        if self.settled or self._settling:
+            return
         if self._connection is None:
             # Reaching a sealed segment is pointless; knowing what it has stored may not be.
             self._task.cancel()
-            if any(batch.tried for batch in self._unsent):
-                self._task = self.home.tasks.start(self._settle(), f"settle {self.topic}")
-            else:
-                self._is_settled()
+            self._task = self.home.tasks.start(self._settle(), f"settle {self.topic}")
         elif self._sent:
             # The broker still answers what it had accepted, which also says where it is stored.
             self.home.loop.call_later(LAST_RECEIPTS_S, self._detach)
@@ -377,6 +386,7 @@ class SegmentProducer:
             self._detach()
 
     def _is_settled(self) -> None:
+        self._settling = False
         self.settled = True
         if not self.attached.done():
             self.attached.set_result(-1)
@@ -384,10 +394,13 @@ class SegmentProducer:
 
     async def _settle(self) -> None:
         """Find out which of the entries that were sent are stored; the others are free to go elsewhere."""
+        self._settling = True
         failures = 0
         while any(batch.tried for batch in self._unsent):
             try:
                 connection = await self.home.pool.connection_for(self.topic, self._url)
+                if not connection.is_ours:
+                    break
                 reply = await connection.request(
                     self._registration(self.home.pool.next_id(), settle=True),
                     pb.CommandProducerSuccess,

@@ -23,17 +23,25 @@ class Tasks:
         # A dict, because a set has no order and a simulated run must be repeatable.
         self._running: dict[asyncio.Task[Any], None] = {}
 
-    def start(self, work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[Any]:
-        """Run `work` in the background; an error it lets out is logged, since nobody awaits it."""
+    def start(
+        self, work: Coroutine[Any, Any, object], name: str, *, awaited: bool = False
+    ) -> asyncio.Task[Any]:
+        """Run `work` in the background; an error it lets out is logged, unless somebody awaits the task."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._running[task] = None
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._ended_awaited if awaited else self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background task %s failed", task.get_name(), exc_info=error)
+
+    def _ended_awaited(self, task: asyncio.Task[Any]) -> None:
+        self._running.pop(task, None)
+        if not task.cancelled():
+            # Those who waited may all have been cancelled; that is no reason for a warning.
+            task.exception()
 
     async def cancel(self) -> None:
         """End all tasks and wait until they are gone; the caller's own task is left alone."""
