@@ -1,0 +1,99 @@
+"""SIGKILL of a writing process, again and again: what it said was confirmed is there, at the same place."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from anabranch.clock import SystemClock
+from anabranch.ledger.disk import OsDisk
+from anabranch.ledger.files import FileStorage
+from anabranch.ledger.port import Entry
+from tests.process.ledger_writer import LOGS, payload
+
+ROUNDS = 12
+SECONDS_MAX = 10.0
+
+
+class Confirmed:
+    """What the killed processes said, over all rounds."""
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self.acks: set[tuple[str, int]] = set()
+
+    def hear(self, output: bytes) -> None:
+        # A line without its end was cut by the kill and promises nothing.
+        for line in output.decode().split("\n")[:-1]:
+            what, log, ordinal, *place = line.split(" ")
+            if what == "ack":
+                self.acks.add((log, int(ordinal)))
+                continue
+            ledger, entry, index = map(int, place)
+            told = self.places.setdefault((log, int(ordinal)), (ledger, entry, index))
+            assert told == (ledger, entry, index), f"{log} {ordinal} was told twice, differently"
+
+
+def run_and_kill(root: Path, seed: int, lives_s: float) -> bytes:
+    command = [sys.executable, "-m", "tests.process.ledger_writer", str(root), str(seed)]
+    # Unbuffered, so that a read gives what is there instead of waiting for more.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        heard = process.stdout.readline()
+        assert heard, "the writer ended by itself"
+        timer = time.monotonic() + lives_s
+        while time.monotonic() < timer:
+            heard += process.stdout.read(65536)
+        process.kill()
+        return heard + process.stdout.read()
+
+
+async def check(root: Path, confirmed: Confirmed) -> int:
+    """Compare what is stored with what was confirmed; returns how many entries are stored."""
+    storage = FileStorage(OsDisk(root), clock=SystemClock())
+    await storage.open()
+    found: dict[tuple[str, int], Entry] = {}
+    for name in LOGS:
+        log = storage.get(name)
+        assert log is not None
+        at = index = 0
+        while entries := await log.read(at, 10_000, 10**6):
+            for entry in entries:
+                assert (entry.ordinal, entry.index) == (at, index)
+                assert entry.data == payload(name, at)
+                found[name, at] = entry
+                at, index = at + 1, index + entry.count
+        assert (log.next_ordinal, log.next_index) == (at, index)
+        assert log.producer_sequences()["writer"] == at - 1
+        acks = log.cursors["reader"].acks
+        lost = [ordinal for log_name, ordinal in confirmed.acks if log_name == name and ordinal not in acks]
+        assert lost == []
+    for key, place in confirmed.places.items():
+        assert key in found, f"{key} was confirmed and is gone"
+        assert (*found[key].position, found[key].index) == place
+    await storage.close()
+    return len(found)
+
+
+async def test_whatever_was_confirmed_survives_being_killed(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    confirmed = Confirmed()
+    begun = time.monotonic()
+    rounds = 0
+    while rounds < ROUNDS and time.monotonic() - begun < SECONDS_MAX:
+        confirmed.hear(run_and_kill(tmp_path / "data", rounds, rng.uniform(0.0, 0.5)))
+        # A copy is looked at, so that the next round meets exactly what the kill left.
+        shutil.copytree(tmp_path / "data", tmp_path / f"copy-{rounds}")
+        stored = await check(tmp_path / f"copy-{rounds}", confirmed)
+        shutil.rmtree(tmp_path / f"copy-{rounds}")
+        assert stored >= len(confirmed.places)
+        rounds += 1
+    assert rounds >= 3
+    assert len(confirmed.places) > 100
+    assert len(confirmed.acks) > 10
+    # The directory the kills left is itself in order, not only its copies.
+    await check(tmp_path / "data", confirmed)
