@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.connections import ConnectionPool
@@ -77,11 +78,12 @@ class AsyncClient:
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: ConnectionPool | None = None
-        self._producers: dict[AsyncProducer[Any], None] = {}
-        self._consumers: dict[
+        # Weak, so that a client that lives long does not keep every handle it ever made.
+        self._producers: WeakKeyDictionary[AsyncProducer[Any], None] = WeakKeyDictionary()
+        self._consumers: WeakKeyDictionary[
             AsyncStreamConsumer[Any] | AsyncQueueConsumer[Any] | AsyncCheckpointConsumer[Any], None
-        ] = {}
-        self._readers: dict[SegmentReader | SegmentTails, None] = {}
+        ] = WeakKeyDictionary()
+        self._readers: WeakKeyDictionary[SegmentReader | SegmentTails, None] = WeakKeyDictionary()
         self.closed = False
 
     async def __aenter__(self) -> AsyncClient:
