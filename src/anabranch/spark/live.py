@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from random import Random
 from typing import Any, TypeVar
 
 from anabranch.client.api import AsyncClient
@@ -24,7 +25,8 @@ from anabranch.client.layouts import TopicLayout
 from anabranch.client.options import Batching
 from anabranch.client.outcomes import BulkFuture, SendFuture
 from anabranch.client.producer import AsyncProducer
-from anabranch.client.segment_reader import RawEntry, SegmentReader, SegmentTails
+from anabranch.client.segment_reader import AGAIN, RawEntry, SegmentReader, SegmentTails
+from anabranch.client.tasks import retry
 from anabranch.errors import OperationTimeoutError
 from anabranch.spark.options import Settings
 from anabranch.spark.planner import Slice, Tail, Topology
@@ -41,6 +43,9 @@ ROWS_AHEAD = 50_000
 TAILS_AT_ONCE = 64
 SEALED_TAIL_TTL_S = 30.0
 """The end of a sealed segment never changes; its start does when messages are trimmed."""
+
+OPERATION_TIMEOUT_S = 30.0
+"""The client's own default."""
 
 BATCH_MESSAGES = 20_000
 """No limit in practice; entries are limited by bytes."""
@@ -65,6 +70,8 @@ class Session:
 
     def __init__(self, service: LiveService) -> None:
         self._loop = _new_loop()
+        self.rng = Random()
+        self.patience_s: float = dict(service.settings).get("operation_timeout", OPERATION_TIMEOUT_S)
         self.client: AsyncClient = self.run(self._open(service))
         self.tails: SegmentTails = self.run(self._open_tails())
         self.reader = LiveReader(self)
@@ -139,13 +146,24 @@ class LiveReader:
             self._session.run(ahead.close())
 
     async def _topology(self, topic: str) -> Topology:
-        found = await self._session.client.layout(topic)
-        self._layouts[topic] = found
+        found = await self._layout(topic)
         segments = found.layout.segments
         names = {found.segment_topic(segment): id_ for id_, segment in segments.items()}
         # The tails come after the layout: what it calls sealed has its final tail then.
         tails = await self._tails(list(names))
         return Topology(found.layout, {names[name]: tail for name, tail in tails.items()})
+
+    async def _layout(self, topic: str) -> TopicLayout:
+        """The layout now; a broker that is being started again is waited for."""
+        client = self._session.client
+        found = self._layouts[topic] = await retry(
+            lambda: client.layout(topic),
+            what=f"looking up {topic}",
+            within_s=self._session.patience_s,
+            backoff=AGAIN,
+            rng=self._session.rng,
+        )
+        return found
 
     async def _tails(self, names: list[str]) -> dict[str, Tail]:
         now = self._session.now()
@@ -168,7 +186,7 @@ class LiveReader:
         """A reader of the slice; None when its segment is gone."""
         layout = self._layouts.get(part.topic)
         if layout is None or part.segment not in layout.layout.segments:
-            layout = self._layouts[part.topic] = await self._session.client.layout(part.topic)
+            layout = await self._layout(part.topic)
         segment = layout.layout.segments.get(part.segment)
         if segment is None:
             return None
