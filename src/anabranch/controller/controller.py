@@ -418,11 +418,18 @@ class TopicController:
             self._changes.publish()
         if self.record.intent is not None:
             await self._changes.carry_out(self.record.intent)
-        if await self._subs.settle():
+        unreached = await self._changes.fence()
+        self._replace_troubles("segment ", unreached)
+        if await self._subs.settle() and not unreached:
             self._retry_s = self._world.settings.retry_first_s
             self.troubles.pop("settle", None)
         else:
             self._retry_soon()
+
+    def _replace_troubles(self, prefix: str, new: dict[str, str]) -> None:
+        for old in [what for what in self.troubles if what.startswith(prefix)]:
+            del self.troubles[old]
+        self.troubles.update(new)
 
     def _retry_soon(self) -> None:
         if self._retry_timer is None and not self._jobs.closed:

@@ -17,6 +17,7 @@ from anabranch.controller.leading import Leading
 from anabranch.controller.scaling import Scaling
 from anabranch.controller.subscriptions import Subscriptions
 from anabranch.controller.watches import LayoutWatches
+from anabranch.errors import AnabranchError, StaleTermError
 from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
 from anabranch.metadata.topics import layout_of, with_layout
 from anabranch.model.layout import Layout
@@ -40,6 +41,27 @@ class LayoutChanges:
         self._subscriptions = subscriptions
         self._scaling = scaling
         self._watches = watches
+        self._unfenced = [segment.id for segment in lead.layout.active]
+
+    async def fence(self) -> dict[str, str]:
+        """Make the term known at the active segments, and make those that are missing; returns what failed.
+
+        A sealed segment that is missing is not made again: that would hide that its data is lost.
+        """
+        troubles: dict[str, str] = {}
+
+        async def announce(id_: int) -> None:
+            name = self._lead.segment_name(self._lead.layout.segments[id_])
+            try:
+                await self._world.segments.create(name, self._subscriptions.for_new(), self._lead.term)
+            except StaleTermError:
+                raise
+            except AnabranchError as error:
+                troubles[f"segment {id_}"] = f"{type(error).__name__}: {error}"
+
+        await together(announce(id_) for id_ in self._unfenced if id_ in self._lead.layout.segments)
+        self._unfenced = [id_ for id_ in self._unfenced if f"segment {id_}" in troubles]
+        return troubles
 
     async def operate(self, plan: Plan) -> Layout:
         """Record the intent and reserve its ids in one write, then carry it out."""
@@ -59,7 +81,7 @@ class LayoutChanges:
     async def carry_out(self, intent: IntentRecord) -> None:
         """Children with all subscriptions, then sealed parents, then one commit, then tell everybody."""
         segments, term, kind = self._world.segments, self._lead.term, intent.kind
-        subscriptions = self._subscriptions.for_children()
+        subscriptions = self._subscriptions.for_new()
         parents = [self._lead.segment_name(s) for s in operation.parents(self._lead.layout, intent)]
         try:
             self.phase = "creating"

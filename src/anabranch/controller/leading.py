@@ -112,7 +112,7 @@ class Leading:
         return self.layout
 
     async def reload(self) -> None:
-        """Learn what is stored, after a write whose outcome is unknown."""
+        """Learn what is stored: after a write whose outcome is unknown, or to be sure of still leading."""
         record = await self.world.topics.load(self.name)
         self._check_term(record)
         self._install(record)

@@ -10,7 +10,8 @@ import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from anabranch.clock import Clock
 from anabranch.controller import lifecycle
@@ -19,7 +20,7 @@ from anabranch.controller.jobs import KeyedLocks, together
 from anabranch.controller.leading import ControllerSettings, World
 from anabranch.controller.segments import Segments
 from anabranch.controller.watches import LayoutChanged, LayoutWatches
-from anabranch.errors import AlreadyClosedError, InvalidNameError, TopicNotFoundError
+from anabranch.errors import AlreadyClosedError, InvalidNameError, MetadataError, TopicNotFoundError
 from anabranch.failpoints import Failpoints, NoFailpoints
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
@@ -28,9 +29,13 @@ from anabranch.model.names import TopicName
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 Work = Callable[[TopicName], Awaitable[bool]]
 
 NO_PROPERTIES: Mapping[str, str] = {}
+
+START_ATTEMPTS = 8
 
 
 class ControllerService:
@@ -64,17 +69,17 @@ class ControllerService:
         a leader for its scaling and pruning also when nobody asks for one.
         """
         topics = self._world.topics
-        await topics.ensure_defaults()
+        await self._patiently(topics.ensure_defaults)
         waiting: list[TopicName] = []
-        for namespace in await topics.namespaces_with_topics():
-            for name, record in await topics.load_all(namespace):
+        for namespace in await self._patiently(topics.namespaces_with_topics):
+            for name, record in await self._patiently(partial(topics.load_all, namespace)):
                 if record.deleted:
                     await self._first_try(self._bury, name)
                 elif record.intent is not None or record.garbage:
                     await self._first_try(self._resume, name)
                 else:
                     waiting.append(name)
-            for name, lineage in await topics.load_lineages(namespace):
+            for name, lineage in await self._patiently(partial(topics.load_lineages, namespace)):
                 if lineage.garbage:
                     await self._first_try(self._sweep, name)
         self._spawn(self._take_over(waiting), "take over")
@@ -226,6 +231,18 @@ class ControllerService:
 
     async def _sweep(self, name: TopicName) -> bool:
         return await lifecycle.sweep(self._world, name)
+
+    async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Ask the store a few times: a start should not fail because of one answer that was lost."""
+        delay_s = self._world.settings.retry_first_s
+        for _ in range(START_ATTEMPTS - 1):
+            try:
+                return await read()
+            except MetadataError as error:
+                log.warning("the metadata store does not answer yet: %s", error)
+            await asyncio.sleep(self._world.jitter_s(delay_s))
+            delay_s = min(2 * delay_s, self._world.settings.retry_max_s)
+        return await read()
 
     async def _first_try(self, work: Work, name: TopicName) -> None:
         """Try once here; what is not done then goes on in the background."""

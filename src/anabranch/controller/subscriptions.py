@@ -115,9 +115,18 @@ class Subscriptions:
             except StaleTermError:
                 raise
             except Exception as error:
-                # One subscription that cannot go on must not hold up the others.
+                # One subscription that cannot go on must not hold up the others, but must be known as it is.
                 self.troubles[sub] = f"{type(error).__name__}: {error}"
+                await self._read_again(sub)
         return not self.troubles
+
+    async def _read_again(self, sub: str) -> None:
+        record = await self._lead.world.topics.load_subscription(self._lead.name, sub)
+        if record is None:
+            self._forget(sub)
+        else:
+            self._check_term(record)
+            self._install(sub, record)
 
     def close(self) -> None:
         """Forget connections and timers; nothing is pushed any more."""
@@ -132,13 +141,16 @@ class Subscriptions:
             return False
         return kind == "CHECKPOINT" or record.initial_position is not None
 
-    def for_children(self) -> dict[str, StartAt]:
-        """The subscriptions that new segments must have: from their beginning, since nothing came before."""
+    def for_new(self) -> dict[str, StartAt]:
+        """The subscriptions a new segment must have: from its beginning, since nothing came before.
+
+        One that is only being made is not confirmed to anybody, and is made on the new segment in its turn.
+        """
         return {
             sub: "earliest"
             for sub, record in sorted(self.records.items())
             if coordinator.has_cursors(record)
-            and not (record.unfinished is not None and record.unfinished.kind == "delete")
+            and (record.unfinished is None or record.unfinished.kind in ("seek", "skip"))
         }
 
     async def ensure(self, sub: str, kind: SubscriptionKind, start: StartAt | None) -> None:
@@ -166,6 +178,9 @@ class Subscriptions:
                 sealed = [segment.id for segment in self._lead.layout.sealed]
                 record = coordinator.rewind(record, self._lead.layout, sealed, self.load_by_segment)
         await self._store(sub, lambda _: record)
+        # A new record is fenced by nothing yet. Either this sees that another leader took over, or that
+        # leader sees the record, since it raises the term before it looks for subscriptions.
+        await self._lead.reload()
         await self._reach("create.recorded")
         if record.unfinished is not None:
             await self._finish(sub)
@@ -234,7 +249,7 @@ class Subscriptions:
             await topics.delete_subscription(self._lead.name, sub, self._check_term)
             self._forget(sub)
             return
-        drained = [*record.drained] if unfinished.kind == "create" else await self._find_drained(sub, ())
+        drained = await self._find_drained(sub, record.drained if unfinished.kind == "create" else ())
         await self._save(
             sub,
             lambda found: coordinator.rewind(
@@ -309,7 +324,9 @@ class Subscriptions:
         ]
         segments = self._lead.world.segments
         left = await together(segments.backlog(self._lead.segment_name(s), sub) for s in unsure)
-        return [*known, *(s.id for s, backlog in zip(unsure, left, strict=True) if backlog == 0)]
+        # A latest subscription begins after what was sealed before it was made, and is not made there at all.
+        nothing = (0, None) if record.initial_position == "latest" and record.unfinished is not None else (0,)
+        return [*known, *(s.id for s, backlog in zip(unsure, left, strict=True) if backlog in nothing)]
 
     # Consumers.
 

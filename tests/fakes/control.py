@@ -1,0 +1,191 @@
+"""A control plane on virtual time: controllers that can be killed, on storage that survives them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from anabranch.controller.controller import TopicController
+from anabranch.controller.coordinator import ConsumerAssignment, has_cursors
+from anabranch.controller.leading import ControllerSettings
+from anabranch.controller.service import ControllerService
+from anabranch.failpoints import Failpoints
+from anabranch.metadata.memory import MemoryTree
+from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.topics import TopicStore, layout_of
+from anabranch.model.layout import Layout, check
+from anabranch.model.names import TopicName
+from anabranch.model.policy import AutoScalePolicy
+from anabranch.testing.faults import SimClock, SimFailpoints, SimStore
+from anabranch.testing.simloop import SimLoop, SimProcess
+from tests.fakes.segments import MemorySegments, SegmentWorld
+
+T = TypeVar("T")
+
+TOPIC = TopicName.parse("topic://public/default/orders")
+
+MANUAL = ControllerSettings(auto_scale=AutoScalePolicy(enabled=False), retention_s=None)
+"""Nothing happens that a test does not ask for."""
+
+
+class DiedError(Exception):
+    """The process was killed before the call returned."""
+
+
+class Plant:
+    """One durable world, and the process that runs on it at the moment."""
+
+    def __init__(self, loop: SimLoop, settings: ControllerSettings) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.tree = MemoryTree()
+        self.world = SegmentWorld()
+        self.clock = SimClock(loop)
+        self.reached: Counter[str] = Counter()
+        self.boots = 0
+        self.process: SimProcess
+        self.service: ControllerService
+        self.segments: MemorySegments
+
+    async def boot(
+        self,
+        *,
+        kill_at: str | None = None,
+        failpoints: Failpoints | None = None,
+        wrap: Callable[[MetadataStore], MetadataStore] = lambda store: store,
+        refuse: float = 0.0,
+        lose_reply: float = 0.0,
+    ) -> ControllerService:
+        """Start a process; DiedError if it is killed while it starts."""
+        self.boots += 1
+        process = SimProcess(self.loop, f"broker-{self.boots}")
+        self.process = process
+        process.on_death.append(self.world.listeners.clear)
+        self.segments = MemorySegments(self.world)
+        store = wrap(SimStore(self.tree, process, refuse=refuse, lose_reply=lose_reply))
+        self.service = ControllerService(
+            TopicStore(store),
+            self.segments,
+            self.clock,
+            settings=self.settings,
+            failpoints=failpoints or SimFailpoints(process, kill_at, reached=self.reached),
+            rng=random.Random(self.boots),
+        )
+        await self.call(self.service.start())
+        return self.service
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something as the running process."""
+        process = self.process
+        died = self.loop.create_future()
+        process.on_death.append(lambda: None if died.done() else died.set_result(None))
+        task = process.spawn(work)
+        await asyncio.wait([task, died], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            died.cancel()
+            return task.result()
+        raise DiedError(process.name)
+
+    async def controller(self, name: TopicName = TOPIC) -> TopicController:
+        return await self.call(self.service.controller(name))
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    async def stop(self) -> None:
+        """Stop cleanly; nothing may be left running."""
+        await self.call(self.service.stop())
+        await asyncio.sleep(0)
+        left = [task.get_name() for task in self.process._tasks if not task.done()]
+        assert not left, f"tasks left: {left}"
+        mine = [t for t in self.loop._scheduled if getattr(t, "_process", None) is self.process]
+        timers = [timer for timer in mine if not timer.cancelled()]
+        assert not timers, f"timers left: {timers}"
+        assert not self.world.listeners, "listeners left"
+
+    def segment(self, layout: Layout, id_: int, name: TopicName = TOPIC) -> TopicName:
+        return name.segment_name(layout.segment(id_).range, id_)
+
+    def publish(self, layout: Layout, *ids: int) -> None:
+        """One message on each of these segments, or on all active ones."""
+        for id_ in ids or [segment.id for segment in layout.active]:
+            self.world.publish(self.segment(layout, id_), self.clock.wall_ms())
+
+    def drain(self, layout: Layout, sub: str, *ids: int) -> None:
+        for id_ in ids:
+            self.world.acknowledge(self.segment(layout, id_), sub)
+
+    async def audit(self, name: TopicName = TOPIC) -> Layout:
+        """Everything that must hold of a topic when nothing is under way; returns its layout."""
+        topics = TopicStore(SimStore(self.tree, SimProcess(self.loop, "auditor")))
+        record = await topics.load(name)
+        layout = layout_of(record)
+        assert check(layout) == ()
+        assert record.intent is None
+        assert not record.garbage
+        expected = {self.segment(layout, id_, name) for id_ in layout.segments}
+        stored = {found for found in self.world.stored if found.topic == name}
+        assert stored == expected, "storage and layout list the same segments"
+        for segment in layout.segments.values():
+            sealed = self.world.stored[self.segment(layout, segment.id, name)].sealed
+            assert sealed != segment.active, f"segment {segment.id} is writable exactly if it is active"
+        for sub, subscription in (await topics.load_subscriptions(name)).items():
+            assert subscription.unfinished is None
+            for segment in layout.segments.values() if has_cursors(subscription) else ():
+                cursors = self.world.stored[self.segment(layout, segment.id, name)].cursors
+                assert sub in cursors or segment.id in subscription.drained, f"{sub} lacks {segment.id}"
+            _audit_assignment(layout, subscription.consumers, frozenset(subscription.drained))
+        known = set(await topics.load_subscriptions(name))
+        for found in sorted(stored, key=str):
+            assert set(self.world.stored[found].cursors) <= known, "no cursor without a subscription"
+        return layout
+
+
+def _audit_assignment(layout: Layout, consumers: Any, drained: frozenset[int]) -> None:
+    """W1 and O3: one owner each unless shared, and no segment before its ancestors are drained."""
+    held: Counter[int] = Counter()
+    for consumer in consumers.values():
+        for given in consumer.segments:
+            held[given.segment_id] += 1
+            assert layout.ancestors(given.segment_id) <= drained
+    for consumer in consumers.values():
+        for given in consumer.segments:
+            assert (held[given.segment_id] > 1) == given.shared
+
+
+class Inbox:
+    """What one consumer was told."""
+
+    def __init__(self) -> None:
+        self.told: list[ConsumerAssignment] = []
+
+    def __call__(self, assignment: ConsumerAssignment) -> None:
+        self.told.append(assignment)
+
+    @property
+    def ids(self) -> list[int]:
+        """The segments of the newest assignment."""
+        return ids_of(self.told[-1])
+
+
+def ids_of(assignment: ConsumerAssignment) -> list[int]:
+    return sorted(segment.segment_id for segment in assignment.segments)
+
+
+def simulate(
+    main: Callable[[Plant], Coroutine[Any, Any, T]],
+    *,
+    settings: ControllerSettings = MANUAL,
+    seed: int | str = 0,
+    errors: Sequence[str] = (),
+    **changes: Any,
+) -> T:
+    """Run a test on a plant of its own, in virtual time."""
+    with SimLoop(seed) as loop:
+        result = loop.run(main(Plant(loop, replace(settings, **changes))), limit_s=10_000_000)
+        assert loop.errors == list(errors)
+        return result

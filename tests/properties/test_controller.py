@@ -1,0 +1,162 @@
+"""Random lives of a topic: changes, faults and kills at any moment, then peace; everything must agree."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from anabranch.controller.subscriptions import Registration
+from anabranch.errors import AnabranchError, ConnectError
+from anabranch.model.layout import Layout, check_step
+from anabranch.model.names import TopicName
+from tests.fakes.control import MANUAL, TOPIC, DiedError, Inbox, Plant, simulate
+
+SUBSCRIPTIONS = ("s1", "s2", "q")
+SEEDS = 120
+
+
+class Life:
+    """One random run; remembers what was confirmed, to hold the controllers to it."""
+
+    def __init__(self, plant: Plant, rng: random.Random) -> None:
+        self.plant = plant
+        self.rng = rng
+        self.registrations: list[Registration] = []
+        self.confirmed: set[str] = set()
+        self.seen: list[Layout] = []
+        self.calm = False
+
+    async def run(self) -> None:
+        await self.plant.boot()
+        await self.plant.call(self.plant.service.create_topic(TOPIC, self.rng.randint(1, 3)))
+        self.plant.kill()
+        for _ in range(self.rng.randint(5, 40)):
+            if not self.plant.process.alive:
+                await self.boot()
+            with suppress(AnabranchError, DiedError):
+                await asyncio.gather(*(self.step() for _ in range(self.rng.randint(1, 3))))
+            await asyncio.sleep(self.rng.choice([0.0, 0.001, 0.01, 1.0]))
+        await self.settle()
+
+    async def boot(self) -> None:
+        self.registrations.clear()
+        while True:
+            faults = {} if self.calm else self.rng.choice([{}, {"refuse": 0.1}, {"lose_reply": 0.1}])
+            try:
+                await self.plant.boot(**faults)  # type: ignore[arg-type]
+                break
+            except (DiedError, AnabranchError):
+                self.plant.kill()
+        self.plant.segments.fails = self.fails
+        self.plant.service.watch_layout(TOPIC, self.watch())
+        if not self.calm and self.rng.random() < 0.5:
+            delay_s = self.rng.choice([0.002, 0.02, 0.2])
+            self.plant.loop.call_later(self.rng.uniform(0, delay_s), self.plant.process.kill)
+
+    def watch(self) -> Callable[[Layout | None], None]:
+        last = -1
+
+        def changed(layout: Layout | None) -> None:
+            nonlocal last
+            if layout is not None:
+                assert layout.epoch > last, "epochs never go back"
+                last = layout.epoch
+                if not self.seen or layout.epoch > self.seen[-1].epoch:
+                    self.seen.append(layout)
+
+        return changed
+
+    def fails(self, verb: str, name: TopicName) -> Exception | None:
+        return ConnectError("owner is away") if not self.calm and self.rng.random() < 0.05 else None
+
+    async def step(self) -> None:
+        plant, rng = self.plant, self.rng
+        controller = await plant.controller()
+        layout = controller.layout
+        sub = rng.choice(SUBSCRIPTIONS)
+        kind = "QUEUE" if sub == "q" else "STREAM"
+        what = rng.randrange(12)
+        if what <= 1:
+            await plant.call(controller.split(rng.choice(layout.active).id))
+        elif what == 2 and len(layout.active) > 1:
+            at = rng.randrange(len(layout.active) - 1)
+            await plant.call(controller.merge([segment.id for segment in layout.active[at : at + 2]]))
+        elif what == 3:
+            await plant.call(controller.rebucket(rng.choice(layout.active).id, [rng.randint(2, 60000)]))
+        elif what <= 5:
+            start = rng.choice(["earliest", "latest"])
+            await plant.call(controller.ensure_subscription(sub, kind, start))  # type: ignore[arg-type]
+            self.confirmed.add(sub)
+        elif what == 6 and sub != "q":
+            start_at = rng.choice(["latest", None])
+            call = controller.register(sub, f"c{rng.randrange(3)}", "STREAM", start_at, Inbox())  # type: ignore[arg-type]
+            self.registrations.append(await plant.call(call))
+        elif what == 7 and self.registrations:
+            registration = rng.choice(self.registrations)
+            if rng.random() < 0.5:
+                controller.connection_lost(registration)
+            else:
+                await plant.call(controller.leave(registration))
+        elif what == 8:
+            await plant.call(controller.seek(sub, rng.choice([0, plant.clock.wall_ms()])))
+        elif what == 9:
+            await plant.call(controller.delete_subscription("s2", force=True))
+        elif what == 10:
+            await plant.call(controller.prune())
+        else:
+            self.traffic(layout, sub)
+
+    def traffic(self, layout: Layout, sub: str) -> None:
+        for segment in layout.segments.values():
+            name = self.plant.segment(layout, segment.id)
+            stored = self.plant.world.stored.get(name)
+            if stored is None:
+                continue
+            if not stored.sealed:
+                stored.entries.append(self.plant.clock.wall_ms())
+            if sub in stored.cursors and self.rng.random() < 0.7:
+                self.plant.world.acknowledge(name, sub)
+
+    async def settle(self) -> None:
+        """All faults heal; within 30 s everything must be in order, with nobody asking."""
+        self.calm = True
+        self.plant.kill()
+        await self.boot()
+        await asyncio.sleep(30)
+        layout = await self.plant.audit()
+        controller = await self.plant.controller()
+        assert controller.why()["troubles"] == {}
+        for sub in sorted(self.confirmed - {"s2"}):
+            assert sub in controller.subscriptions(), f"{sub} was confirmed and is gone"
+        for before, after in zip(self.seen, self.seen[1:], strict=False):
+            assert check_step(before, after) == ()
+        for sub in SUBSCRIPTIONS:
+            for name, stored in self.plant.world.stored.items():
+                if sub in stored.cursors:
+                    self.plant.world.acknowledge(name, sub)
+        await asyncio.sleep(1)
+        for sub, record in controller.subscriptions().items():
+            if record.initial_position is not None:
+                assert set(record.drained) == {s.id for s in layout.sealed}, f"{sub} waits for nothing"
+        await self.plant.stop()
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_whatever_happens_layout_storage_and_subscriptions_agree_in_the_end(block: int) -> None:
+    for number in range(SEEDS // 4):
+        seed = block * 1000 + number
+        settings = replace(MANUAL, retention_s=random.Random(seed).choice([None, 0.0, 0.5]))
+
+        async def main(plant: Plant, seed: int = seed) -> None:
+            await Life(plant, random.Random(seed)).run()
+
+        try:
+            simulate(main, settings=settings, seed=seed)
+        except BaseException:
+            print(f"seed {seed}")
+            raise

@@ -1,0 +1,400 @@
+"""Layout operations, fencing, pruning and reports of one topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+
+from anabranch.clock import SystemClock
+from anabranch.controller.controller import TopicController
+from anabranch.controller.segments import SegmentLoad
+from anabranch.controller.service import ControllerService
+from anabranch.errors import (
+    AnabranchError,
+    ConsumerBusyError,
+    InvalidConfigurationError,
+    LayoutError,
+    NotConnectedError,
+    NotLeaderError,
+    SegmentNotFoundError,
+    SubscriptionNotFoundError,
+)
+from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.topics import TopicStore
+from anabranch.model.names import TopicName
+from anabranch.model.policy import AutoScaleOverride
+from tests.fakes.control import MANUAL, TOPIC, Inbox, Plant, simulate
+from tests.fakes.segments import MemorySegments, SegmentWorld
+
+
+async def lead(plant: Plant, segments: int = 2) -> TopicController:
+    await plant.boot()
+    await plant.call(plant.service.create_topic(TOPIC, segments, {"team": "blue"}))
+    return await plant.controller()
+
+
+def test_split_merge_and_rebucket_leave_layout_and_storage_agreed() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        assert len((await plant.call(controller.split(0, [100, 200]))).active) == 4
+        assert len((await plant.call(controller.merge([3, 2, 4]))).active) == 2
+        layout = await plant.call(controller.rebucket(5, [7, 9]))
+        assert layout.segment(6).bucket_splits == (7, 9)
+        assert layout == await plant.audit()
+        assert layout.epoch == 3
+        assert controller.record.properties == {"team": "blue"}
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_children_are_made_before_parents_are_sealed_and_visible_after() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        plant.world.log.clear()
+        seen: list[int] = []
+        plant.service.watch_layout(TOPIC, lambda layout: seen.append(layout.epoch if layout else -1))
+        await plant.call(controller.merge([0, 1]))
+        assert plant.world.log == ["create 0000-ffff-2", "seal 0000-7fff-0", "seal 8000-ffff-1"]
+        await asyncio.sleep(0)
+        assert seen == [0, 1]
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_one_operation_goes_from_1_to_64_segments() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 1)
+        for sub in "abcd":
+            await plant.call(controller.ensure_subscription(sub, "QUEUE", "earliest"))
+        layout = await plant.call(controller.split(0, [1024 * n for n in range(1, 64)]))
+        assert len(layout.active) == 64
+        assert layout.epoch == 1
+        await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_what_the_layout_does_not_allow_is_refused_and_changes_nothing() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        await plant.call(controller.split(0))
+        before = controller.record
+        for call, error in (
+            (controller.split(0), LayoutError),
+            (controller.split(9), SegmentNotFoundError),
+            (controller.split(1, [3]), LayoutError),
+            (controller.merge([1, 2]), LayoutError),
+            (controller.merge([1]), LayoutError),
+            (controller.rebucket(1, controller.layout.segment(1).bucket_splits), LayoutError),
+            (controller.seek("nobody", 0), SubscriptionNotFoundError),
+            (controller.delete_subscription("nobody"), SubscriptionNotFoundError),
+        ):
+            with pytest.raises(error):
+                await plant.call(call)
+        assert controller.record == before
+        await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+def test_a_subscription_confirmed_while_a_split_runs_is_on_the_children(
+    turns: int, kind: str, start: str
+) -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        split = plant.process.spawn(controller.split(0))
+        await asyncio.sleep(turns * 0.0004)
+        await plant.call(controller.ensure_subscription("s", kind, start))  # type: ignore[arg-type]
+        # Confirmed: from now on nothing may be missed, on whatever is active by now or later.
+        plant.publish(controller.layout)
+        layout = await split
+        await plant.audit()
+        on_active = [plant.world.backlog(plant.segment(layout, s.id), "s") for s in layout.active]
+        assert None not in on_active
+        published = sum(len(stored.entries) for stored in plant.world.stored.values())
+        waiting = sum(plant.world.backlog(name, "s") or 0 for name in plant.world.stored)
+        assert published == waiting
+        await plant.stop()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_many_changes_in_the_same_instant_are_answered_and_agree(seed: int) -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 4)
+        calls: list[Coroutine[Any, Any, object]] = [
+            controller.split(0),
+            controller.split(0),
+            controller.merge([0, 1]),
+            controller.merge([2, 3]),
+            controller.split(3),
+            controller.ensure_subscription("s", "STREAM", "earliest"),
+            controller.ensure_subscription("q", "QUEUE", "latest"),
+            controller.delete_subscription("s"),
+            controller.rebucket(1, [5]),
+            controller.seek("q", 0),
+        ]
+        plant.loop.random("order").shuffle(calls)
+        outcomes = await asyncio.gather(*map(plant.call, calls), return_exceptions=True)
+        for outcome in outcomes:
+            assert not isinstance(outcome, BaseException) or isinstance(outcome, AnabranchError)
+        assert sum(not isinstance(outcome, BaseException) for outcome in outcomes) >= 4
+        assert await plant.audit() == controller.layout
+        await plant.stop()
+
+    simulate(main, seed=seed)
+
+
+def test_a_cancelled_caller_does_not_leave_half_a_split() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        caller = plant.process.spawn(controller.split(0))
+        await asyncio.sleep(0.0001)
+        caller.cancel()
+        await plant.call(controller.settled())
+        assert (await plant.audit()).epoch == 1
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_an_unreachable_segment_delays_a_split_but_does_not_lose_it() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        down = True
+
+        def fails(verb: str, name: TopicName) -> Exception | None:
+            return NotConnectedError("owner is away") if verb == "seal" and down else None
+
+        plant.segments.fails = fails
+        with pytest.raises(NotConnectedError):
+            await plant.call(controller.split(0))
+        operation = controller.why()["operation"]
+        assert operation["kind"] == "split"  # type: ignore[index]
+        with pytest.raises(NotConnectedError):
+            await plant.call(controller.split(1))
+        down = False
+        await asyncio.sleep(10)
+        layout = await plant.audit()
+        assert (layout.epoch, controller.why()["operation"], controller.why()["troubles"]) == (1, None, {})
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_a_deposed_leader_can_do_nothing_any_more() -> None:
+    async def main(plant: Plant) -> None:
+        old = await lead(plant)
+        await plant.call(old.ensure_subscription("s", "STREAM", "earliest"))
+        inbox = Inbox()
+        held = await plant.call(old.register("s", "a", "STREAM", None, inbox))
+        old_process, old_service = plant.process, plant.service
+        await plant.boot()
+        new = await plant.controller()
+        assert new.record.term == old.record.term + 1
+        await plant.call(new.split(1))
+        before = dict(plant.tree.values)
+        calls: list[Coroutine[Any, Any, object]] = [
+            old.split(0),
+            old.ensure_subscription("t", "QUEUE", "earliest"),
+            old.delete_subscription("s", force=True),
+            old.seek("s", 0),
+            old.leave(held),
+        ]
+        for call in calls:
+            with pytest.raises(NotLeaderError):
+                await old_process.spawn(call)
+        log = [line for line in plant.world.log if "seal" in line]
+        assert log == ["seal 8000-ffff-1"]
+        assert plant.tree.values == before, "nothing that is stored was touched"
+        assert inbox.told == []
+        await plant.audit()
+        await old_process.spawn(old_service.stop())
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_a_stale_leader_s_unconfirmed_subscription_is_finished_by_the_true_one() -> None:
+    async def main(plant: Plant) -> None:
+        old = await lead(plant)
+        old_process, old_service = plant.process, plant.service
+        await plant.boot()
+        await plant.controller()
+        with pytest.raises(NotLeaderError):
+            await old_process.spawn(old.ensure_subscription("t", "QUEUE", "earliest"))
+        await old_process.spawn(old_service.stop())
+        plant.kill()
+        await plant.boot()
+        await plant.controller()
+        await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_sealed_segments_are_pruned_when_drained_and_old_enough() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 1)
+        await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
+        plant.publish(controller.layout)
+        await plant.call(controller.split(0))
+        seen: list[int] = []
+        plant.service.watch_layout(TOPIC, lambda layout: seen.append(layout.epoch if layout else -1))
+        await asyncio.sleep(200)
+        assert 0 in controller.layout.segments, "a queue subscription still has backlog there"
+        plant.drain(controller.layout, "s", 0)
+        await asyncio.sleep(200)
+        layout = await plant.audit()
+        assert sorted(layout.segments) == [1, 2]
+        assert seen[-1] == layout.epoch == 2
+        assert controller.subscriptions()["s"].drained == ()
+        await plant.stop()
+
+    simulate(main, retention_s=100.0, auto_scale_interval_s=10.0)
+
+
+def test_without_subscriptions_retention_alone_decides_and_none_keeps_for_ever() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 1)
+        await plant.call(controller.split(0))
+        await asyncio.sleep(90)
+        assert len(controller.layout.segments) == 3
+        await asyncio.sleep(40)
+        assert len(controller.layout.segments) == (3 if plant.settings.retention_s is None else 2)
+        await plant.stop()
+
+    simulate(main, retention_s=100.0, auto_scale_interval_s=10.0)
+    simulate(main, retention_s=None, auto_scale_interval_s=10.0)
+
+
+def test_garbage_is_retried_until_it_is_gone() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 1)
+        await plant.call(controller.split(0))
+        down = True
+
+        def fails(verb: str, name: TopicName) -> Exception | None:
+            return NotConnectedError("owner is away") if verb == "delete" and down else None
+
+        plant.segments.fails = fails
+        await plant.call(controller.prune())
+        await asyncio.sleep(60)
+        assert controller.why()["garbage"] == ["segment://public/default/orders/0000-ffff-0"]
+        assert "owner is away" in str(controller.why()["troubles"])
+        down = False
+        await asyncio.sleep(10)
+        await plant.audit()
+        assert controller.why()["troubles"] == {}
+        await plant.stop()
+
+    simulate(main, retention_s=0.0)
+
+
+def test_many_splits_and_merges_leave_the_record_small() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 1)
+        await plant.call(controller.ensure_subscription("s", "STREAM", "earliest"))
+        sizes = []
+        for _ in range(50):
+            layout = await plant.call(controller.split(controller.layout.active[0].id))
+            await plant.call(controller.merge([segment.id for segment in layout.active]))
+            await plant.call(controller.prune())
+            await plant.call(controller.collect_garbage())
+            sizes.append(sum(len(value.value) for value in plant.tree.values.values()))
+        assert max(sizes) < sizes[0] + 200
+        assert len(plant.world.stored) == 1
+        await plant.audit()
+        await plant.stop()
+
+    simulate(main, retention_s=0.0)
+
+
+def test_policies_and_properties_can_be_changed_and_survive_operations() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        await plant.call(controller.set_policy(AutoScaleOverride(max_segments=3)))
+        await plant.call(controller.set_properties({"team": "red"}))
+        await plant.call(controller.split(0))
+        assert controller.policy().max_segments == 3
+        with pytest.raises(InvalidConfigurationError):
+            await plant.call(controller.set_policy(AutoScaleOverride(min_segments=0)))
+        plant.kill()
+        await plant.boot()
+        controller = await plant.controller()
+        assert controller.policy().max_segments == 3
+        assert controller.record.properties == {"team": "red"}
+        await plant.call(controller.set_policy(None))
+        assert controller.policy() == MANUAL.auto_scale
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_why_says_what_each_subscription_waits_for() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 1)
+        await plant.call(controller.register("s", "a", "STREAM", "earliest", Inbox()))
+        plant.publish(controller.layout)
+        await plant.call(controller.split(0))
+        why = controller.why()
+        assert why["epoch"] == 1
+        subscription = why["subscriptions"]["s"]  # type: ignore[index]
+        assert subscription["waiting"] == {"1": [0], "2": [0]}
+        assert subscription["consumers"]["a"]["connected"] is True
+        assert subscription["consumers"]["a"]["segments"] == [0]
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_stats_count_rates_backlog_and_consumers_and_tolerate_silence() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 1)
+        await plant.call(controller.register("s", "a", "STREAM", "earliest", Inbox()))
+        plant.publish(controller.layout)
+        name = plant.segment(controller.layout, 0)
+        plant.world.stored[name].load = SegmentLoad(msg_rate_in=5.0, size_bytes=77)
+        stats: Any = await plant.call(controller.stats())
+        assert stats["segments"]["0"]["msgRateIn"] == 5.0
+        assert stats["segments"]["0"]["storageSize"] == 77
+        assert stats["subscriptions"]["s"]["backlog"] == 1
+        assert stats["subscriptions"]["s"]["consumerCount"] == 1
+        plant.segments.fails = lambda verb, name: NotConnectedError("away")
+        stats = await plant.call(controller.stats())
+        assert "msgRateIn" not in stats["segments"]["0"]
+        assert stats["subscriptions"]["s"]["backlog"] == 0
+        await plant.stop()
+
+    simulate(main)
+
+
+async def test_it_works_on_the_real_loop_too() -> None:
+    world = SegmentWorld()
+    service = ControllerService(
+        TopicStore(MemoryStore()), MemorySegments(world), SystemClock(), rng=Random(0), settings=MANUAL
+    )
+    await service.start()
+    await service.create_topic(TOPIC, 2)
+    controller = await service.controller(TOPIC)
+    await controller.merge([0, 1])
+    writable = [name.segment.id for name, found in world.stored.items() if name.segment and not found.sealed]
+    assert writable == [2]
+    await controller.register("s", "a", "STREAM", "earliest", Inbox())
+    with pytest.raises(ConsumerBusyError):
+        await controller.register("s", "a", "STREAM", "earliest", Inbox())
+    await service.stop()
+    await asyncio.sleep(0)
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []

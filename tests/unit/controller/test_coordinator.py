@@ -1,0 +1,224 @@
+"""One subscription's consumers, as pure decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.controller import coordinator
+from anabranch.controller.coordinator import (
+    CancelTimer,
+    ConnectionLost,
+    ConsumerGone,
+    ConsumerJoined,
+    Lease,
+    Leases,
+    StartTimer,
+)
+from anabranch.errors import ConsumerBusyError
+from anabranch.metadata.records import SubscriptionRecord
+from anabranch.model.hashing import bucket_ranges
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+
+TOPIC = TopicName.parse("topic://public/default/orders")
+TWO = Layout.initial(2, now_ms=0)
+GRANDCHILDREN = TWO.split(0, now_ms=1).split(2, now_ms=2)
+"""0 -> 2, 3; 2 -> 4, 5; 1 was never touched."""
+
+
+def group(
+    *names: str, layout: Layout = TWO, kind: str = "STREAM", drained: tuple[int, ...] = ()
+) -> SubscriptionRecord:
+    record = SubscriptionRecord(type=kind, initial_position="earliest", drained=drained)  # type: ignore[arg-type]
+    for name in names:
+        record = coordinator.join(record, layout, name, {})
+    return record
+
+
+def held(record: SubscriptionRecord) -> dict[str, list[int]]:
+    return {
+        name: sorted(given.segment_id for given in consumer.segments)
+        for name, consumer in sorted(record.consumers.items())
+    }
+
+
+def test_the_first_consumer_reads_everything_and_a_second_takes_half() -> None:
+    one = group("a")
+    assert held(one) == {"a": [0, 1]}
+    two = coordinator.join(one, TWO, "b", {})
+    assert sorted(map(len, held(two).values())) == [1, 1]
+    assert two.generation == 2
+
+
+def test_only_those_whose_segments_change_get_a_new_generation() -> None:
+    layout = Layout.initial(4, now_ms=0)
+    record = group("a", "b", layout=layout)
+    before = {name: consumer.generation for name, consumer in record.consumers.items()}
+    after = coordinator.drain(record, layout.split(0, now_ms=1), (), {})
+    assert after is record, "a sealed segment that is not drained stays with its reader"
+    child = coordinator.drain(record, layout.split(0, now_ms=1), (0,), {})
+    owner = next(name for name, ids in held(record).items() if 0 in ids)
+    other = next(name for name in before if name != owner)
+    assert child.consumers[owner].generation == child.generation == record.generation + 1
+    assert child.consumers[other] == record.consumers[other]
+
+
+def test_joining_twice_and_leaving_unknown_change_nothing() -> None:
+    record = group("a")
+    assert coordinator.join(record, TWO, "a", {}) is record
+    assert coordinator.leave(record, TWO, "b", {}) is record
+
+
+def test_a_leaver_s_segments_go_to_the_others() -> None:
+    record = coordinator.leave(group("a", "b"), TWO, "a", {})
+    assert held(record) == {"b": [0, 1]}
+
+
+def test_nothing_is_given_out_before_all_its_ancestors_are_drained() -> None:
+    record = group("a", layout=GRANDCHILDREN)
+    assert held(record) == {"a": [0, 1]}
+    assert coordinator.waiting(record, GRANDCHILDREN) == {2: (0,), 3: (0,), 4: (0, 2), 5: (0, 2)}
+    record = coordinator.drain(record, GRANDCHILDREN, (2,), {})
+    assert held(record) == {"a": [0, 1]}, "a drained child of an undrained parent opens nothing"
+    record = coordinator.drain(record, GRANDCHILDREN, (0,), {})
+    assert held(record) == {"a": [1, 3, 4, 5]}
+
+
+def test_children_go_to_the_reader_of_their_parent() -> None:
+    record = group("a", "b")
+    owner = next(name for name, ids in held(record).items() if ids == [0])
+    layout = TWO.split(0, now_ms=1).split(1, now_ms=1)
+    after = coordinator.drain(record, layout, (0, 1), {})
+    assert held(after)[owner] == [2, 3]
+
+
+def test_rewinding_takes_the_children_back() -> None:
+    layout = TWO.split(0, now_ms=1)
+    record = group("a", layout=layout, drained=(0,))
+    assert held(record) == {"a": [1, 2, 3]}
+    rewound = coordinator.rewind(record, layout, (), {})
+    assert held(rewound) == {"a": [0, 1]}
+    assert rewound.drained == ()
+
+
+def test_a_pruned_segment_is_forgotten_by_the_drained_ones() -> None:
+    layout = TWO.split(0, now_ms=1)
+    record = group("a", layout=layout, drained=(0,))
+    after = coordinator.reassign(record, layout.prune([0]), {})
+    assert after.drained == ()
+    assert held(after) == held(record)
+    assert after.generation == record.generation
+
+
+def test_surplus_consumers_share_by_all_the_buckets_of_the_segment() -> None:
+    layout = Layout.initial(1, now_ms=0, bucket_budget=4)
+    record = group("a", "b", "c", layout=layout)
+    for name in "abc":
+        (segment,) = coordinator.assignment(record, layout, TOPIC, name).segments
+        assert segment.bucket_ranges == bucket_ranges(layout.segment(0).bucket_splits)
+        assert segment.topic == "segment://public/default/orders/0000-ffff-0"
+    alone = coordinator.leave(coordinator.leave(record, layout, "a", {}), layout, "b", {})
+    (segment,) = coordinator.assignment(alone, layout, TOPIC, "c").segments
+    assert segment.bucket_ranges == ()
+
+
+def test_an_assignment_names_epoch_and_generation_and_a_stranger_reads_nothing() -> None:
+    record = group("a")
+    assignment = coordinator.assignment(record, TWO, TOPIC, "a")
+    assert (assignment.epoch, assignment.generation) == (0, 1)
+    assert coordinator.assignment(record, TWO, TOPIC, "nobody").segments == ()
+
+
+def test_a_checkpoint_group_gets_the_whole_dag_and_never_shares() -> None:
+    record = group("a", "b", kind="CHECKPOINT", layout=GRANDCHILDREN)
+    everything = sorted(id_ for ids in held(record).values() for id_ in ids)
+    assert everything == [0, 1, 2, 3, 4, 5]
+    assert sorted(map(len, held(record).values())) == [3, 3]
+    single = Layout.initial(1, now_ms=0)
+    crowd = group("a", "b", kind="CHECKPOINT", layout=single)
+    assert sorted(held(crowd).values()) == [[], [0]]
+
+
+def test_a_checkpoint_group_s_new_segments_prefer_the_reader_of_their_parent() -> None:
+    layout = Layout.initial(4, now_ms=0)
+    record = group("a", "b", kind="CHECKPOINT", layout=layout)
+    owner = next(name for name, ids in held(record).items() if 0 in ids)
+    after = coordinator.reassign(record, layout.rebucket(0, (9,), now_ms=1), {})
+    assert 4 in held(after)[owner]
+    assert set(held(after)[owner]) >= set(held(record)[owner])
+
+
+def test_sealed_segments_are_kept_until_drained_by_all_and_old_enough() -> None:
+    layout = TWO.split(0, now_ms=100).split(2, now_ms=200)
+    drained, behind = group(drained=(0, 2)), group(drained=(0,))
+
+    def prunable(*records: SubscriptionRecord, until_ms: int = 1000) -> tuple[int, ...]:
+        return coordinator.prunable(layout, records, sealed_until_ms=until_ms)
+
+    assert prunable() == (0, 2)
+    assert prunable(until_ms=99) == ()
+    assert prunable(until_ms=100) == (0,)
+    assert prunable(drained) == (0, 2)
+    assert prunable(drained, behind) == (0,)
+    assert prunable(group(drained=(2,))) == (), "ancestors first"
+
+
+def test_checkpoint_groups_and_unused_names_hold_nothing_but_members_without_a_position_do() -> None:
+    layout = TWO.split(0, now_ms=100)
+
+    def prunable(record: SubscriptionRecord) -> tuple[int, ...]:
+        return coordinator.prunable(layout, [record], sealed_until_ms=1000)
+
+    assert prunable(group("a", kind="CHECKPOINT", layout=layout)) == (0,)
+    assert prunable(SubscriptionRecord(type="STREAM")) == (0,)
+    member = coordinator.join(SubscriptionRecord(type="STREAM"), layout, "a", {})
+    assert prunable(member) == ()
+
+
+def test_a_living_holder_keeps_its_name() -> None:
+    leases = Leases()
+    assert leases.handle(ConsumerJoined("a", 1)) == ()
+    with pytest.raises(ConsumerBusyError, match="a is connected"):
+        leases.handle(ConsumerJoined("a", 2))
+    assert leases.holder("a") == Lease("a", 1, True)
+
+
+def test_a_lost_holder_is_followed_by_whoever_comes_within_the_grace_period() -> None:
+    leases = Leases()
+    leases.handle(ConsumerJoined("a", 1))
+    assert leases.handle(ConnectionLost(1)) == (StartTimer(1),)
+    assert leases.handle(ConsumerJoined("a", 2)) == (CancelTimer(1),)
+    assert leases.holder("a") == Lease("a", 2, True)
+
+
+def test_events_of_an_old_connection_change_nothing() -> None:
+    leases = Leases()
+    leases.handle(ConsumerJoined("a", 1))
+    leases.handle(ConnectionLost(1))
+    leases.handle(ConsumerJoined("a", 2))
+    assert leases.handle(ConnectionLost(1)) == ()
+    assert leases.handle(ConsumerGone(1)) == ()
+    assert leases.holder("a") == Lease("a", 2, True)
+    assert leases.of(1) is None
+
+
+def test_a_connection_is_lost_once() -> None:
+    leases = Leases()
+    leases.handle(ConsumerJoined("a", 1))
+    assert leases.handle(ConnectionLost(1)) == (StartTimer(1),)
+    assert leases.handle(ConnectionLost(1)) == ()
+
+
+def test_restored_members_are_lost_from_the_start() -> None:
+    leases = Leases()
+    assert leases.handle(ConsumerJoined("a", 1, connected=False)) == (StartTimer(1),)
+    assert leases.handle(ConsumerGone(1)) == (CancelTimer(1),)
+    assert leases.all() == ()
+
+
+def test_whoever_leaves_while_connected_has_no_timer_to_cancel() -> None:
+    leases = Leases()
+    leases.handle(ConsumerJoined("a", 1))
+    leases.handle(ConsumerJoined("b", 2))
+    assert leases.handle(ConsumerGone(1)) == ()
+    assert [lease.name for lease in leases.all()] == ["b"]

@@ -1,0 +1,266 @@
+"""A controller killed at each step of everything it does: the next one finishes, without help."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch.errors import MetadataError, TopicNotFoundError
+from anabranch.failpoints import FailpointReachedError
+from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.topics import TopicStore
+from anabranch.model.layout import Layout
+from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, simulate
+from tests.fakes.metadata import FailingStore
+
+STEPS = ["planned", "created.first", "created", "sealed.first", "sealed", "committed"]
+KINDS = ["split", "merge", "rebucket"]
+
+
+async def set_up(plant: Plant) -> Layout:
+    """Three segments; subscriptions of all kinds; one message on each segment."""
+    await plant.boot()
+    await plant.call(plant.service.create_topic(TOPIC, 3))
+    controller = await plant.controller()
+    await plant.call(controller.ensure_subscription("stream", "STREAM", "earliest"))
+    await plant.call(controller.ensure_subscription("late", "STREAM", "latest"))
+    await plant.call(controller.ensure_subscription("queue", "QUEUE", "earliest"))
+    plant.publish(controller.layout)
+    await plant.stop()
+    return controller.layout
+
+
+async def operate(plant: Plant, kind: str) -> None:
+    controller = await plant.controller()
+    if kind == "split":
+        await plant.call(controller.split(1, [25000, 30000]))
+    elif kind == "merge":
+        await plant.call(controller.merge([1, 2]))
+    else:
+        await plant.call(controller.rebucket(1, [100, 200]))
+
+
+def check_outcome(kind: str, layout: Layout) -> None:
+    assert layout.epoch == 1
+    sealed = [segment.id for segment in layout.sealed]
+    active = [segment.id for segment in layout.active]
+    if kind == "split":
+        assert (sealed, active) == ([1], [0, 3, 4, 5, 2])
+    elif kind == "merge":
+        assert (sealed, active) == ([1, 2], [0, 3])
+    else:
+        assert (sealed, active) == ([1], [0, 3, 2])
+        assert layout.segment(3).bucket_splits == (100, 200)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_operation_killed_at_a_step_is_finished_by_the_next_start(kind: str, step: str) -> None:
+    async def main(plant: Plant) -> None:
+        await set_up(plant)
+        await plant.boot(kill_at=f"{kind}.{step}")
+        with pytest.raises(DiedError):
+            await operate(plant, kind)
+        await plant.boot()
+        # Not even a request for the topic was needed.
+        check_outcome(kind, await plant.audit())
+        controller = await plant.controller()
+        plant.publish(controller.layout)
+        for id_ in controller.layout.segments:
+            for sub in ("stream", "late", "queue"):
+                assert plant.world.backlog(plant.segment(controller.layout, id_), sub) is not None
+        await plant.stop()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("second", STEPS)
+@pytest.mark.parametrize("first", STEPS)
+def test_a_second_kill_while_finishing_does_no_harm(first: str, second: str) -> None:
+    async def main(plant: Plant) -> None:
+        await set_up(plant)
+        await plant.boot(kill_at=f"split.{first}")
+        with pytest.raises(DiedError):
+            await operate(plant, "split")
+        if first == "committed" or second == "planned":
+            await plant.boot(kill_at=f"split.{second}")
+            plant.kill()
+        else:
+            with pytest.raises(DiedError):
+                await plant.boot(kill_at=f"split.{second}")
+        await plant.boot()
+        check_outcome("split", await plant.audit())
+        await plant.stop()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_operation_that_fails_at_a_step_is_finished_by_the_same_process(kind: str, step: str) -> None:
+    class FailOnce:
+        left = 1
+
+        async def reach(self, name: str) -> None:
+            if name == f"{kind}.{step}" and self.left:
+                self.left -= 1
+                raise FailpointReachedError(name)
+
+    async def main(plant: Plant) -> None:
+        await set_up(plant)
+        await plant.boot(failpoints=FailOnce())
+        with pytest.raises(FailpointReachedError):
+            await operate(plant, kind)
+        await asyncio.sleep(1)
+        check_outcome(kind, await plant.audit())
+        await plant.stop()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("step", ["planned", "created.first", "created", "sealed", "committed"])
+def test_a_creation_killed_at_a_step_is_finished(step: str) -> None:
+    async def main(plant: Plant) -> None:
+        await plant.boot(kill_at=f"create.{step}")
+        with pytest.raises(DiedError):
+            await plant.call(plant.service.create_topic(TOPIC, 3, {"team": "blue"}))
+        await plant.boot()
+        assert len((await plant.audit()).active) == 3
+        assert await plant.call(plant.service.list_topics("public/default", {"team": "blue"})) == [TOPIC]
+        await plant.stop()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("step", ["marked", "listed", "forgotten", "swept"])
+def test_a_deletion_killed_at_a_step_is_finished(step: str) -> None:
+    async def main(plant: Plant) -> None:
+        before = await set_up(plant)
+        await plant.boot(kill_at=f"delete.{step}")
+        with pytest.raises(DiedError):
+            await plant.call(plant.service.delete_topic(TOPIC))
+        await plant.boot()
+        assert plant.world.stored == {}
+        with pytest.raises(TopicNotFoundError):
+            await plant.controller()
+        assert not [path for path in plant.tree.values if path.startswith("/topics")]
+        await plant.call(plant.service.create_topic(TOPIC, 1))
+        after = await plant.audit()
+        assert min(after.segments) >= before.next_id
+        assert after.epoch > before.epoch
+        await plant.stop()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("step", ["recorded", "applied"])
+@pytest.mark.parametrize("change", ["create", "delete", "seek", "skip"])
+def test_a_change_of_a_subscription_killed_at_a_step_is_finished(change: str, step: str) -> None:
+    async def main(plant: Plant) -> None:
+        await set_up(plant)
+        await plant.boot(kill_at=f"subscription.{change}.{step}")
+        controller = await plant.controller()
+        calls = {
+            "create": lambda: controller.ensure_subscription("new", "STREAM", "earliest"),
+            "delete": lambda: controller.delete_subscription("stream"),
+            "seek": lambda: controller.seek("late", 0),
+            "skip": lambda: controller.skip_all("stream"),
+        }
+        with pytest.raises(DiedError):
+            await plant.call(calls[change]())
+        await plant.boot()
+        controller = await plant.controller()
+        layout = await plant.audit()
+        sub = {"create": "new", "seek": "late"}.get(change, "stream")
+        backlog = [plant.world.backlog(plant.segment(layout, id_), sub) for id_ in layout.segments]
+        assert backlog == [{"create": 1, "delete": None, "seek": 1, "skip": 0}[change]] * 3
+        assert ("stream" in controller.subscriptions()) == (change != "delete")
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_pruning_killed_after_its_commit_leaves_no_storage_behind() -> None:
+    async def main(plant: Plant) -> None:
+        await plant.boot(kill_at="prune.committed")
+        await plant.call(plant.service.create_topic(TOPIC, 1))
+        controller = await plant.controller()
+        await plant.call(controller.split(0))
+        await asyncio.sleep(1)
+        with pytest.raises(DiedError):
+            await plant.call(controller.prune())
+        assert len(plant.world.stored) == 3
+        await plant.boot()
+        layout = await plant.audit()
+        assert sorted(layout.segments) == [1, 2]
+        await plant.stop()
+
+    simulate(main, retention_s=0.5)
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["refused", "answer lost"])
+@pytest.mark.parametrize("number", range(3), ids=["intent", "commit", "assignment"])
+def test_a_write_that_fails_anywhere_in_a_split_is_made_good(number: int, applied: bool) -> None:
+    async def main(plant: Plant) -> None:
+        before = await set_up(plant)
+        faulty = FailNth(number, applied)
+        await plant.boot(wrap=faulty.wrap)
+        controller = await plant.controller()
+        inbox = Inbox()
+        await plant.call(controller.register("stream", "a", "STREAM", None, inbox))
+        plant.drain(before, "stream", 1)
+        faulty.armed = True
+        try:
+            await plant.call(controller.split(1, [25000, 30000]))
+            assert number == 2, "what happens after the commit is not the caller's trouble"
+        except MetadataError:
+            assert number < 2
+        assert faulty.failed
+        await asyncio.sleep(2)
+        layout = await plant.audit()
+        assert controller.layout == layout
+        if number == 0 and not applied:
+            assert layout.epoch == 0
+        else:
+            check_outcome("split", layout)
+            assert inbox.ids == [0, 2, 3, 4, 5]
+        await plant.stop()
+
+    simulate(main)
+
+
+class FailNth:
+    """Fails one put after it is armed."""
+
+    def __init__(self, number: int, applied: bool) -> None:
+        self.number = number
+        self.applied = applied
+        self.armed = False
+        self.failed = False
+
+    def wrap(self, store: MetadataStore) -> MetadataStore:
+        failing = FailingStore(store)
+        failing.applied = self.applied
+
+        def fails(path: str) -> bool:
+            if not self.armed or self.failed:
+                return False
+            self.number -= 1
+            self.failed = self.number < 0
+            return self.failed
+
+        failing.fails = fails
+        return failing
+
+
+def test_the_records_are_there_before_the_storage_and_gone_after_it() -> None:
+    async def main(plant: Plant) -> None:
+        await set_up(plant)
+        topics = TopicStore(MemoryStore(plant.tree))
+        record = await topics.load(TOPIC)
+        assert sorted(record.segments) == [0, 1, 2]
+        assert sorted(await topics.load_subscriptions(TOPIC)) == ["late", "queue", "stream"]
+
+    simulate(main)

@@ -1,0 +1,159 @@
+"""The queue of one topic's changes."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from anabranch.controller.jobs import JobQueue, KeyedLocks, together
+from anabranch.errors import NotLeaderError, TooManyRequestsError
+
+
+async def test_jobs_run_one_after_the_other_in_the_order_they_came() -> None:
+    queue = JobQueue(10, "t")
+    queue.start()
+    trace: list[str] = []
+
+    async def job(name: str) -> str:
+        trace.append(f"{name} begins")
+        await asyncio.sleep(0)
+        trace.append(f"{name} ends")
+        return name
+
+    assert await asyncio.gather(*(queue.run(partial(job, name)) for name in "abc")) == ["a", "b", "c"]
+    assert trace == [f"{name} {what}" for name in "abc" for what in ("begins", "ends")]
+    await queue.stop()
+
+
+async def test_a_failure_reaches_its_caller_and_nobody_else() -> None:
+    queue = JobQueue(10, "t")
+    queue.start()
+
+    async def fail() -> None:
+        raise ValueError("mine")
+
+    async def work() -> int:
+        return 1
+
+    with pytest.raises(ValueError, match="mine"):
+        await queue.run(fail)
+    assert await queue.run(work) == 1
+    await queue.stop()
+
+
+async def test_a_cancelled_caller_does_not_cancel_a_job_that_has_begun() -> None:
+    queue = JobQueue(10, "t")
+    queue.start()
+    go_on = asyncio.Event()
+    orphans: list[str] = []
+
+    async def job() -> str:
+        await go_on.wait()
+        return "done"
+
+    caller = asyncio.ensure_future(queue.run(job, orphaned=orphans.append))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    go_on.set()
+
+    async def work() -> None:
+        return None
+
+    await queue.run(work)
+    assert orphans == ["done"]
+    await queue.stop()
+
+
+async def test_a_job_whose_caller_gave_up_before_it_began_is_not_done() -> None:
+    queue = JobQueue(10, "t")
+    ran: list[int] = []
+
+    async def job() -> None:
+        ran.append(1)
+
+    caller = asyncio.ensure_future(queue.run(job))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    queue.start()
+    await queue.run(job)
+    assert ran == [1]
+    await queue.stop()
+
+
+async def test_more_than_the_limit_is_refused_with_a_retryable_error() -> None:
+    queue = JobQueue(1, "t")
+
+    async def work() -> None:
+        return None
+
+    waiting = asyncio.ensure_future(queue.run(work))
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyRequestsError):
+        await queue.run(work)
+    queue.start()
+    await waiting
+    await queue.stop()
+
+
+async def test_stopping_refuses_what_runs_and_what_waits() -> None:
+    queue = JobQueue(10, "t")
+    queue.start()
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    callers = [asyncio.ensure_future(queue.run(forever)) for _ in range(2)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await queue.stop()
+    for outcome in await asyncio.gather(*callers, return_exceptions=True):
+        assert isinstance(outcome, NotLeaderError)
+    with pytest.raises(NotLeaderError):
+        await queue.run(forever)
+
+
+async def test_side_by_side_the_first_failure_ends_the_others_and_is_raised_plainly() -> None:
+    ended: list[str] = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("slow")
+
+    async def fail() -> None:
+        raise KeyError("first")
+
+    with pytest.raises(KeyError, match="first"):
+        await together([slow(), fail()])
+    assert ended == ["slow"]
+
+
+async def test_side_by_side_results_keep_their_order() -> None:
+    async def after(turns: int) -> int:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return turns
+
+    assert await together(after(n) for n in (3, 1, 2)) == [3, 1, 2]
+
+
+async def test_locks_are_per_key_and_forgotten_when_free() -> None:
+    locks = KeyedLocks()
+    trace: list[str] = []
+
+    async def hold(key: str, name: str) -> None:
+        async with locks.held(key):
+            trace.append(f"{name} in")
+            await asyncio.sleep(0)
+            trace.append(f"{name} out")
+
+    await asyncio.gather(hold("x", "1"), hold("x", "2"), hold("y", "3"))
+    assert trace.index("1 out") < trace.index("2 in")
+    assert trace.index("3 in") < trace.index("1 out")
+    assert locks._locks == {}

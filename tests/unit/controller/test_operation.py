@@ -1,0 +1,130 @@
+"""Operations as values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from anabranch.controller import operation
+from anabranch.controller.operation import Origin
+from anabranch.errors import LayoutError, SegmentNotFoundError
+from anabranch.metadata.records import IntentRecord
+from anabranch.model.autoscale import Action, History, Merge, Rebucket, Split
+from anabranch.model.layout import Layout, check
+from anabranch.model.names import TopicName
+
+TOPIC = TopicName.parse("topic://public/default/orders")
+ORIGIN = Origin(term=3, now_ms=50, reason="by hand")
+LAYOUT = Layout.initial(4, now_ms=0, bucket_budget=16)
+
+
+def finish(intent: IntentRecord, layout: Layout = LAYOUT) -> Layout:
+    after = operation.next_layout(operation.reserve(layout, intent), intent, 60)
+    assert check(after) == ()
+    return after
+
+
+def test_a_split_without_points_is_in_the_middle() -> None:
+    intent = operation.plan_split(LAYOUT, TOPIC, {1: None}, ORIGIN)
+    assert intent.steps[0].points == (0x6000,)
+    assert intent.child_names == (
+        "segment://public/default/orders/4000-5fff-4",
+        "segment://public/default/orders/6000-7fff-5",
+    )
+    assert (intent.first_id, intent.term, intent.started_at_ms, intent.reason) == (4, 3, 50, "by hand")
+
+
+def test_children_take_the_reserved_ids_and_the_time_of_the_commit() -> None:
+    intent = operation.plan_split(LAYOUT, TOPIC, {1: [0x5000, 0x6000]}, ORIGIN)
+    after = finish(intent)
+    assert [str(operation.segment_name(TOPIC, after.segment(id_))) for id_ in (4, 5, 6)] == list(
+        intent.child_names
+    )
+    assert after.segment(1).sealed_ms == after.segment(4).created_ms == 60
+    assert after.next_id == 7
+
+
+def test_one_operation_may_split_several_segments() -> None:
+    intent = operation.plan_split(LAYOUT, TOPIC, {2: None, 0: [0x1000]}, ORIGIN)
+    after = finish(intent)
+    assert len(after.active) == 6
+    assert [segment.id for segment in operation.parents(LAYOUT, intent)] == [0, 2]
+    assert [child.segment.id for child in operation.children(intent) if child.segment] == [4, 5, 6, 7]
+    assert after.segment(0).children == (4, 5)
+
+
+def test_one_operation_may_rebucket_several_segments() -> None:
+    after = finish(operation.plan_rebucket(LAYOUT, TOPIC, {3: (7,), 1: (8, 9)}, ORIGIN))
+    assert [after.segment(id_).bucket_splits for id_ in (4, 5)] == [(8, 9), (7,)]
+
+
+def test_a_merge_takes_any_run_of_neighbours() -> None:
+    after = finish(operation.plan_merge(LAYOUT, TOPIC, [2, 1, 3], ORIGIN))
+    assert [segment.id for segment in after.active] == [0, 4]
+
+
+def test_ids_reserved_by_others_meanwhile_are_not_disturbed() -> None:
+    intent = operation.plan_split(LAYOUT, TOPIC, {1: None}, ORIGIN)
+    later = operation.reserve(LAYOUT, intent).reserve(5)
+    after = operation.next_layout(later, intent, 60)
+    assert (sorted(after.segments)[-1], after.next_id) == (5, 11)
+
+
+def test_a_creation_lists_the_segments_to_make_and_changes_nothing() -> None:
+    intent = operation.plan_create(LAYOUT, TOPIC, ORIGIN)
+    assert len(operation.children(intent)) == 4
+    assert operation.parents(LAYOUT, intent) == ()
+    assert operation.next_layout(LAYOUT, intent, 60) == LAYOUT
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        (Split(0, (5,)), Split(1, (0x5000,))),
+        (Merge((0, 1)),),
+        (Rebucket(0, (9,)), Rebucket(2, (9,))),
+    ],
+)
+def test_the_steps_of_one_decision_become_one_operation(actions: tuple[Action, ...]) -> None:
+    intent = operation.plan(LAYOUT, TOPIC, actions, Origin(1, 2, "load", automatic=True))
+    assert intent.automatic
+    assert len(intent.steps) == len(actions)
+    finish(intent)
+
+
+def test_what_is_impossible_is_refused_before_anything_is_recorded() -> None:
+    with pytest.raises(SegmentNotFoundError):
+        operation.plan_split(LAYOUT, TOPIC, {9: None}, ORIGIN)
+    with pytest.raises(LayoutError):
+        operation.plan_split(LAYOUT, TOPIC, {1: [0]}, ORIGIN)
+    with pytest.raises(LayoutError):
+        operation.plan_merge(LAYOUT, TOPIC, [0, 2], ORIGIN)
+    with pytest.raises(LayoutError):
+        operation.plan_rebucket(LAYOUT, TOPIC, {}, ORIGIN)
+    sealed = finish(operation.plan_split(LAYOUT, TOPIC, {1: None}, ORIGIN))
+    with pytest.raises(LayoutError):
+        operation.plan_split(sealed, TOPIC, {1: None}, ORIGIN)
+
+
+def test_history_counts_automatic_merges_only_but_starts_every_cooldown() -> None:
+    def after(kind: str, automatic: bool) -> History:
+        origin = Origin(1, 2, "", automatic)
+        intent = {
+            "split": operation.plan_split(LAYOUT, TOPIC, {0: None}, origin),
+            "merge": operation.plan_merge(LAYOUT, TOPIC, [0, 1], origin),
+            "rebucket": operation.plan_rebucket(LAYOUT, TOPIC, {0: (9,)}, origin),
+        }[kind]
+        return operation.remember(History(), LAYOUT, intent, 77.0)
+
+    for automatic in (False, True):
+        assert after("split", automatic) == History(last_split_s=77.0)
+        assert after("rebucket", automatic) == History(last_rebucket_s=77.0)
+        assert after("merge", automatic).last_merge_s == 77.0
+    assert after("merge", False).merges == ()
+    assert after("merge", True).merges_in(LAYOUT.segment(0).range) == 1
+
+
+def test_a_legacy_segment_is_where_its_messages_are() -> None:
+    legacy = replace(LAYOUT.segment(0), legacy_topic="persistent://public/default/old-partition-0")
+    assert str(operation.segment_name(TOPIC, legacy)) == "persistent://public/default/old-partition-0"

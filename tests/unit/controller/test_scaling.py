@@ -1,0 +1,251 @@
+"""Auto-scaling as the controller runs it: when it looks, what it remembers, what it tells."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from anabranch.controller.controller import TopicController
+from anabranch.controller.leading import ControllerSettings
+from anabranch.controller.segments import SegmentLoad
+from anabranch.errors import NotConnectedError
+from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.topics import TopicStore
+from anabranch.model.names import TopicName
+from anabranch.model.policy import AutoScaleOverride
+from tests.fakes.control import TOPIC, Inbox, Plant, simulate
+
+SETTINGS = ControllerSettings(retention_s=None)
+BUSY = SegmentLoad(msg_rate_in=15_000.0)
+
+
+async def lead(plant: Plant, segments: int = 1) -> TopicController:
+    await plant.boot()
+    await plant.call(plant.service.create_topic(TOPIC, segments))
+    return await plant.controller()
+
+
+def set_load(plant: Plant, load: SegmentLoad) -> None:
+    for stored in plant.world.stored.values():
+        stored.load = SegmentLoad() if stored.sealed else load
+
+
+def decisions(controller: TopicController) -> Any:
+    return controller.why()["decisions"]
+
+
+def test_a_busy_topic_with_producers_only_is_split_on_the_tick() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        set_load(plant, BUSY)
+        await asyncio.sleep(55)
+        assert len(controller.layout.active) == 1
+        await asyncio.sleep(20)
+        assert len(controller.layout.active) == 2
+        last = decisions(controller)[-1]
+        assert "segment 0 is at 150%" in last["reason"]
+        assert last["outcome"] == "done: epoch 1"
+        await plant.audit()
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_consumers_that_come_are_enough_reason_to_look() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        set_load(plant, SegmentLoad(msg_rate_in=6_000.0))
+        for n in range(3):
+            await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
+        await asyncio.sleep(1)
+        assert len(controller.layout.active) == 3, "one look for all three, long before the tick"
+        assert controller.layout.epoch == 1
+        await plant.audit()
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 2)
+        for n in range(10):
+            await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
+        await asyncio.sleep(1)
+        layout = await plant.audit()
+        assert len(layout.active) == 2
+        assert all(segment.bucket_count >= 5 for segment in layout.active)
+        record = controller.subscriptions()["s"]
+        assert all(consumer.segments for consumer in record.consumers.values()), "all of them read"
+        assert decisions(controller)[-1]["action"].count("rebucket") == 2
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_a_topic_that_cools_down_is_merged_again_and_then_left_alone() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        set_load(plant, BUSY)
+        await asyncio.sleep(100)
+        assert len(controller.layout.active) == 2
+        set_load(plant, SegmentLoad())
+        await asyncio.sleep(2000)
+        assert len(controller.layout.active) == 1
+        epoch = controller.layout.epoch
+        writes = plant.tree.values["/topics/public/default/orders"].version
+        await asyncio.sleep(86_400)
+        assert controller.layout.epoch == epoch
+        assert plant.tree.values["/topics/public/default/orders"].version == writes, "silence writes nothing"
+        last = decisions(controller)[-1]
+        assert last["action"] == "keep"
+        assert last["count"] > 1000
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_cooldowns_and_cold_times_survive_a_crash() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        await plant.call(controller.split(0))
+        await asyncio.sleep(250)
+        assert len(controller.layout.active) == 2, "not cold for long enough"
+        plant.kill()
+        await plant.boot()
+        controller = await plant.controller()
+        await asyncio.sleep(30)
+        assert len(controller.layout.active) == 2
+        await asyncio.sleep(90)
+        assert len(controller.layout.active) == 1, "the time before the crash counts"
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_an_owner_that_does_not_answer_never_causes_a_merge() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 2)
+
+        def fails(verb: str, name: TopicName) -> Exception | None:
+            return NotConnectedError("away") if verb == "load" else None
+
+        plant.segments.fails = fails
+        await asyncio.sleep(10_000)
+        assert len(controller.layout.active) == 2
+        assert "unknown" in str(decisions(controller)[-1]["against"])
+        plant.segments.fails = lambda verb, name: None
+        await asyncio.sleep(1000)
+        assert len(controller.layout.active) == 1
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_a_failed_split_is_shown_burns_no_cooldown_and_is_finished() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        set_load(plant, BUSY)
+        down = True
+
+        def fails(verb: str, name: TopicName) -> Exception | None:
+            return NotConnectedError("owner is away") if verb == "seal" and down else None
+
+        plant.segments.fails = fails
+        await asyncio.sleep(75)
+        assert decisions(controller)[-1]["outcome"].startswith("failed: NotConnectedError")
+        assert controller.record.history.get("lastSplitS") is None
+        down = False
+        await asyncio.sleep(10)
+        assert len((await plant.audit()).active) == 2
+        assert controller.record.history["lastSplitS"] is not None
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_a_policy_that_does_not_fit_is_said_loudly_and_scaling_comes_back() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        set_load(plant, BUSY)
+        topics = TopicStore(MemoryStore(plant.tree))
+
+        async def override(fields: dict[str, bool | int | float]) -> None:
+            await topics.update_namespace(
+                "public/default",
+                lambda found: msgspec.structs.replace(found, scalable_topic_auto_scale_policy=fields),
+            )
+
+        await override({"minSegments": 100})
+        await asyncio.sleep(200)
+        assert controller.layout.epoch == 0
+        assert "auto-scaling is off" in decisions(controller)[-1]["reason"]
+        await override({"maxSegments": 1})
+        await asyncio.sleep(100)
+        assert "maxSegments (1)" in str(decisions(controller)[-1]["against"])
+        await override({})
+        await asyncio.sleep(100)
+        assert len(controller.layout.active) == 2
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_growth_goes_on_by_itself_after_each_cooldown() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        for _ in range(300):
+            set_load(plant, SegmentLoad(msg_rate_in=40_000.0 / len(controller.layout.active)))
+            await asyncio.sleep(1)
+        assert 4 <= len(controller.layout.active) <= 8
+        await plant.audit()
+        epoch = controller.layout.epoch
+        for _ in range(300):
+            set_load(plant, SegmentLoad(msg_rate_in=40_000.0 / len(controller.layout.active)))
+            await asyncio.sleep(1)
+        assert controller.layout.epoch == epoch, "steady load leads to silence"
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_four_idle_stream_consumers_cause_no_oscillation_in_an_hour() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 4)
+        for n in range(4):
+            await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
+        await asyncio.sleep(3600)
+        assert controller.layout.epoch == 0
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_manual_merges_are_not_counted_against_auto_scaling() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 2)
+        await plant.call(controller.merge([0, 1]))
+        assert controller.record.history["merges"] == {}
+        assert controller.record.history["lastMergeS"] is not None
+        await plant.stop()
+
+    simulate(main, settings=replace(SETTINGS, auto_scale_interval_s=1e6))
+
+
+def test_only_the_last_fifty_decisions_are_kept() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        for n in range(120):
+            await plant.call(controller.set_policy(AutoScaleOverride(enabled=n % 2 == 0)))
+            await asyncio.sleep(1)
+        assert len(decisions(controller)) == 50
+        assert [d["reason"] for d in decisions(controller)[-2:]] == [
+            "nothing to do now",
+            "auto-scaling is switched off for this topic",
+        ]
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
