@@ -114,6 +114,28 @@ def test_messages_are_the_columns_as_objects() -> None:
     assert (second.properties, second.event_time_ms) == ({"x": "1"}, 5)
 
 
+def test_what_follows_a_sequence_id_is_not_taken_for_a_part_of_it() -> None:
+    made = MessageBatch()
+    for sequence_id in (0x85, 0x86, 0x87):
+        made.add(b"", None, sequence_id, null_value=True)
+    columns = decode_columns(made.build("p", NOW_MS), LIMIT)
+    assert columns.values == [None, None, None]
+    assert columns.sequence_ids == [0x85, 0x86, 0x87]
+
+
+@pytest.mark.parametrize("key_size", [120, 127, 128, 240, 250, 300, 20_000])
+@pytest.mark.parametrize("value_size", [0, 127, 128, 16_383, 16_384, 2**20 + 5])
+def test_sizes_of_any_length_come_back(key_size: int, value_size: int) -> None:
+    key, value = "k" * key_size, b"v" * value_size
+    made = MessageBatch()
+    made.add(value, key, 1)
+    made.add_many([value], [key], [2])
+    columns = decode_columns(made.build("p", NOW_MS), LIMIT)
+    assert columns.keys == [key.encode()] * 2
+    assert columns.values == [value] * 2
+    assert columns.sequence_ids == [1, 2]
+
+
 def test_a_single_message_comes_back() -> None:
     entry = build_single(
         b"value",
@@ -221,6 +243,11 @@ def test_text_that_is_not_utf8_does_not_stop_a_reader() -> None:
         (bytes.fromhex("00000002 400a"), 1),
         (bytes.fromhex("0000000b 18ffffffffffffffffff01"), 1),
         (bytes.fromhex("00000003 18ffff"), 1),
+        # After a number that is remembered: one without an end, and one that ends early.
+        (bytes.fromhex("00000004 18014005 61 00000004 18014085 61"), 2),
+        (bytes.fromhex("00000005 1801408501 61 00000005 1801400501 61"), 2),
+        # A size of three bytes whose last one looks like the tag of a sequence id.
+        (bytes.fromhex("00000006 18808040c801") + bytes(16_384), 1),
     ],
 )
 def test_a_broken_batch_is_refused(payload: bytes, count: int) -> None:

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from anabranch.errors import LocalProtocolError, RemoteProtocolError
+from anabranch.protocol import commands
 from anabranch.protocol.commands import (
     NO_ID,
     CommandCutter,
@@ -94,10 +95,24 @@ def test_a_partition_of_minus_one_is_read_in_five_bytes_and_in_ten() -> None:
         assert decode(frame) == Delivery(3, 5, 7, -1, 0, (), None, None, None, ENTRY)
 
 
+def test_a_length_that_is_written_too_long_is_still_a_length() -> None:
+    # The length's first byte happens to be what a short command of this size would have there.
+    command = bytes.fromhex("080632 8400 08011000 f23e7c") + bytes(124)
+    sizes = (len(command) + 4 + len(ENTRY)).to_bytes(4, "big") + len(command).to_bytes(4, "big")
+    assert command[3] == len(command) - 4
+    assert read(sizes + command + ENTRY) == Send(1, 0, 1, 0, False, False, 0, 0, ENTRY)
+
+
+def test_many_timestamps_do_not_fill_the_memory() -> None:
+    for timestamp_ms in range(3000):
+        encode_delivery(1, 2, 3, -1, 0, (), None, (timestamp_ms, 0), ENTRY)
+    assert len(commands._times) <= commands._TIMES_MAX
+
+
 def test_every_command_of_the_wire_is_wrapped_by_its_own_number() -> None:
-    commands = [field for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type is not None]
-    assert len(commands) == 71
-    for field in commands:
+    fields = [field for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type is not None]
+    assert len(fields) == 71
+    for field in fields:
         assert field.message_type is not None
         assert pb.BaseCommand.Type.Name(field.number)  # type: ignore[arg-type]
         filled = example(field.message_type)
