@@ -188,8 +188,6 @@ class Inbox(Generic[T]):
 
     def _accept(self, entry: Received) -> bool:
         """Note that an entry is about to be handed out; False keeps it from the application."""
-        held = entry.source.held  # type: ignore[attr-defined]
-        held[entry.position] = held.get(entry.position, 0) | entry.wanted
         return True
 
     # What segments report.
@@ -206,11 +204,7 @@ class Inbox(Generic[T]):
         left = 0
         for message in self._run:
             left |= 1 << message._index
-        held = source.held.get(entry.position, 0) & ~left
-        if held:
-            source.held[entry.position] = held
-        else:
-            source.held.pop(entry.position, None)
+        source.let_go(entry.position, left)
         entry.wanted &= ~left
         self._number -= len(self._run)
         self._run = []

@@ -272,7 +272,6 @@ class AsyncQueueConsumer(Inbox[T]):
     def _accept(self, entry: Received) -> bool:
         source: SegmentConsumer = entry.source  # type: ignore[assignment]
         source.unacked[entry.position] = source.unacked.get(entry.position, 0) | entry.wanted
-        super()._accept(entry)
         if self._dead_letter is not None and entry.redelivery_count > self._dead_letter.max_redeliveries:
             self.tasks.start(self._bury(entry), f"dead letters of {source.topic}")
             return False
@@ -303,16 +302,9 @@ class AsyncQueueConsumer(Inbox[T]):
             source.unacked[place] = left
         else:
             source.unacked.pop(place, None)
-        self._let_go(source, place, bits)
+        source.let_go(place, bits)
         source.acknowledge(place, left)
         self._acks_noted += 1
-
-    def _let_go(self, source: SegmentConsumer, place: Place, bits: int) -> None:
-        held = source.held.get(place, 0) & ~bits
-        if held:
-            source.held[place] = held
-        else:
-            source.held.pop(place, None)
 
     def _send_acks(self) -> None:
         if self._ack_timer is not None:
@@ -347,7 +339,7 @@ class AsyncQueueConsumer(Inbox[T]):
         while self._given_back and self._given_back[0][0] <= now:
             _, _, source, place, bits = heapq.heappop(self._given_back)
             if source.held.get(place, 0) & bits:
-                self._let_go(source, place, bits)
+                source.let_go(place, bits)
                 asked.setdefault(source, {})[place] = None
         for source, places in asked.items():
             # Acknowledged neighbours in the same entries must not come again.

@@ -105,7 +105,7 @@ class SegmentConsumer:
         self.entries: deque[Received] = deque()
         """Delivered and not handed out."""
         self.held: dict[Place, int] = {}
-        """Bits of messages that the application has and has neither acknowledged nor given back."""
+        """Bits of messages that are here or with the application, neither acknowledged nor given back."""
         self.outstanding: deque[Received] = deque()
         """For cumulative acknowledgement: entries handed out, in order, at least in part not acknowledged."""
         self.unacked: dict[Place, int] = {}
@@ -125,6 +125,8 @@ class SegmentConsumer:
         self._cumulative: tuple[int, int, int] | None = None
         self._individual: dict[Place, int] = {}
         self._unanswered: dict[int, pb.CommandAck] = {}
+        self._on_the_way: dict[Place, tuple[int, int]] = {}
+        """For entries in `_unanswered`: how often they are in it, and the messages that leaves pending."""
         self._ack_waiters: list[asyncio.Future[None]] = []
         self._detached = asyncio.Event()
         self._closed = False
@@ -154,15 +156,17 @@ class SegmentConsumer:
         held = self.held.get(entry.position)
         if held:
             entry.wanted &= ~held
-        answered = self._individual.get(entry.position)
-        if answered is not None:
-            entry.wanted &= answered
+        # The broker may have sent the entry before it knew of these acknowledgements.
+        entry.wanted &= self._individual.get(entry.position, -1)
+        entry.wanted &= self._on_the_way.get(entry.position, (0, -1))[1]
         if self.floor is not None:
             self._trim(entry, self.floor)
         if entry.hidden or not entry.wanted:
             self.give_back(cost)
             return
         self.give_back(cost - entry.wanted.bit_count())
+        if self.attachment.durable:
+            self.held[entry.position] = self.held.get(entry.position, 0) | entry.wanted
         self.entries.append(entry)
         if len(self.entries) == 1:
             self.home.ready(self)
@@ -205,8 +209,18 @@ class SegmentConsumer:
 
     def drop(self) -> None:
         """Forget what was not handed out."""
-        self.entries.clear()
         self.home.dropped(self)
+        for entry in self.entries:
+            self.let_go(entry.position, entry.wanted)
+        self.entries.clear()
+
+    def let_go(self, place: Place, bits: int) -> None:
+        """These messages may be delivered again."""
+        held = self.held.get(place, 0) & ~bits
+        if held:
+            self.held[place] = held
+        else:
+            self.held.pop(place, None)
 
     # Acknowledgements.
 
@@ -242,7 +256,8 @@ class SegmentConsumer:
         while self._individual:
             chosen = list(self._individual.items())[:ACK_IDS_MAX]
             for place, _ in chosen:
-                del self._individual[place]
+                times, pending = self._on_the_way.get(place, (0, -1))
+                self._on_the_way[place] = (times + 1, pending & self._individual.pop(place))
             ids = [_id_data(*place, remaining) for place, remaining in chosen]
             self._send_ack(connection, pb.CommandAck.Individual, ids)
 
@@ -260,10 +275,17 @@ class SegmentConsumer:
         error = answer.exception() if not answer.cancelled() else None
         if isinstance(error, NotConnectedError):
             return
-        if self._unanswered.pop(request_id, None) is None:
+        ack = self._unanswered.pop(request_id, None)
+        if ack is None:
             return
         if error is not None:
             log.warning("%s refused an acknowledgement: %s", self.topic, error)
+        if ack.ack_type == pb.CommandAck.Individual:
+            for id_ in ack.message_id:
+                place = (id_.ledgerId, id_.entryId)
+                times, pending = self._on_the_way.pop(place)
+                if times > 1:
+                    self._on_the_way[place] = (times - 1, pending)
         self._wake_ack_waiters()
 
     def _wake_ack_waiters(self) -> None:
@@ -318,6 +340,7 @@ class SegmentConsumer:
                 else:
                     self.acknowledge((id_.ledgerId, id_.entryId), remaining)
         self._unanswered.clear()
+        self._on_the_way.clear()
         self.drop()
         self._wake_ack_waiters()
         self._detached.set()

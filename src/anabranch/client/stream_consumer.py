@@ -257,7 +257,7 @@ class AsyncStreamConsumer(Inbox[T]):
     def _accept(self, entry: Received) -> bool:
         source: SegmentConsumer = entry.source  # type: ignore[assignment]
         source.outstanding.append(entry)
-        return super()._accept(entry)
+        return True
 
     def dropped(self, source: SegmentConsumer) -> None:
         super().dropped(source)
@@ -309,11 +309,7 @@ class AsyncStreamConsumer(Inbox[T]):
                 return
 
     def _acknowledge_bits(self, source: SegmentConsumer, entry: Received, bits: int) -> None:
-        held = source.held.get(entry.position, 0) & ~bits
-        if held:
-            source.held[entry.position] = held
-        else:
-            source.held.pop(entry.position, None)
+        source.let_go(entry.position, bits)
         ledger, position = entry.position
         if source.attachment.bucket_ranges:
             source.acknowledge(entry.position, entry.whole & ~bits)
