@@ -39,6 +39,9 @@ _logger = logging.getLogger(__name__)
 REQUESTS_MAX = 1000
 """Requests of one connection that may be under way; more are refused."""
 
+OBJECTS_MAX = 20_000
+"""Producers and consumers of one connection, and its watches."""
+
 PROBE_S = 5.0
 """How long a peer may take to show that it lives, when another wants what it holds."""
 
@@ -99,8 +102,10 @@ class Connection:
     ) -> None:
         self.services = services
         self.producers: dict[int, Producer] = {}
+        self.waiting: dict[int, Producer] = {}
+        """Producers that may not send yet."""
         self.homes: dict[int, Segment] = {}
-        """Where each producer is attached."""
+        """Where each producer, also a waiting one, is attached."""
         self.consumers: dict[int, Attached] = {}
         self.sessions: dict[tuple[str, int], Callable[[], None]] = {}
         """Open watches, and how to end each."""
@@ -203,7 +208,8 @@ class Connection:
 
     def _stray_send(self, producer_id: int) -> None:
         """A SEND for a producer that is not there: late ones of a closed producer are swallowed."""
-        if producer_id in self._former or ("producer", producer_id) in self._opening:
+        opening = ("producer", producer_id) in self._opening or producer_id in self.waiting
+        if opening or producer_id in self._former:
             return
         assert self._pump is not None
         self._pump.close(RemoteProtocolError(f"{self.address} sent for the unknown producer {producer_id}"))
@@ -216,6 +222,8 @@ class Connection:
         key = (what, number)
         if key in self._opening:
             raise ServiceNotReadyError(f"{what} {number} is being made already")
+        if len(self.homes) + len(self.consumers) >= OBJECTS_MAX:
+            raise TooManyRequestsError(f"a connection has at most {OBJECTS_MAX} producers and consumers")
         self._opening[key] = False
         try:
             yield
@@ -230,6 +238,14 @@ class Connection:
     def given_up(self, what: str, number: int) -> bool:
         """Whether nobody wants any more what is being made."""
         return self.ended or self._opening.get((what, number), False)
+
+    def open_session(self, key: tuple[str, int], end: Callable[[], None]) -> None:
+        """Keep a watch until its client closes it or goes; an earlier one of the same number ends."""
+        self.end_session(key)
+        if len(self.sessions) >= OBJECTS_MAX:
+            end()
+            raise TooManyRequestsError(f"a connection has at most {OBJECTS_MAX} watches")
+        self.sessions[key] = end
 
     def end_session(self, key: tuple[str, int]) -> None:
         """Close a watch; an unknown one is fine."""
@@ -262,6 +278,7 @@ class Connection:
 
     def forget_producer(self, producer_id: int) -> None:
         self.producers.pop(producer_id, None)
+        self.waiting.pop(producer_id, None)
         self.homes.pop(producer_id, None)
         if len(self._former) >= FORMER_MAX:
             del self._former[next(iter(self._former))]
@@ -303,6 +320,11 @@ class Connection:
             _logger.warning("hung up on %s: %s", pump.peer, error)
         self.lost()
 
+    def stop_reading(self) -> None:
+        """Take nothing more from the client; what it is owed still goes out."""
+        if self._pump is not None:
+            self._pump.pause_reading()
+
     def hang_up(self) -> None:
         """Send what waits and close."""
         if self._pump is not None:
@@ -316,8 +338,8 @@ class Connection:
             self._release()
 
     def _release(self) -> None:
-        for number, producer in list(self.producers.items()):
-            self.homes[number].detach(producer)
+        for producer in (*self.producers.values(), *self.waiting.values()):
+            self.homes[producer.id].detach(producer)
         for segment, subscription, consumer in list(self.consumers.values()):
             segment.leave(subscription, consumer)
         for end in list(self.sessions.values()):
@@ -325,6 +347,7 @@ class Connection:
         for controller, registration in self.registrations.values():
             controller.connection_lost(registration)
         self.producers.clear()
+        self.waiting.clear()
         self.homes.clear()
         self.consumers.clear()
         self.sessions.clear()

@@ -9,7 +9,7 @@ receiver with entries of it that are not settled yet, and moves to another recei
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
@@ -107,24 +107,53 @@ class Selector(Protocol):
 class AutoSplit:
     """A ring of points: a receiver that comes or goes moves only the hashes that must move."""
 
-    def __init__(self, receivers: Sequence[Receiver]) -> None:
-        ring: dict[int, Receiver] = {}
-        for receiver in sorted(receivers, key=lambda r: (r.name, r.id)):
-            for number in range(RING_POINTS):
-                point = sticky_hash(f"{receiver.name}/{receiver.id}/{number}".encode())
-                # On a clash the lower name keeps the point, so the order of joining does not matter.
-                ring.setdefault(point, receiver)
-        self._points = sorted(ring)
-        self._owners = [ring[point] for point in self._points]
+    def __init__(self, receivers: Iterable[Receiver] = ()) -> None:
+        self._points: list[int] = []
+        self._claims: dict[int, list[Receiver]] = {}
+        self._members: dict[Receiver, None] = {}
         self._known: dict[int, Receiver] = {}
+        self.change(receivers)
+
+    def change(self, receivers: Iterable[Receiver]) -> None:
+        """These are the receivers from now on; costs what the change is worth, not what there is."""
+        wanted = dict.fromkeys(receivers)
+        for receiver in [known for known in self._members if known not in wanted]:
+            self._leave(receiver)
+        for receiver in wanted:
+            if receiver not in self._members:
+                self._join(receiver)
+        self._members = wanted
+        self._known.clear()
+
+    def _join(self, receiver: Receiver) -> None:
+        for point in _ring_points(receiver):
+            claims = self._claims.setdefault(point, [])
+            if not claims:
+                insort(self._points, point)
+            claims.append(receiver)
+            # On a clash the lower name keeps the point, so the order of joining does not matter.
+            claims.sort(key=lambda r: (r.name, r.id))
+
+    def _leave(self, receiver: Receiver) -> None:
+        for point in _ring_points(receiver):
+            claims = self._claims[point]
+            claims.remove(receiver)
+            if not claims:
+                del self._claims[point]
+                del self._points[bisect_left(self._points, point)]
 
     def owner(self, slot: int) -> Receiver | None:
         receiver = self._known.get(slot)
         if receiver is None and self._points:
             at = bisect_left(self._points, slot)
-            receiver = self._owners[at if at < len(self._owners) else 0]
+            receiver = self._claims[self._points[at if at < len(self._points) else 0]][0]
             self._known[slot] = receiver
         return receiver
+
+
+def _ring_points(receiver: Receiver) -> list[int]:
+    points = (sticky_hash(f"{receiver.name}/{receiver.id}/{n}".encode()) for n in range(RING_POINTS))
+    return list(dict.fromkeys(points))
 
 
 class Sticky:

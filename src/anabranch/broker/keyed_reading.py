@@ -29,6 +29,7 @@ class KeyedReading(PendingReading):
         self.boundaries = boundaries
         """Split points of the buckets when whole buckets are dispatched, None for single keys."""
         self._keyed = KeyedDispatch()
+        self._ring = AutoSplit()
 
     @property
     def replaying(self) -> int:
@@ -50,7 +51,8 @@ class KeyedReading(PendingReading):
         elif self.sticky:
             self._keyed.change(Sticky((part, c) for c in self.consumers for part in c.ranges))
         else:
-            self._keyed.change(AutoSplit(self.consumers))
+            self._ring.change(self.consumers)
+            self._keyed.change(self._ring)
 
     def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
         self._keyed.take_back(entries)

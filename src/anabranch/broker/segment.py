@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 from anabranch.broker.consumer import Consumer
+from anabranch.broker.link import Link
 from anabranch.broker.load import RateMeter
 from anabranch.broker.producer import Producer
 from anabranch.broker.source import Spawn
@@ -90,6 +91,11 @@ class Segment:
         """Whether no producer is let in any more; before the log is sealed for good this may be undone."""
         return self._sealing or self.log.sealed
 
+    @property
+    def idle(self) -> bool:
+        """Whether every entry that was taken is answered."""
+        return all(producer.idle for producer in self.producers.values())
+
     # Producers.
 
     async def attach(
@@ -104,9 +110,11 @@ class Segment:
 
         Raises TopicTerminatedError, ProducerBusyError or ProducerFencedError.
         """
+        self._check_open()
+        await self._drop_dead(producer.name, producer.link)
         async with self._admission:
             self._check_open()
-            await self._check_name(producer)
+            self._take_name(producer)
             if not fresh_name:
                 # What an earlier holder of the name sent and nobody answered yet must count as stored or not.
                 await self.log.flush()
@@ -155,14 +163,18 @@ class Segment:
     def _waits(self, name: str) -> Producer | None:
         return self.waiting[name][0] if name in self.waiting else None
 
-    async def _check_name(self, producer: Producer) -> None:
+    async def _drop_dead(self, name: str, asking: Link) -> None:
+        """Does the holder of a name still live? Asked before the lock is taken, because it may take long."""
+        holder = self.producers.get(name) or self._waits(name)
+        if holder is not None and holder.link is not asking and not await holder.link.alive():
+            self.detach(holder)
+
+    def _take_name(self, producer: Producer) -> None:
+        """Free the name if its holder is the same producer before it connected again."""
         holder = self.producers.get(producer.name) or self._waits(producer.name)
         if holder is None:
             return
-        if holder.link is producer.link and holder.id == producer.id and producer.epoch > holder.epoch:
-            self.detach(holder)
-            return
-        if holder.link is producer.link or await holder.link.alive():
+        if holder.link is not producer.link or holder.id != producer.id or producer.epoch <= holder.epoch:
             raise ProducerBusyError(f"a producer named {producer.name} is connected to {self.name}")
         self.detach(holder)
 

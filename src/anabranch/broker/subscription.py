@@ -29,6 +29,9 @@ from anabranch.protocol.wire_errors import code_for
 
 _logger = logging.getLogger(__name__)
 
+ANSWER_BYTES = 256
+"""What an answer that waits for the disk counts in its connection, which bounds how many there are."""
+
 Kind = int
 """A CommandSubscribe.SubType."""
 
@@ -248,6 +251,7 @@ class Subscription:
     def answer_when_durable(self, link: Link, response: pb.CommandAckResponse) -> None:
         """Send the response once everything acknowledged so far is on disk."""
         self._unanswered.append((link, response))
+        link.publish_bytes += ANSWER_BYTES
         if not self._answering:
             self._answering = True
             self._spawn(self._answer())
@@ -266,6 +270,9 @@ class Subscription:
                         response.error = code_for(failure)
                         response.message = str(failure)
                     link.send(response)
+                    link.publish_bytes -= ANSWER_BYTES
+                    if link.throttled:
+                        link.relieve()
         finally:
             self._answering = False
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from anabranch.broker.segment import admit
@@ -9,6 +11,8 @@ from anabranch.errors import ProducerBusyError, ProducerFencedError
 from anabranch.protocol import commands
 from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.testing.network import Mode
+from anabranch.testing.simloop import SimLoop
 from tests.unit.broker.wire import TOPIC, World, batch, error_of, run, settle, single, values_of
 
 
@@ -282,6 +286,22 @@ def test_a_waiting_producer_is_let_in_when_the_owner_leaves() -> None:
     run(scenario)
 
 
+def test_a_waiting_producer_cannot_send_and_may_give_up() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        await one.producer(producer_access_mode=pb.Exclusive)
+        await two.producer(producer_access_mode=pb.WaitForExclusive)
+        two.publish(b"too early", 0)
+        await two.request(pb.CommandCloseProducer(producer_id=1, request_id=0))
+        await one.request(pb.CommandCloseProducer(producer_id=1, request_id=0))
+        await settle()
+        assert two.inbox == []
+        assert not two.hung_up
+        assert isinstance(await one.producer(producer_id=2), pb.CommandProducerSuccess)
+
+    run(scenario)
+
+
 def test_a_fencing_producer_sends_the_others_away_for_good() -> None:
     async def scenario(world: World) -> None:
         one, two = await world.client(), await world.client()
@@ -354,6 +374,43 @@ def test_reading_a_connection_stops_while_too_much_waits_for_the_disk() -> None:
     run(scenario, publish_pending_bytes_max=64 * 1024)
 
 
+def test_a_stop_answers_what_was_taken() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        for number in range(50):
+            client.publish(b"x", number)
+        await asyncio.sleep(0.01)
+        await world.broker.stop()
+        await settle()
+        taken = world.storage.get(TOPIC)
+        assert taken is not None
+        assert len(client.has(SendReceipt)) == taken.next_ordinal
+        assert client.hung_up
+
+    run(scenario)
+
+
+def test_a_seal_does_not_wait_for_a_dead_holder_of_a_name() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        await one.producer(producer_name="p")
+        segment = world.broker.topics.served[0]
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        assert loop.network is not None
+        asking = asyncio.ensure_future(two.producer(producer_name="p"))
+        await asyncio.sleep(0.01)
+        loop.network.set_mode(loop.network.links()[0], Mode.HELD)
+        began = loop.time()
+        await segment.seal()
+        assert loop.time() - began < 1.0
+        loop.network.heal()
+        assert error_of(await asking) in (pb.TopicTerminatedError, pb.ProducerBusy)
+
+    run(scenario)
+
+
 def test_transactions_and_markers_are_refused_entry_by_entry() -> None:
     async def scenario(world: World) -> None:
         client = await world.client()
@@ -367,6 +424,5 @@ def test_transactions_and_markers_are_refused_entry_by_entry() -> None:
         client.pump.write(total.to_bytes(4, "big") + frame[4:] + entry)
         assert (await client.expect(pb.CommandSendError)).error == pb.NotAllowedError
         await client.publish_all([b"ok"], first=1)
-        assert TOPIC
 
     run(scenario)

@@ -8,6 +8,7 @@ from anabranch.broker.connection import Connection, Handler
 from anabranch.broker.handlers.attach import metadata_of, open_log
 from anabranch.broker.producer import Producer
 from anabranch.broker.segment import Segment
+from anabranch.broker.services import Services
 from anabranch.errors import ServiceNotReadyError
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -38,8 +39,7 @@ async def _open_producer(connection: Connection, command: pb.CommandProducer) ->
     if command.HasField("schema"):
         schema_version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
     if command.initial_subscription_name:
-        subscription = validate_subscription(command.initial_subscription_name)
-        await segment.subscription(subscription, durable=True, ordinal=segment.log.first_ordinal)
+        await _subscribe_first(services, segment, validate_subscription(command.initial_subscription_name))
     given = command.producer_name
     producer = Producer(
         connection,
@@ -57,14 +57,36 @@ async def _open_producer(connection: Connection, command: pb.CommandProducer) ->
         producer,
         fresh_name=not given,
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
-        promoted=partial(_succeed, connection, command, producer.name, segment, producer, schema_version),
+        promoted=partial(_promoted, connection, command, segment, producer, schema_version),
     )
     if connection.given_up("producer", command.producer_id):
         segment.detach(producer)
         raise ServiceNotReadyError("the client gave the producer up")
-    connection.producers[producer.id] = producer
+    (connection.producers if ready else connection.waiting)[producer.id] = producer
     connection.homes[producer.id] = segment
     _succeed(connection, command, producer.name, segment, producer, schema_version, ready=ready)
+
+
+async def _subscribe_first(services: Services, segment: Segment, subscription: str) -> None:
+    """The subscription that must be there before the first message."""
+    if segment.name.is_segment:
+        controller = await services.controllers.controller(segment.name.topic)
+        await controller.ensure_subscription(subscription, "QUEUE", "earliest")
+    else:
+        await segment.subscription(subscription, durable=True, ordinal=segment.log.first_ordinal)
+
+
+def _promoted(
+    connection: Connection,
+    command: pb.CommandProducer,
+    segment: Segment,
+    producer: Producer,
+    schema_version: bytes,
+) -> None:
+    """All others have left: the producer may send."""
+    if connection.waiting.pop(producer.id, None) is producer:
+        connection.producers[producer.id] = producer
+        _succeed(connection, command, producer.name, segment, producer, schema_version)
 
 
 def _succeed(
@@ -94,11 +116,12 @@ def _succeed(
 def close_producer(connection: Connection, command: pb.CommandCloseProducer) -> None:
     """Answer once everything the producer sent is answered; an unknown one is closed already."""
     connection.give_up("producer", command.producer_id)
-    producer = connection.producers.pop(command.producer_id, None)
+    producers, waiting = connection.producers, connection.waiting
+    producer = producers.get(command.producer_id) or waiting.get(command.producer_id)
     if producer is None:
         connection.send(pb.CommandSuccess(request_id=command.request_id))
         return
-    segment = connection.homes.pop(command.producer_id)
+    segment = connection.homes[command.producer_id]
     connection.forget_producer(command.producer_id)
 
     def closed() -> None:

@@ -80,8 +80,7 @@ async def look_up_layout(connection: Connection, command: pb.CommandScalableTopi
         raise TopicNotFoundError(f"{given} is a partition")
     key = (_LAYOUT, command.session_id)
     session = LayoutSession(connection, command.session_id, given)
-    connection.end_session(key)
-    connection.sessions[key] = session.stop
+    connection.open_session(key, session.stop)
     try:
         await _controller(connection, given, create=command.create_if_missing)
     except TopicNotFoundError:
@@ -229,9 +228,8 @@ class NamespaceSession:
 
 async def watch_namespace(connection: Connection, command: pb.CommandWatchScalableTopics) -> None:
     key = (_NAMESPACE, command.watch_id)
-    connection.end_session(key)
     session = NamespaceSession(connection, command)
-    connection.sessions[key] = session.stop
+    connection.open_session(key, session.stop)
     try:
         await connection.services.records.load_namespace(session.namespace)
         await session.start(command.current_hash if command.HasField("current_hash") else None)
