@@ -7,11 +7,14 @@ not logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Sequence
 
 from anabranch.ledger.cache import Cache
 from anabranch.ledger.disk import Disk, Write
 from anabranch.ledger.ledgers import Ledger
+
+_log = logging.getLogger(__name__)
 
 
 class WriteBehind:
@@ -55,13 +58,20 @@ class WriteBehind:
         async with self._lock:
             ledgers = [ledger for ledger in self._unsynced.values() if not ledger.dropped]
             self._unsynced.clear()
-            await self._disk.sync([file for ledger in ledgers for file in files_of(ledger)])
+            await self._disk.sync([file for ledger in ledgers for file in _files_of(ledger)])
 
     async def drop(self, ledgers: Sequence[Ledger]) -> None:
         """Delete the files of ledgers that are marked as dropped."""
         async with self._lock:
-            await self._disk.delete([file for ledger in ledgers for file in files_of(ledger)])
+            await self.delete([file for ledger in ledgers for file in _files_of(ledger)])
+
+    async def delete(self, files: Sequence[str]) -> None:
+        """Delete files that nothing refers to any more; a failure costs space until the next start."""
+        try:
+            await self._disk.delete(files)
+        except OSError as error:
+            _log.warning("cannot delete %s, the next start will try again: %s", ", ".join(files), error)
 
 
-def files_of(ledger: Ledger) -> Iterable[str]:
+def _files_of(ledger: Ledger) -> tuple[str, str]:
     return ledger.data_file, ledger.index_file

@@ -285,10 +285,10 @@ class FileLog:
                 return await read_entries(
                     self._shared.disk, self._shared.ahead, self._name, ledger, number, max_entries, max_bytes
                 )
-            except FileNotFoundError as error:
+            except OSError as error:
+                # A ledger may be trimmed away while it is read; the first one that is left answers then.
                 if not ledger.dropped:
-                    raise PersistenceError(f"{self._name}: {ledger.data_file} is missing") from error
-                # The ledger was trimmed away while it was read; the first one that is left answers.
+                    raise PersistenceError(f"{self._name}: {ledger.data_file} cannot be read") from error
 
     # Cursors.
 

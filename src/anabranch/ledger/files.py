@@ -195,4 +195,4 @@ class FileStorage:
         for number in old:
             del self._journals[number]
         self._catalog = None
-        await self._disk.delete([journal_file(number) for number in old])
+        await self._behind.delete([journal_file(number) for number in old])

@@ -23,7 +23,7 @@ BLOCK_BYTES = 1024 * 1024
 async def read_entries(
     disk: Disk, ahead: ReadAhead, log: str, ledger: Ledger, first: int, max_entries: int, max_bytes: int
 ) -> list[Entry]:
-    """Flushed entries of one ledger from `first` on, at least one; FileNotFoundError when it is gone."""
+    """Flushed entries of one ledger from `first` on, at least one; OSError when they cannot be had."""
     ledger.check()
     ends = ledger.rows.ends
     flushed = ledger.flushed

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+import pytest
+
+from anabranch.errors import PersistenceError
 from anabranch.ledger.cache import Block, Cache, ReadAhead, Tail
 from anabranch.ledger.port import Entry, SegmentLog
 from anabranch.model.ids import Position
@@ -155,3 +159,36 @@ def test_a_block_is_found_where_its_reader_stopped() -> None:
     assert ahead.take(1, 101, 120) is None
     ahead.forget([1])
     assert ahead.take(1, 103, 120) is None
+
+
+async def test_a_disk_that_cannot_be_read_is_an_error_of_ours() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        await put(await storage.create(NAME), b"x")
+    async with opened(disk) as storage:
+        log = await storage.create(NAME)
+        for file in [file for file in disk.files if file.endswith(".data")]:
+            del disk.files[file]
+        with pytest.raises(PersistenceError, match="data cannot be read"):
+            await log.read(0, 1, 100)
+
+
+async def test_a_file_that_cannot_be_deleted_costs_space_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Clinging(DictDisk):
+        async def delete(self, files: Sequence[str]) -> None:
+            raise OSError("clinging")
+
+    disk = Clinging()
+    async with opened(disk, ledger_bytes_max=1) as storage:
+        log = await storage.create(NAME)
+        await put(log, b"0", b"1")
+        await log.trim(1)
+        assert log.first_ordinal == 1
+    assert "the next start will try again" in caplog.text
+    left = DictDisk(disk.files)
+    async with opened(left) as storage:
+        log = await storage.create(NAME)
+        assert await contents(log) == [b"1"]
+    assert [file for file in left.files if file.startswith("journal/") or "00000001" in file] == []
