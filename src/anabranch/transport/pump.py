@@ -21,6 +21,9 @@ Buffer = bytes | bytearray | memoryview
 QUEUED_BYTES_MAX: Final = 256 * 2**10
 """Written bytes that wait for the end of the loop's turn; beyond, they go to the transport at once."""
 
+LARGE_BUFFER_BYTES: Final = 8 * 2**10
+"""Average size from which copying buffers together costs more than handing them over one by one."""
+
 UNSENT_BYTES_MAX: Final = 2**20
 """Bytes the transport may hold for a slow peer before the pump stops being writable."""
 
@@ -214,10 +217,17 @@ class Pump(asyncio.Protocol):
         queue = self._queue
         if not queue or self._transport is None:
             return
+        size = self._queued_bytes
         self._queue = []
-        self._given_bytes += self._queued_bytes
         self._queued_bytes = 0
-        self._transport.write(queue[0] if len(queue) == 1 else b"".join(queue))
+        self._given_bytes += size
+        if len(queue) == 1:
+            self._transport.write(queue[0])
+        elif size > LARGE_BUFFER_BYTES * len(queue):
+            # One system call as well, and where the loop knows how to gather, nothing is copied.
+            self._transport.writelines(queue)
+        else:
+            self._transport.write(b"".join(queue))
 
     def _apply_reading(self) -> None:
         """Listen unless told not to, or unless a client does not take what the broker answers.

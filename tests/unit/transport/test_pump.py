@@ -162,6 +162,13 @@ async def test_a_lot_of_bytes_do_not_wait_for_the_end_of_the_turn() -> None:
     assert len(tap.writes) == 1
 
 
+async def test_large_buffers_leave_in_order_too() -> None:
+    pump, tap = server_pump(Recorder())
+    pump.write_many([b"head", b"x" * 100_000, b"y" * 100_000])
+    await asyncio.sleep(0)
+    assert tap.writes == [b"head" + b"x" * 100_000 + b"y" * 100_000]
+
+
 async def test_the_handler_hears_of_the_handshake_first() -> None:
     handler = Recorder()
     pump, _ = server_pump(handler)
