@@ -62,6 +62,7 @@ class SimFailpoints:
             return
         self._left -= 1
         if self._left == 0:
+            self.reached[f"died at {name}"] += 1
             self._process.kill(machine=self._machine)
             # Nothing wakes a dead process, so this step is its last.
             await self._process.loop.create_future()

@@ -18,7 +18,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from enum import Enum
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, cast
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+CLOSES_MAX = 50
 
 EVENTS_PER_INSTANT_MAX = 200_000
 """Callbacks run without time moving; more than this is a task that spins."""
@@ -145,9 +147,13 @@ class SimProcess:
 def _close_tasks(tasks: list[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        coroutine = cast("Coroutine[Any, Any, Any]", task.get_coro())
-        with contextlib.suppress(BaseException):
-            coroutine.close()
+        coroutine = cast("CoroutineType[Any, Any, Any]", task.get_coro())
+        # A `finally` that waits survives being closed once, and would complain when it is collected.
+        for _ in range(CLOSES_MAX):
+            with contextlib.suppress(BaseException):
+                coroutine.close()
+            if coroutine.cr_frame is None:
+                break
 
 
 class _SimHandle(asyncio.Handle):

@@ -1,0 +1,113 @@
+"""`python -m anabranch.testing.run --seeds N`: many simulations, two at a time, and what they found.
+
+A failure prints the command that replays it exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+from anabranch.testing.scenario import FAILPOINTS, SOMETIMES, Scenario
+from anabranch.testing.storage import StorageSimulation
+
+SEEDS_FOR_SOMETIMES = 200
+"""From this many seeds on, everything that happens sometimes must have happened."""
+
+STORAGE = "storage"
+
+
+class Result(NamedTuple):
+    """What one seed gave."""
+
+    seed: int
+    step: str | None
+    found: list[str]
+    counts: Counter[str]
+    digest: int
+    seconds: float
+
+
+def step_of(seed: int) -> str | None:
+    """Every second seed dies at a named step, each in its turn; the others at random times."""
+    return FAILPOINTS[seed // 2 % len(FAILPOINTS)] if seed % 2 == 0 else None
+
+
+def run_one(seed: int, step: str | None) -> Result:
+    """Run one simulation, without a collection in the middle: those would come at moments of their own."""
+    logging.disable(logging.CRITICAL)
+    began = time.perf_counter()
+    gc.disable()
+    run: Scenario | StorageSimulation = StorageSimulation(seed) if step == STORAGE else Scenario(seed, step)
+    try:
+        found = run.run()
+    except Exception:
+        found = [traceback.format_exc()]
+    finally:
+        gc.enable()
+        gc.collect()
+    return Result(seed, step, found, run.counts, run.loop.digest, time.perf_counter() - began)
+
+
+def _run_given(given: tuple[int, str | None]) -> Result:
+    return run_one(*given)
+
+
+def run_many(first: int, count: int, jobs: int) -> int:
+    """Run `count` cluster seeds, and as many of storage alone; the exit code."""
+    work: list[tuple[int, str | None]] = []
+    for seed in range(first, first + count):
+        work += [(seed, step_of(seed)), (seed, STORAGE)]
+    counts: Counter[str] = Counter()
+    failed = 0
+    began = time.perf_counter()
+    with ProcessPoolExecutor(jobs, max_tasks_per_child=200) as pool:
+        for result in pool.map(_run_given, work, chunksize=4):
+            counts.update(result.counts)
+            if result.found:
+                failed += 1
+                _report(result)
+    print(f"{len(work)} runs, {failed} failed, {time.perf_counter() - began:.0f} s")
+    never = [name for name in SOMETIMES if not counts[name]]
+    if never:
+        print(f"never happened: {', '.join(never)}")
+    return 1 if failed or (never and count >= SEEDS_FOR_SOMETIMES) else 0
+
+
+def _report(result: Result) -> None:
+    step = f" --step {result.step}" if result.step else ""
+    print(f"FAILED: replay with python -m anabranch.testing.run --seed {result.seed}{step}")
+    for line in result.found[:5]:
+        print(f"    {line}")
+    sys.stdout.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m anabranch.testing.run", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many (200)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
+    parser.add_argument("--seed", type=int, help="run this one only")
+    parser.add_argument("--step", choices=[*FAILPOINTS, STORAGE], help="with --seed: where the broker dies")
+    arguments = parser.parse_args(argv)
+    if arguments.seed is None:
+        return run_many(arguments.first, arguments.seeds, arguments.jobs)
+    result = run_one(arguments.seed, arguments.step)
+    if result.found:
+        _report(result)
+    outcome = "failed" if result.found else "ok"
+    print(f"seed {result.seed}: {outcome}, digest {result.digest:08x}")
+    return 1 if result.found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

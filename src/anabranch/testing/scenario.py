@@ -1,0 +1,442 @@
+"""Layout changes under load with crashes, then healing, then judgement.
+
+The seed draws everything: how many segments, keys, producers and consumers there are, which faults happen and
+when, and how small the limits are. After the faults everything is healed and the run must come to its end
+within bounded virtual time; then the history is checked and the state is looked over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import TypeVar
+
+from anabranch.broker.broker import Broker
+from anabranch.client.message import Message
+from anabranch.client.options import Batching
+from anabranch.client.producer import AsyncProducer
+from anabranch.client.stream_consumer import AsyncStreamConsumer
+from anabranch.config import BrokerConfig
+from anabranch.controller.controller import TopicController
+from anabranch.errors import AnabranchError, LayoutError, SegmentNotFoundError
+from anabranch.metadata.topics import layout_of
+from anabranch.model.hashing import equal_bucket_splits, key_hash, segment_hash
+from anabranch.model.ids import MessageId
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.model.policy import AutoScalePolicy
+from anabranch.model.ranges import HashRange
+from anabranch.model.routing import Router
+from anabranch.testing.checkers import Outcome, Received, Sent, violations
+from anabranch.testing.cluster import Cluster, Death, Limits
+from anabranch.testing.network import Mode
+from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
+
+T = TypeVar("T")
+
+TOPIC = TopicName("topic", "public", "default", "orders")
+STREAM = "stream"
+
+STEPS = ("planned", "created.first", "created", "sealed.first", "sealed", "committed")
+OPERATIONS = ("split", "merge", "rebucket")
+FAILPOINTS = tuple(f"{kind}.{step}" for kind in OPERATIONS for step in STEPS)
+
+SOMETIMES = (
+    *(f"died at {step}" for step in FAILPOINTS),
+    *(f"{kind} asked for" for kind in OPERATIONS),
+    *(f"link {kind}" for kind in ("reset", "cut", "hold", "swallow")),
+    "consumer killed",
+    "delivered again",
+    "killed while starting",
+    "machine lost",
+    "message crossed a seal",
+    "process killed",
+)
+"""What must happen in some of many runs; a generator that cannot produce a case tests nothing."""
+
+HEAL_S = 60.0
+"""Within this long after the last fault everything must be back to normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a seed draws."""
+
+    segments: int
+    producers: int
+    consumers: int
+    keys: int
+    messages: int
+    operations: int
+    in_flight_max: int
+    pause_s: float
+    ack_receipts: bool
+    batching: Batching
+    queue_size: int
+    limits: Limits
+    link_faults: int
+    consumer_deaths: int
+    kills: int
+    deaths: tuple[Death, ...]
+    busy_s: float
+
+
+def draw(rng: random.Random, step: str | None) -> Shape:
+    """A shape; with `step` the broker dies there, otherwise at random times or not at all."""
+    if step is not None:
+        # The second and third death fall into what the next process does about the first.
+        deaths = [Death(step, machine=rng.random() < 0.5)]
+        while rng.random() < 0.3:
+            deaths.append(Death(rng.choice([step, *FAILPOINTS]), machine=rng.random() < 0.5))
+        kills = 0
+    else:
+        deaths, kills = [], rng.choice((0, 1, 1, 2, 3))
+    return Shape(
+        segments=rng.choice((1, 1, 2, 3)),
+        producers=rng.choice((1, 2, 3)),
+        consumers=rng.choice((1, 2, 2, 4)),
+        keys=rng.choice((1, 5, 20)),
+        messages=rng.randrange(30, 150),
+        operations=rng.randrange(1, 5),
+        in_flight_max=rng.choice((1, 10, 1000)),
+        pause_s=rng.choice((0.0, 0.005, 0.03)),
+        ack_receipts=rng.random() < 0.5,
+        batching=Batching(
+            max_delay=rng.choice((0.0005, 0.01)), max_messages=rng.choice((1, 3, 50)), max_bytes=100_000
+        ),
+        queue_size=rng.choice((1, 10, 1000)),
+        limits=Limits(
+            cache_bytes=rng.choice((0, 1000, 1_000_000)),
+            journal_bytes_max=rng.choice((2000, 50_000)),
+            ledger_bytes_max=rng.choice((500, 5000, 500_000)),
+            behind_bytes=rng.choice((1, 2000)),
+        ),
+        link_faults=rng.choice((0, 0, 2, 5)),
+        consumer_deaths=rng.choice((0, 0, 0, 1, 2)),
+        kills=kills,
+        deaths=tuple(deaths),
+        busy_s=rng.uniform(0.3, 3.0),
+    )
+
+
+class Scenario:
+    """One run of one seed."""
+
+    def __init__(self, seed: int, step: str | None = None, *, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.step = step
+        self.loop = SimLoop(f"{seed} {step}", keep_trace=keep_trace)
+        self.rng = self.loop.random("scenario")
+        self.shape = draw(self.rng, step)
+        self.counts: Counter[str] = Counter()
+        self.cluster: Cluster
+        self.found: list[str] = []
+        self._clients: list[SimProcess] = []
+        self._consumers: dict[str, SimProcess] = {}
+        self._producing: list[asyncio.Task[None]] = []
+        self._over = False
+        self._missing: dict[str, None] = {}
+        """Messages that were confirmed and have not been received yet."""
+        self._received: set[str] = set()
+        self._aimed: dict[str, int] = {}
+        """The segment a message would have gone to when it was sent."""
+
+    def run(self) -> list[str]:
+        """Run it; what must not have happened, in words."""
+        with self.loop:
+            try:
+                self.loop.run(self._run(), limit_s=self.shape.busy_s + 10 * HEAL_S)
+            except SimulationError as error:
+                self.found.append(f"{type(error).__name__}: {error}")
+            self.found += self.loop.errors
+        return self.found
+
+    async def _run(self) -> None:
+        shape = self.shape
+        self.cluster = cluster = Cluster(self.loop, config=self._config(), limits=shape.limits)
+        cluster.counts = self.counts
+        cluster.deaths = list(shape.deaths)
+        keeping = self.loop.create_task(cluster.keep_up(), name="keep the broker up")
+        cluster.watch_layouts(TOPIC)
+        await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, shape.segments))
+        await cluster.with_controller(
+            TOPIC, lambda controller: controller.ensure_subscription(STREAM, "STREAM", "earliest")
+        )
+        for number in range(shape.consumers):
+            self._start_consumer(f"consumer-{number}")
+        for number in range(shape.producers):
+            process = self._process(f"producer-{number}")
+            self._producing.append(process.spawn(self._produce(process)))
+        await asyncio.gather(self._operations(), self._faults())
+        cluster.deaths.clear()
+        cluster.network.heal()
+        if await self._settled():
+            await self._probe()
+            await self._audit()
+        self.found += violations(cluster.history, ordered=[STREAM])
+        await self._stop()
+        keeping.cancel()
+
+    def _config(self) -> BrokerConfig:
+        rng = self.rng
+        return BrokerConfig(
+            auto_scale=AutoScalePolicy(enabled=False),
+            keep_alive_s=rng.choice((2.0, 10.0)),
+            consumer_grace_s=rng.choice((0.5, 5.0)),
+            dispatch_max_entries=rng.choice((1, 7, 100)),
+            publish_pending_bytes_max=64 * 1024,
+            bucket_budget=rng.choice((1, 4, 8)),
+        )
+
+    def _process(self, name: str) -> SimProcess:
+        process = SimProcess(self.loop, name)
+        self._clients.append(process)
+        link = self.cluster.link(process)
+        link.latency_s = self.rng.choice(((0.0001, 0.001), (0.001, 0.02), (0.0, 0.1)))
+        link.pieces = self.rng.choice((0.0, 0.2))
+        return process
+
+    # Load.
+
+    async def _produce(self, process: SimProcess) -> None:
+        shape, rng = self.shape, self.loop.random(process.name)
+        async with self.cluster.client(process) as client:
+            producer: AsyncProducer[bytes] = await persist(
+                lambda: client.create_producer(
+                    str(TOPIC), name=process.name, send_timeout=0, batching=shape.batching
+                )
+            )
+            room = asyncio.Semaphore(shape.in_flight_max)
+            async with asyncio.TaskGroup() as outcomes:
+                for _ in range(shape.messages):
+                    await room.acquire()
+                    sent = self.cluster.history.send(process.name, f"key-{rng.randrange(shape.keys)}")
+                    self._aim(sent)
+                    future = await producer.enqueue(sent.uid.encode(), key=sent.key)
+                    outcomes.create_task(self._outcome(sent, future, room))
+                    if shape.pause_s:
+                        await asyncio.sleep(rng.uniform(0, shape.pause_s))
+                await producer.flush()
+
+    def _aim(self, sent: Sent) -> None:
+        layouts = self.cluster.history.layouts
+        if layouts:
+            self._aimed[sent.uid] = Router(layouts[-1]).segment_for(key_hash(sent.key)).id
+
+    async def _outcome(self, sent: Sent, future: Awaitable[MessageId], room: asyncio.Semaphore) -> None:
+        try:
+            await future
+        except AnabranchError as error:
+            self.found.append(f"the sender of {sent.uid} saw {type(error).__name__}: {error}")
+            return
+        finally:
+            room.release()
+        sent.outcome = Outcome.OK
+        if sent.uid not in self._received:
+            self._missing[sent.uid] = None
+
+    def _start_consumer(self, name: str) -> None:
+        process = self._consumers[name] = self._process(name)
+        process.spawn(self._consume(process))
+
+    async def _consume(self, process: SimProcess) -> None:
+        shape, rng = self.shape, self.loop.random(f"{process.name} {len(self._clients)}")
+        async with self.cluster.client(process) as client:
+            consumer: AsyncStreamConsumer[bytes] = await persist(
+                lambda: client.subscribe_stream(
+                    str(TOPIC),
+                    STREAM,
+                    name=process.name,
+                    initial_position="earliest",
+                    receiver_queue_size=shape.queue_size,
+                    ack_receipts=shape.ack_receipts,
+                    ack_group_time=rng.choice((0.0, 0.1)),
+                )
+            )
+            handed: list[str] = []
+            while not self._over:
+                messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
+                for message in messages:
+                    handed.append(self._note(message, process.name))
+                if not messages:
+                    continue
+                if rng.random() < 0.3:
+                    await asyncio.sleep(rng.uniform(0, 0.1))
+                await consumer.acknowledge_cumulative(messages[-1])
+                if shape.ack_receipts:
+                    self.cluster.history.acknowledge(STREAM, handed)
+                    handed.clear()
+
+    def _note(self, message: Message[bytes], consumer: str) -> str:
+        uid = bytes(message.value).decode()
+        id_ = message.id
+        place = (id_.segment, id_.ledger, id_.entry, id_.batch_index)
+        self.cluster.history.receive(STREAM, Received(uid, message.key or "", place, consumer))
+        if uid in self._received:
+            self.counts["delivered again"] += 1
+        elif self._aimed.get(uid, id_.segment) != id_.segment:
+            self.counts["message crossed a seal"] += 1
+        self._received.add(uid)
+        self._missing.pop(uid, None)
+        return uid
+
+    # Layout changes and faults.
+
+    async def _operations(self) -> None:
+        kinds = [self.step.partition(".")[0]] if self.step else []
+        while len(kinds) < self.shape.operations:
+            kinds.append(self.rng.choice(OPERATIONS))
+        for kind in kinds:
+            await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / len(kinds)))
+            await self.cluster.with_controller(TOPIC, partial(self._operate, kind))
+
+    async def _operate(self, kind: str, controller: TopicController) -> None:
+        active = controller.layout.active
+        if kind == "merge" and len(active) == 1:
+            await self._operate("split", controller)
+            active = controller.layout.active
+        chosen = self.rng.randrange(len(active) - (kind == "merge"))
+        segment = active[chosen]
+        self.counts[f"{kind} asked for"] += 1
+        try:
+            if kind == "split":
+                parts = self.rng.randrange(2, 5)
+                await controller.split(segment.id, [part.start for part in segment.range.parts(parts)[1:]])
+            elif kind == "merge":
+                run = active[chosen : chosen + self.rng.randrange(2, 4)]
+                await controller.merge([one.id for one in run])
+            else:
+                await controller.rebucket(segment.id, equal_bucket_splits(segment.bucket_count % 8 + 1))
+        except (LayoutError, SegmentNotFoundError):
+            self.counts["operation overtaken"] += 1
+
+    async def _faults(self) -> None:
+        shape = self.shape
+        planned: list[Callable[[], None]] = [self._kill_broker] * shape.kills
+        planned += [self._hurt_a_link] * shape.link_faults
+        planned += [self._kill_a_consumer] * shape.consumer_deaths
+        times = sorted(self.rng.uniform(0, shape.busy_s) for _ in planned)
+        self.rng.shuffle(planned)
+        for time, fault in zip(times, planned, strict=True):
+            await asyncio.sleep(max(0.0, time - self.loop.time()))
+            fault()
+        await asyncio.sleep(max(0.0, shape.busy_s - self.loop.time()))
+
+    def _kill_broker(self) -> None:
+        self.cluster.kill_broker(machine=self.rng.random() < 0.5)
+
+    def _hurt_a_link(self) -> None:
+        network = self.cluster.network
+        link = self.cluster.link(self.rng.choice(self._clients))
+        kind = self.rng.choice(("reset", "cut", "hold", "swallow"))
+        self.counts[f"link {kind}"] += 1
+        if kind == "reset":
+            network.reset(link)
+        elif kind == "cut":
+            network.cut(link)
+        else:
+            network.set_mode(link, Mode.HELD if kind == "hold" else Mode.BLACK_HOLE)
+            self.loop.call_later(self.rng.uniform(0.01, 8.0), network.set_mode, link, Mode.OPEN)
+
+    def _kill_a_consumer(self) -> None:
+        if not self._consumers:
+            return
+        name = self.rng.choice(sorted(self._consumers))
+        self._consumers.pop(name).kill(machine=self.rng.random() < 0.3)
+        self.counts["consumer killed"] += 1
+        heir = name if self.rng.random() < 0.5 else f"{name}+"
+        self.loop.call_later(self.rng.uniform(0.01, 2.0), self._start_consumer, heir)
+
+    # The end.
+
+    async def _settled(self) -> bool:
+        """Wait until every message is stored and received; False when that takes too long."""
+        deadline = self.loop.time() + HEAL_S
+        while self.loop.time() < deadline:
+            if all(task.done() for task in self._producing) and not self._missing:
+                for task in self._producing:
+                    task.result()
+                return True
+            await asyncio.sleep(0.1)
+        stuck = [task for task in self._producing if not task.done()]
+        unknown = [s.uid for s in self.cluster.history.sent.values() if s.outcome is Outcome.UNKNOWN]
+        self.found.append(
+            f"not healed after {HEAL_S:g} s: {len(stuck)} producers wait, {len(unknown)} messages are not "
+            f"confirmed ({', '.join(unknown[:3])}), {len(self._missing)} not received "
+            f"({', '.join(list(self._missing)[:3])})"
+        )
+        return False
+
+    async def _probe(self) -> None:
+        """Every hash is writable without help."""
+        layout = await self._layout()
+        process = self._process("prober")
+
+        async def probe() -> None:
+            async with self.cluster.client(process) as client:
+                producer: AsyncProducer[bytes] = await client.create_producer(str(TOPIC), name="prober")
+                for segment in layout.active:
+                    sent = self.cluster.history.send("prober", key_in(segment.range))
+                    await asyncio.wait_for(producer.send(sent.uid.encode(), key=sent.key), 10)
+                    sent.outcome = Outcome.OK
+                    if sent.uid not in self._received:
+                        self._missing[sent.uid] = None
+
+        try:
+            await process.spawn(probe())
+        except (AnabranchError, TimeoutError) as error:
+            self.found.append(f"some hash is not writable: {type(error).__name__}: {error}")
+        await self._settled()
+
+    async def _audit(self) -> None:
+        """Nothing is half done, nothing is left over, and the subscription is everywhere."""
+        record = await self.cluster.record(TOPIC)
+        assert record is not None
+        if record.intent is not None:
+            self.found.append(f"a {record.intent.kind} is still under way")
+        layout = await self._layout()
+        expected = {str(TOPIC.segment_name(s.range, s.id)): s for s in layout.segments.values()}
+
+        async def look(broker: Broker) -> None:
+            stored = broker._storage.names()
+            self.found.extend(f"log {name} belongs to no segment" for name in stored if name not in expected)
+            for name, segment in expected.items():
+                log = broker._storage.get(name)
+                if log is None:
+                    self.found.append(f"segment {segment.id} has no log")
+                elif log.sealed == segment.active:
+                    self.found.append(f"segment {segment.id} is {segment.state}, its log says otherwise")
+                elif STREAM not in log.cursors:
+                    self.found.append(f"segment {segment.id} lacks the subscription")
+
+        await self.cluster.in_broker(look)
+
+    async def _layout(self) -> Layout:
+        record = await self.cluster.record(TOPIC)
+        assert record is not None
+        return layout_of(record)
+
+    async def _stop(self) -> None:
+        """End clients and broker in an orderly way: that must work too."""
+        self._over = True
+        await asyncio.sleep(5.0)
+        await self.cluster.stop_broker()
+
+
+def key_in(part: HashRange) -> str:
+    """A key whose hash falls into a range."""
+    return next(key for key in map(str, count()) if segment_hash(key_hash(key)) in part)
+
+
+async def persist(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try to open something until the broker is there."""
+    while True:
+        try:
+            return await attempt()
+        except AnabranchError:
+            await asyncio.sleep(0.5)
