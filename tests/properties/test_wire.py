@@ -32,6 +32,7 @@ from anabranch.protocol.commands import (
     read_outer,
 )
 from anabranch.protocol.compression import Compression, compress, decompress
+from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.protocol.frames import Frame, FrameCutter, build_entry, split_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.varints import encode_varint
@@ -185,6 +186,18 @@ def test_a_random_frame_is_a_command_or_is_refused(command: bytes, body: bytes |
         decode(frame)
     except RemoteProtocolError:
         return
+
+
+@given(st.lists(frames | st.binary(max_size=40), max_size=4), st.booleans())
+def test_machines_survive_any_peer(received: list[bytes], after_handshake: bool) -> None:
+    client, server = ClientMachine(now=0.0), ServerMachine(now=0.0)
+    if after_handshake:
+        server.receive(client.start(), 0.0)
+        client.receive(b"".join(server.take_output()), 0.0)
+    for machine in (client, server):
+        with suppress(RemoteProtocolError):
+            for data in received:
+                machine.receive(data, 1.0)
 
 
 @settings(max_examples=300)
