@@ -67,7 +67,7 @@ class Lanes:
                 raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
             raw = key_hash(key)
             slot = raw & 0xFFFF
-            segment = self._holder(self._router.segment_for(raw), raw >> 16)
+            segment = self.holder(self._router.segment_for(raw), raw >> 16)
             found = (segment.batcher.lane_for(slot), slot, message_size(b"", key))
         routes[key] = found
         return found
@@ -77,11 +77,11 @@ class Lanes:
         self._keyless_turn += 1
         segments = self._router.segments
         turn, place = divmod(self._keyless_turn, len(segments))
-        segment = self._holder(segments[place], segments[place].range.start)
+        segment = self.holder(segments[place], segments[place].range.start)
         lane = segment.batcher.lanes[turn % len(segment.batcher.lanes)]
         return lane, lane.slot, message_size(b"", None)
 
-    def _holder(self, target: Segment, slot: int) -> SegmentProducer:
+    def holder(self, target: Segment, slot: int) -> SegmentProducer:
         """Who takes messages for an active segment: itself, or a sealed one whose messages must go first."""
         holder: SegmentProducer | None = None
         for sealed in self._leaving:
@@ -128,7 +128,7 @@ class Lanes:
         self.transfer()
         if self._eager:
             for active in self.active:
-                self._holder(active, active.range.start)
+                self.holder(active, active.range.start)
 
     def transfer(self) -> None:
         """Route the messages of sealed segments to their successors, wherever all concerned are settled."""

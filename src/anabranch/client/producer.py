@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Generic, TypeVar, cast
 
 from anabranch.client.batcher import Extras, Lane, Outgoing
+from anabranch.client.bulk import EncodedRows, add_encoded
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.lanes import Lanes, Route
 from anabranch.client.layouts import LayoutWatch, TopicLayout
@@ -317,6 +318,19 @@ class AsyncProducer(Generic[T]):
         finally:
             bulk.arm()
 
+    async def enqueue_encoded(self, rows: EncodedRows) -> BulkFuture:
+        """As `enqueue_many`, for messages in columns that encode themselves."""
+        await self._admit()
+        bulk = BulkFuture(self.loop)
+        try:
+            add_encoded(rows, self, self._lanes, self._sequence + 1, self._message_bytes_max, bulk)
+            self._sequence += rows.row_count
+            self._mind_the_time(self.loop.time())
+        finally:
+            bulk.arm()
+        await asyncio.sleep(0)
+        return bulk
+
     # Adding messages.
 
     async def _admit(self) -> None:
@@ -343,9 +357,12 @@ class AsyncProducer(Generic[T]):
         batch = batcher.begin(lane, now)
         if first:
             batcher.owner.opened()
+        self._mind_the_time(now)
+        return batch
+
+    def _mind_the_time(self, now: float) -> None:
         if self._expiry is None and self._send_timeout_s:
             self._expiry = self.loop.call_at(now + self._send_timeout_s, self._expire)
-        return batch
 
     def _make_room(self, value: bytes, key: str | bytes | None, lane: Lane) -> Route:
         """Close the batches that a large message does not fit into; returns where it goes now."""

@@ -151,6 +151,11 @@ class SegmentProducer:
             home.batches_closed(self)
         self._write()
 
+    def add_entry(self, batch: Outgoing) -> None:
+        """Take an entry that was built elsewhere; it leaves with the next closing of batches."""
+        self.home.memory.used += batch.size
+        self._unsent.append(batch)
+
     def _write(self) -> None:
         connection = self._connection
         if connection is None:

@@ -116,6 +116,17 @@ class MessageBatch:
         self.size += added_bytes + 4 * len(values)
         self.highest_sequence_id = max(self.highest_sequence_id, sequence_ids[-1])
 
+    def add_encoded(
+        self, messages: bytes, count: int, highest_sequence_id: int, first_key: bytes | str | None
+    ) -> None:
+        """Append messages that are encoded already, in the form in which a batch holds them."""
+        self._parts.append(messages)
+        if not self.count:
+            self._first = (first_key, None)
+        self.count += count
+        self.size += len(messages)
+        self.highest_sequence_id = max(self.highest_sequence_id, highest_sequence_id)
+
     def build(
         self,
         producer_name: str,
