@@ -180,9 +180,10 @@ class _Lane:
     def sync(self, files: Sequence[str]) -> None:
         for file in files:
             os.fdatasync(self._fd(file))
-            if file not in self._named:
-                _sync_folders(self._root, _path(self._root, file).parent)
-                self._named.add(file)
+        unnamed = [file for file in files if file not in self._named]
+        if unnamed:
+            _sync_folders(self._root, unnamed)
+            self._named.update(unnamed)
 
     def truncate(self, file: str, size: int) -> None:
         os.truncate(_path(self._root, file), size)
@@ -199,14 +200,13 @@ class _Lane:
         finally:
             os.close(fd)
         os.replace(draft, path)
-        _sync_folders(self._root, path.parent)
+        # An open descriptor would still lead to the content that was replaced.
+        self._forget(file)
+        _sync_folders(self._root, [file])
 
     def delete(self, files: Sequence[str]) -> None:
         for file in files:
-            fd = self._fds.pop(file, -1)
-            if fd >= 0:
-                os.close(fd)
-            self._named.discard(file)
+            self._forget(file)
             _path(self._root, file).unlink(missing_ok=True)
 
     def _fd(self, file: str) -> int:
@@ -226,6 +226,12 @@ class _Lane:
             fd = _open_end(path)
         self._fds[file] = fd
         return fd
+
+    def _forget(self, file: str) -> None:
+        self._named.discard(file)
+        fd = self._fds.pop(file, -1)
+        if fd >= 0:
+            os.close(fd)
 
     def _forget_all(self) -> None:
         while self._fds:
@@ -298,21 +304,39 @@ def _sizes(root: Path) -> dict[str, int]:
     return found
 
 
-def _sync_folders(root: Path, folder: Path) -> None:
-    """Make the names in `folder` durable, and the names that lead to it."""
-    while True:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        if folder == root or folder == folder.parent:
-            return
-        folder = folder.parent
+def _sync_folders(root: Path, files: Sequence[str]) -> None:
+    """Make the names of these files durable, and the names of the folders that lead to them."""
+    folders: dict[Path, None] = {}
+    for file in files:
+        folder = (root / file).parent
+        while folder not in folders:
+            folders[folder] = None
+            if folder == root:
+                break
+            folder = folder.parent
+    for folder in folders:
+        _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _make_root(root: Path) -> None:
+    """Make the root and what leads to it, all names durable."""
+    if root.is_dir():
+        return
+    _make_root(root.parent)
+    root.mkdir(exist_ok=True)
+    _sync_folder(root.parent)
 
 
 def _take_lock(root: Path) -> int:
-    root.mkdir(parents=True, exist_ok=True)
+    _make_root(root)
     fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -52,6 +52,21 @@ async def test_a_replaced_file_has_the_new_content_only(disk: OsDisk) -> None:
     assert sorted(await disk.sizes()) == ["LOCK", "x"]
 
 
+async def test_what_follows_a_replacement_goes_to_the_new_file(disk: OsDisk) -> None:
+    await disk.append([("x", [b"old"])])
+    await disk.sync(["x"])
+    await disk.replace("x", b"new")
+    await disk.append([("x", [b" and more"])])
+    assert await disk.read("x", 0, 100) == b"new and more"
+
+
+async def test_the_folders_above_the_root_are_made(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path / "a" / "b" / "c")
+    await disk.lock()
+    assert (tmp_path / "a" / "b" / "c" / "LOCK").exists()
+    await disk.close()
+
+
 async def test_a_truncated_file_goes_on_at_its_new_end(disk: OsDisk) -> None:
     await disk.append([("x", [b"0123456789"])])
     await disk.truncate("x", 4)
