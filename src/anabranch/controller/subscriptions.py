@@ -289,14 +289,8 @@ class Subscriptions:
     async def _take_drains(self) -> None:
         events, self._drains = self._drains, {}
         for sub in sorted({sub for sub, _ in events}):
-            if sub not in self.records:
-                continue
-            try:
-                ids = tuple(id_ for of, id_ in events if of == sub)
-                await self._follow_layout(sub, only=ids)
-            except Exception:
-                self._stale[sub] = None
-                raise
+            if sub in self.records:
+                await self._follow_layout(sub, only=tuple(id_ for of, id_ in events if of == sub))
 
     async def _follow_layout(self, sub: str, only: tuple[int, ...] | None = None) -> None:
         """Record what is drained by now and deal the segments out again."""

@@ -12,6 +12,7 @@ from anabranch.errors import ConflictError, ConsumerBusyError, MetadataError, No
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.topics import TopicStore
+from anabranch.model.names import TopicName
 from tests.fakes.control import TOPIC, Inbox, Plant, ids_of, simulate
 from tests.fakes.metadata import FailingStore
 
@@ -321,6 +322,28 @@ def test_a_seek_takes_the_children_back_and_the_drained_parent_gives_them_again(
         assert inbox.ids == [1, 2]
         assert [plant.world.backlog(plant.segment(controller.layout, n), "s") for n in (1, 2)] == [1, 1]
         await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_a_seek_takes_children_back_before_it_rewinds_their_parents() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 1)
+        inbox = Inbox()
+        await join(plant, "a", inbox)
+        await plant.call(controller.split(0))
+        assert inbox.ids == [1, 2]
+        held_when_rewound: list[list[int]] = []
+
+        def note(verb: str, name: TopicName) -> Exception | None:
+            if verb == "seek":
+                held_when_rewound.append(inbox.ids)
+            return None
+
+        plant.segments.fails = note
+        await plant.call(controller.seek("s", 0))
+        assert held_when_rewound == [[0]] * 3
         await plant.stop()
 
     simulate(main)

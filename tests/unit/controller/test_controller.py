@@ -233,13 +233,32 @@ def test_a_stale_leader_s_unconfirmed_subscription_is_finished_by_the_true_one()
         old_process, old_service = plant.process, plant.service
         await plant.boot()
         await plant.controller()
+        assert plant.world.terms[TOPIC] == old.record.term + 1, "the new term is known at once"
         with pytest.raises(NotLeaderError):
-            await old_process.spawn(old.ensure_subscription("t", "QUEUE", "earliest"))
+            await old_process.spawn(old.register("g", "a", "CHECKPOINT", None, Inbox()))
         await old_process.spawn(old_service.stop())
         plant.kill()
         await plant.boot()
         await plant.controller()
         await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_a_missing_active_segment_is_made_again_and_a_missing_sealed_one_is_not() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
+        layout = await plant.call(controller.split(0))
+        plant.kill()
+        lost = [plant.segment(layout, id_) for id_ in (0, 2)]
+        for name in lost:
+            del plant.world.stored[name]
+        await plant.boot()
+        await plant.controller()
+        assert lost[0] not in plant.world.stored
+        assert plant.world.stored[lost[1]].cursors == {"s": 0}
         await plant.stop()
 
     simulate(main)

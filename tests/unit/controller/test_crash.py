@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
-from anabranch.errors import MetadataError, TopicNotFoundError
+from anabranch.errors import ConnectError, MetadataError, TopicNotFoundError
 from anabranch.failpoints import FailpointReachedError
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
 from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, simulate
 from tests.fakes.metadata import FailingStore
 
@@ -100,17 +101,9 @@ def test_a_second_kill_while_finishing_does_no_harm(first: str, second: str) -> 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_operation_that_fails_at_a_step_is_finished_by_the_same_process(kind: str, step: str) -> None:
-    class FailOnce:
-        left = 1
-
-        async def reach(self, name: str) -> None:
-            if name == f"{kind}.{step}" and self.left:
-                self.left -= 1
-                raise FailpointReachedError(name)
-
     async def main(plant: Plant) -> None:
         await set_up(plant)
-        await plant.boot(failpoints=FailOnce())
+        await plant.boot(failpoints=FailOnce(f"{kind}.{step}"))
         with pytest.raises(FailpointReachedError):
             await operate(plant, kind)
         await asyncio.sleep(1)
@@ -211,6 +204,7 @@ def test_a_write_that_fails_anywhere_in_a_split_is_made_good(number: int, applie
         inbox = Inbox()
         await plant.call(controller.register("stream", "a", "STREAM", None, inbox))
         plant.drain(before, "stream", 1)
+        await asyncio.sleep(1)
         faulty.armed = True
         try:
             await plant.call(controller.split(1, [25000, 30000]))
@@ -231,11 +225,72 @@ def test_a_write_that_fails_anywhere_in_a_split_is_made_good(number: int, applie
     simulate(main)
 
 
+def test_a_subscription_whose_confirmation_was_lost_is_on_the_children_all_the_same() -> None:
+    async def main(plant: Plant) -> None:
+        faulty = FailNth(0, applied=True, below="subscriptions")
+        await plant.boot(wrap=faulty.wrap, failpoints=FailOnce("split.committed"))
+        await plant.call(plant.service.create_topic(TOPIC, 1))
+        controller = await plant.controller()
+        down = ConnectError("owner is away")
+        plant.segments.fails = lambda verb, name: down if verb == "create_subscription" else None
+        with pytest.raises(ConnectError):
+            await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
+        plant.segments.fails = lambda verb, name: None
+        faulty.armed = True
+        with pytest.raises(FailpointReachedError):
+            await plant.call(controller.split(0))
+        assert faulty.failed
+        await asyncio.sleep(2)
+        await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_a_latest_subscription_made_across_a_split_waits_for_nothing_before_it() -> None:
+    async def main(plant: Plant) -> None:
+        await plant.boot()
+        await plant.call(plant.service.create_topic(TOPIC, 1))
+        controller = await plant.controller()
+        plant.publish(controller.layout)
+        down = True
+
+        def fails(verb: str, name: TopicName) -> Exception | None:
+            return ConnectError("owner is away") if verb == "create_subscription" and down else None
+
+        plant.segments.fails = fails
+        inbox = Inbox()
+        await plant.call(controller.register("s", "a", "STREAM", None, inbox))
+        with pytest.raises(ConnectError):
+            await plant.call(controller.ensure_subscription("s", "STREAM", "latest"))
+        await plant.call(controller.split(0))
+        down = False
+        await asyncio.sleep(10)
+        await plant.audit()
+        assert inbox.ids == [1, 2]
+        await plant.stop()
+
+    simulate(main)
+
+
+class FailOnce:
+    """Fails one step, once."""
+
+    def __init__(self, step: str) -> None:
+        self.step: str | None = step
+
+    async def reach(self, name: str) -> None:
+        if name == self.step:
+            self.step = None
+            raise FailpointReachedError(name)
+
+
 class FailNth:
     """Fails one put after it is armed."""
 
-    def __init__(self, number: int, applied: bool) -> None:
+    def __init__(self, number: int, applied: bool, below: str = "") -> None:
         self.number = number
+        self.below = below
         self.applied = applied
         self.armed = False
         self.failed = False
@@ -245,7 +300,7 @@ class FailNth:
         failing.applied = self.applied
 
         def fails(path: str) -> bool:
-            if not self.armed or self.failed:
+            if not self.armed or self.failed or self.below not in path:
                 return False
             self.number -= 1
             self.failed = self.number < 0

@@ -168,6 +168,7 @@ def test_a_recreated_topic_repeats_no_id_epoch_term_or_incarnation() -> None:
         for _ in range(4):
             await plant.call(service.create_topic(TOPIC, 2))
             controller = await plant.controller()
+            assert controller.layout.epoch > last[0]
             first = controller.layout.active[0].id
             await plant.call(controller.split(first))
             layout = await plant.audit()
@@ -209,6 +210,23 @@ def test_old_data_that_could_not_be_deleted_never_shows_in_the_recreated_topic()
         down = False
         await asyncio.sleep(20)
         await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_a_deletion_takes_what_an_unfinished_operation_made_with_it() -> None:
+    async def main(plant: Plant) -> None:
+        service = await plant.boot()
+        await plant.call(service.create_topic(TOPIC))
+        controller = await plant.controller()
+        away = NotConnectedError("away")
+        plant.segments.fails = lambda verb, name: away if verb == "seal" else None
+        with pytest.raises(NotConnectedError):
+            await plant.call(controller.split(0))
+        assert len(plant.world.stored) == 3
+        await plant.call(service.delete_topic(TOPIC))
+        assert plant.world.stored == {}
         await plant.stop()
 
     simulate(main)
