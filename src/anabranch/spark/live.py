@@ -16,18 +16,17 @@ import threading
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from random import Random
 from typing import Any, TypeVar
 
 from anabranch.client.api import AsyncClient
 from anabranch.client.layouts import TopicLayout
-from anabranch.client.options import Batching
-from anabranch.client.outcomes import BulkFuture, SendFuture
+from anabranch.client.outcomes import BulkFuture
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.segment_reader import AGAIN, RawEntry, SegmentReader, SegmentTails
 from anabranch.client.tasks import retry
 from anabranch.errors import OperationTimeoutError
+from anabranch.spark.encoding import RowEncoder
 from anabranch.spark.options import Settings
 from anabranch.spark.planner import Slice, Tail, Topology
 from anabranch.spark.topics import OutgoingRows, StoredEntry, WriterSettings
@@ -46,9 +45,6 @@ SEALED_TAIL_TTL_S = 30.0
 
 OPERATION_TIMEOUT_S = 30.0
 """The client's own default."""
-
-BATCH_MESSAGES = 20_000
-"""No limit in practice; entries are limited by bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,55 +260,33 @@ class LiveWriter:
 
     def __init__(self, session: Session, topic: str, settings: WriterSettings) -> None:
         self._session = session
-        self._waiting: deque[BulkFuture | SendFuture] = deque()
+        self._entry_bytes = settings.flush_bytes
+        self._waiting: deque[BulkFuture] = deque()
+        self._turn = session.rng.randrange(2**16)
         self._producer: AsyncProducer[bytes] = session.run(self._open(topic, settings))
 
     async def _open(self, topic: str, settings: WriterSettings) -> AsyncProducer[bytes]:
-        batching = Batching(settings.linger_s, BATCH_MESSAGES, settings.flush_bytes)
         compression: Any = settings.compression
-        return await self._session.client.create_producer(topic, compression=compression, batching=batching)
+        return await self._session.client.create_producer(topic, compression=compression)
 
     def write(self, rows: OutgoingRows) -> None:
         self._session.run(self._write(rows))
 
     async def _write(self, rows: OutgoingRows) -> None:
-        values = _as_bytes(rows.values)
-        keys = None if rows.keys is None else rows.keys.to_pylist()
-        if rows.event_times_ms is None and rows.headers is None and rows.values.null_count == 0:
-            self._waiting.append(await self._producer.enqueue_many(values, keys))
-        else:
-            await self._write_unusual(values, keys, rows)
+        # Rows without a key take turns over the buckets, a batch each.
+        self._turn += 1
+        encoder = RowEncoder(rows, self._entry_bytes, self._turn)
+        self._waiting.append(await self._producer.enqueue_encoded(encoder))
         # An error of earlier rows must not wait for the last one.
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
-
-    async def _write_unusual(
-        self, values: list[bytes], keys: list[str | bytes | None] | None, rows: OutgoingRows
-    ) -> None:
-        times = None if rows.event_times_ms is None else rows.event_times_ms.tolist()
-        for index, value in enumerate(values):
-            time_ms = times[index] if times is not None else 0
-            self._waiting.append(
-                await self._producer.enqueue(
-                    value,
-                    key=None if keys is None else keys[index],
-                    event_time=datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None,
-                    properties=None if rows.headers is None else rows.headers[index],
-                )
-            )
 
     def finish(self) -> None:
         self._session.run(self._finish())
 
     async def _finish(self) -> None:
-        await self._producer.flush()
         while self._waiting:
-            self._waiting.popleft().result()
+            await self._waiting.popleft()
 
     def close(self) -> None:
         self._session.run(self._producer.close(timeout=0))
-
-
-def _as_bytes(column: Any) -> list[bytes]:
-    values: list[Any] = column.to_pylist()
-    return [value.encode() for value in values] if values and isinstance(values[0], str) else values

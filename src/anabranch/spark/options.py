@@ -72,13 +72,20 @@ _SINK = (
     "checkpointLocation",
     "delivery",
     "flushBytes",
-    "lingerMs",
     "compression",
-    "maxInFlight",
     "includeHeaders",
     "failOnUnknownColumns",
 )
-_SINK_LATER = ("sinkId", "txnId", "batchId", "sequenceColumn", "producerColumn", "txnTimeout")
+_SINK_LATER = (
+    "sinkId",
+    "txnId",
+    "batchId",
+    "sequenceColumn",
+    "producerColumn",
+    "txnTimeout",
+    "lingerMs",
+    "maxInFlight",
+)
 
 _CLIENT = {
     "operationtimeout": "operation_timeout",
@@ -131,9 +138,7 @@ class SinkOptions:
     client: Settings
     topic: str | None
     flush_bytes: int
-    linger_s: float
     compression: str | None
-    max_in_flight: int
     include_headers: bool
     refuse_unknown_columns: bool
 
@@ -190,9 +195,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         client=options.client(),
         topic=None if topic is None else short_name(topic),
         flush_bytes=options.read("flushBytes", _size, 2**20),
-        linger_s=options.read("lingerMs", _duration, 0.005),
         compression=None if compression == "none" else compression,
-        max_in_flight=options.read("maxInFlight", _count, 5),
         include_headers=options.read("includeHeaders", _flag, True),
         refuse_unknown_columns=options.read("failOnUnknownColumns", _flag, True),
     )

@@ -71,7 +71,7 @@ class WriterSettings:
     """How a writer batches."""
 
     flush_bytes: int
-    linger_s: float
+    """About the largest entry."""
     compression: str | None
 
 

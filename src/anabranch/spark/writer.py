@@ -125,7 +125,7 @@ def _warn_of_leftovers(messages: list[Any]) -> None:
 
 def write_batches(service: Service, options: SinkOptions, batches: Iterator[Any]) -> Written:
     """Write all rows, each topic's in their order; returns when all are stored."""
-    settings = WriterSettings(options.flush_bytes, options.linger_s, options.compression)
+    settings = WriterSettings(options.flush_bytes, options.compression)
     writers: dict[str, TopicWriter] = {}
     rows = 0
     try:

@@ -1,0 +1,174 @@
+"""The client behind the readers and writers, against a real broker, without Spark in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructField, StructType
+
+from anabranch.admin.client import AdminClient
+from anabranch.errors import MessageTooBigError, OperationTimeoutError, TopicNotFoundError
+from anabranch.model.names import TopicName
+from anabranch.model.ranges import FULL
+from anabranch.spark.live import LiveService, close_sessions
+from anabranch.spark.options import read_sink_options, read_source_options
+from anabranch.spark.planner import Slice
+from anabranch.spark.reader import BatchReader
+from anabranch.spark.rows import COLUMNS
+from anabranch.spark.writer import write_batches
+from anabranch.testing.process import BrokerProcess
+
+KEYS = 61
+ORDERS = TopicName.parse("topic://public/default/orders")
+SCHEMA = StructType([StructField(name, COLUMNS[name]) for name in ("key", "value", "segment", "position")])
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data", {"auto_scale.enabled": "false"}) as process:
+        yield process
+        close_sessions()
+
+
+def batch(lo: int, hi: int) -> Any:
+    numbers = range(lo, hi)
+    return pa.record_batch(
+        {
+            "key": pa.array([f"key-{n % KEYS}" for n in numbers], pa.string()),
+            "value": pa.array([str(n).encode() for n in numbers], pa.binary()),
+        }
+    )
+
+
+def write(broker: BrokerProcess, batches: Iterator[Any], **options: str) -> int:
+    service = LiveService(broker.url)
+    sink = read_sink_options({"service.url": broker.url, "topic": "orders", **options})
+    return write_batches(service, sink, batches).rows
+
+
+def read(broker: BrokerProcess, **options: str) -> list[tuple[bytes, int, int, int]]:
+    given = {"service.url": broker.url, "subscribe": "orders", **options}
+    reader = BatchReader(LiveService(broker.url), read_source_options(given), SCHEMA)
+    rows: list[tuple[bytes, int, int, int]] = []
+    for partition in reader.partitions():
+        for found in reader.read(partition):
+            columns = found.to_pydict()
+            values = map(int, columns["value"])
+            rows += zip(columns["key"], values, columns["segment"], columns["position"], strict=True)
+    return rows
+
+
+def check(rows: list[tuple[bytes, int, int, int]], count: int) -> None:
+    assert sorted(value for _, value, _, _ in rows) == list(range(count))
+    seen: dict[bytes, int] = {}
+    for key, value, _, _ in sorted(rows, key=lambda row: row[2:]):
+        assert value > seen.get(key, -1), f"{key!r} is out of order at {value}"
+        seen[key] = value
+
+
+def test_columns_are_written_in_key_order_while_the_topic_splits_and_merges(broker: BrokerProcess) -> None:
+    count, size = 60_000, 500
+    with AdminClient(broker.http_url) as api:
+        api.create_topic(ORDERS, 1)
+    halfway = threading.Event()
+    changed: list[Any] = []
+
+    def change() -> None:
+        with AdminClient(broker.http_url) as api:
+            api.split(ORDERS, 0)
+            api.split(ORDERS, 1, parts=3)
+            halfway.wait(20)
+            api.merge(ORDERS, [2, 5])
+            api.merge(ORDERS, [3, 4])
+        changed.append(True)
+
+    def batches() -> Iterator[Any]:
+        changing = threading.Thread(target=change)
+        changing.start()
+        for lo in range(0, count, size):
+            if lo == count // 2:
+                halfway.set()
+            yield batch(lo, lo + size)
+        changing.join(20)
+        assert changed, "the layout did not change as planned"
+
+    assert write(broker, batches(), compression="lz4") == count
+    rows = read(broker)
+    check(rows, count)
+    assert len({segment for _, _, segment, _ in rows}) > 1
+    check(read(broker, ordering="key", maxPartitions="3"), count)
+
+
+@pytest.mark.parametrize(("size", "end"), [(1, 50), (7, 700), (1000, 2500)])
+def test_a_slice_may_begin_and_end_inside_an_entry(broker: BrokerProcess, size: int, end: int) -> None:
+    write(broker, iter([batch(0, 3000)]))
+    whole = {position: value for _, value, _, position in read(broker)}
+    cut = f'{{"v": 1, "topics": {{"orders": {{"segs": {{"0": {end}}}}}}}}}'
+    rows = read(broker, maxRecordsPerPartition=str(size), endingOffsets=cut)
+    assert {position: value for _, value, _, position in rows} == {at: whole[at] for at in range(end)}
+    assert len(rows) == end
+
+
+def test_many_small_slices_are_read_in_their_order(broker: BrokerProcess) -> None:
+    with AdminClient(broker.http_url) as api:
+        api.create_topic(ORDERS, 40)
+    write(broker, iter([batch(0, 4000)]))
+    service = LiveService(broker.url)
+    topology = service.reader().topology("orders")
+    slices = [
+        Slice("orders", id_, topology.layout.segments[id_].range, 0, tail.next)
+        for id_, tail in sorted(topology.tails.items())
+        if tail.next
+    ]
+    order = [number for number, _ in service.reader().read(slices, 10)]
+    assert order == sorted(order)
+    assert set(order) == set(range(len(slices)))
+
+
+def test_a_reader_that_is_left_early_leaves_nothing_behind(broker: BrokerProcess) -> None:
+    write(broker, iter([batch(0, 5000)]))
+    service = LiveService(broker.url)
+    for _ in range(3):
+        reading = service.reader().read([Slice("orders", 0, FULL, 0, 5000)], 10)
+        next(reading)
+        reading.close()  # type: ignore[attr-defined]
+    check(read(broker), 5000)
+
+
+def test_a_slice_beyond_the_end_times_out(broker: BrokerProcess) -> None:
+    write(broker, iter([batch(0, 10)]))
+    with pytest.raises(OperationTimeoutError, match="segment 0 of topic orders"):
+        list(LiveService(broker.url).reader().read([Slice("orders", 0, FULL, 0, 50)], 0.3))
+
+
+def test_a_segment_that_is_gone_gives_nothing(broker: BrokerProcess) -> None:
+    write(broker, iter([batch(0, 10)]))
+    assert list(LiveService(broker.url).reader().read([Slice("orders", 77, FULL, 0, 5)], 5)) == []
+
+
+def test_reading_creates_no_topic(broker: BrokerProcess) -> None:
+    with pytest.raises(TopicNotFoundError):
+        LiveService(broker.url).reader().topology("nothing")
+
+
+def test_a_row_that_is_too_large_fails_the_write_and_not_the_session(broker: BrokerProcess) -> None:
+    large = pa.record_batch({"key": pa.array(["k"]), "value": pa.array([b"x" * 6 * 2**20])})
+    with pytest.raises(MessageTooBigError):
+        write(broker, iter([batch(0, 10), large]))
+    write(broker, iter([batch(10, 20)]))
+    assert {value for _, value, _, _ in read(broker)} >= set(range(10, 20))
+
+
+def test_a_session_outlives_a_killed_broker(broker: BrokerProcess) -> None:
+    write(broker, iter([batch(0, 1000)]))
+    check(read(broker), 1000)
+    broker.kill()
+    broker.start()
+    check(read(broker), 1000)
+    write(broker, iter([batch(1000, 2000)]))
+    check(read(broker), 2000)
