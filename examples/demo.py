@@ -27,9 +27,11 @@ from rich.table import Table
 
 from anabranch import AsyncClient, AsyncProducer
 from anabranch.admin.client import AdminClient
+from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 
 TOPIC = "topic://public/default/orders"
+NAME = TopicName.parse(TOPIC)
 CUSTOMERS = [f"customer-{n}" for n in range(500)]
 SETTINGS = {
     # Small thresholds and short waits, so that a demo of a minute shows what a day shows in production.
@@ -72,7 +74,9 @@ class Reader:
         return self.total - self.count
 
 
-async def publish(producer: AsyncProducer[Any], total: int, rate: int, progress: Progress, bar: TaskID) -> None:
+async def publish(
+    producer: AsyncProducer[Any], total: int, rate: int, progress: Progress, bar: TaskID
+) -> None:
     """Enqueue all events at about `rate` a second; the last line waits for every receipt."""
     began = time.monotonic()
     step = max(1, rate // 50)
@@ -98,10 +102,14 @@ async def consume(url: str, name: str, reader: Reader, progress: Progress, bar: 
         await consumer.close()
 
 
-async def watch_spark(output: Path, reader: Reader, progress: Progress, bar: TaskID) -> None:
+async def watch_spark(
+    job: subprocess.Popen[bytes], output: Path, reader: Reader, progress: Progress, bar: TaskID
+) -> None:
     """Follow the tally that the Spark job writes after each micro-batch."""
     taken = 0
     while reader.lost:
+        if job.poll() is not None:
+            raise RuntimeError(f"the Spark job ended:\n{(output.parent / 'spark.log').read_text()[-8000:]}")
         for path in sorted(output.glob("batch-*.json"))[taken:]:
             for key, number in json.loads(path.read_text()):
                 reader.take(key, number)
@@ -111,7 +119,12 @@ async def watch_spark(output: Path, reader: Reader, progress: Progress, bar: Tas
 
 
 async def steer(
-    broker: BrokerProcess, admin: AdminClient, published: asyncio.Task[None], progress: Progress, bar: TaskID, total: int
+    broker: BrokerProcess,
+    admin: AdminClient,
+    published: asyncio.Task[None],
+    progress: Progress,
+    bar: TaskID,
+    total: int,
 ) -> None:
     """Split by hand early, kill the broker half-way, and merge everything back once all is published."""
     say = progress.console.print
@@ -121,17 +134,18 @@ async def steer(
             await asyncio.sleep(0.05)
 
     await until(0.15)
-    await asyncio.to_thread(admin.split, TOPIC, 0)
-    say("  split segment 0 by hand")
+    widest = max(_active(admin.topic_metadata(NAME)), key=lambda s: s["hashRange"]["end"] - s["hashRange"]["start"])
+    await asyncio.to_thread(admin.split, NAME, widest["segmentId"])
+    say(f"  split segment {widest['segmentId']} by hand")
     await until(0.5)
     broker.kill()
     say("  killed the broker with SIGKILL")
     await asyncio.to_thread(broker.start)
     say(f"  started it again in {broker.started_in_s:.2f} s")
     await published
-    active = [s["segmentId"] for s in _active(admin.topic(TOPIC))]
+    active = [s["segmentId"] for s in _active(admin.topic_metadata(NAME))]
     if len(active) > 1:
-        await asyncio.to_thread(admin.merge, TOPIC, active)
+        await asyncio.to_thread(admin.merge, NAME, active)
         say(f"  merged segments {', '.join(map(str, active))} by hand")
 
 
@@ -153,8 +167,14 @@ def spark_job(url: str, output: Path, checkpoint: Path) -> None:
     )
 
     def hand_on(batch: DataFrame, number: int) -> None:
-        rows = batch.select("key", "value", "segment", "position").toPandas().sort_values(["segment", "position"])
-        pairs = [(bytes(key).decode(), int(value)) for key, value in zip(rows["key"], rows["value"], strict=True)]
+        rows = (
+            batch.select("key", "value", "segment", "position")
+            .toPandas()
+            .sort_values(["segment", "position"])
+        )
+        pairs = [
+            (bytes(key).decode(), int(value)) for key, value in zip(rows["key"], rows["value"], strict=True)
+        ]
         part = output / f"batch-{number:06d}.part"
         part.write_text(json.dumps(pairs))
         part.rename(part.with_suffix(".json"))
@@ -178,27 +198,37 @@ async def run(total: int, rate: int, scratch: Path) -> int:
     with broker:
         console.print(f"broker ready in {broker.started_in_s:.2f} s at {broker.url}")
         admin = AdminClient(broker.http_url)
-        admin.create(TOPIC, 1)
+        admin.create_topic(NAME, segments=1)
         job = subprocess.Popen(
             [sys.executable, __file__, "--spark-job", broker.url, str(output), str(scratch / "checkpoint")],
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-            stderr=(scratch / "spark.log").open("w"),
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+            stdout=(scratch / "spark.log").open("w"),
+            stderr=subprocess.STDOUT,
         )
         stream = Reader("stream consumers", total)
         spark = Reader("Spark streaming", total)
-        columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description:18}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
         try:
             with Progress(*columns, console=console) as progress:
                 sending = progress.add_task("published", total=total)
                 streaming = progress.add_task(stream.name, total=total)
                 sparking = progress.add_task(spark.name, total=total)
-                async with AsyncClient(broker.url) as client, asyncio.timeout(600), asyncio.TaskGroup() as tasks:
+                async with (
+                    AsyncClient(broker.url) as client,
+                    asyncio.timeout(600),
+                    asyncio.TaskGroup() as tasks,
+                ):
                     for name in ("billing-a", "billing-b"):
                         tasks.create_task(consume(broker.url, name, stream, progress, streaming))
                     producer = await client.create_producer(TOPIC, send_timeout=60.0)
                     published = tasks.create_task(publish(producer, total, rate, progress, sending))
                     tasks.create_task(steer(broker, admin, published, progress, sending, total))
-                    tasks.create_task(watch_spark(output, spark, progress, sparking))
+                    tasks.create_task(watch_spark(job, output, spark, progress, sparking))
         finally:
             job.terminate()
             job.wait()
@@ -206,11 +236,12 @@ async def run(total: int, rate: int, scratch: Path) -> int:
 
 
 def report(broker: BrokerProcess, admin: AdminClient, readers: list[Reader], seconds: float) -> int:
-    segments = admin.topic(TOPIC)["segments"].values()
+    segments = admin.topic_metadata(NAME)["segments"].values()
     splits = {tuple(s["parentIds"]) for s in segments if len(s["parentIds"]) == 1}
     merges = [s for s in segments if len(s["parentIds"]) > 1]
     subprocess.run(
-        [sys.executable, "-m", "anabranch.cli.main", "topic", "show", TOPIC, "--admin-url", broker.http_url], check=True
+        [sys.executable, "-m", "anabranch.cli.main", "topic", "show", TOPIC, "--admin-url", broker.http_url],
+        check=True,
     )
     table = Table(title="What happened")
     for column in ("reader", "messages", "lost", "reordered", "repeated"):
@@ -233,7 +264,9 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=200_000, help="events to publish")
     parser.add_argument("--rate", type=int, default=5000, help="events a second")
     parser.add_argument("--fast", action="store_true", help="publish faster: the run ends within a minute")
-    parser.add_argument("--spark-job", nargs=3, metavar=("URL", "OUTPUT", "CHECKPOINT"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--spark-job", nargs=3, metavar=("URL", "OUTPUT", "CHECKPOINT"), help=argparse.SUPPRESS
+    )
     arguments = parser.parse_args()
     if arguments.spark_job:
         url, output, checkpoint = arguments.spark_job

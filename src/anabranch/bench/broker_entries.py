@@ -40,7 +40,9 @@ class WireProducers:
                     number // len(topics),
                     1,
                     0,
-                    batches.build_single(VALUE, None, number // len(topics), producer_name="bench", publish_time_ms=1),
+                    batches.build_single(
+                        VALUE, None, number // len(topics), producer_name="bench", publish_time_ms=1
+                    ),
                 )
             )
             for number in range(entries)

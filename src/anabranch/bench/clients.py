@@ -197,6 +197,20 @@ def run_latency(scratch: Path, fast: bool) -> list[Row]:
         return statistics.quantiles(times, n=100)[at - 1] * 1e3
 
     return [
-        Row("send one at a time, p50", "ms", percentile(ours, 50), "pulsar-client", percentile(theirs, 50), "1 ms"),
-        Row("send one at a time, p99", "ms", percentile(ours, 99), "pulsar-client", percentile(theirs, 99), "5 ms"),
+        Row(
+            "send one at a time, p50",
+            "ms",
+            percentile(ours, 50),
+            "pulsar-client",
+            percentile(theirs, 50),
+            "1 ms",
+        ),
+        Row(
+            "send one at a time, p99",
+            "ms",
+            percentile(ours, 99),
+            "pulsar-client",
+            percentile(theirs, 99),
+            "5 ms",
+        ),
     ]

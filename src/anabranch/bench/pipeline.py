@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,10 @@ def _toy_source() -> Any:
             import pyarrow as pa
 
             batch = pa.record_batch(
-                {"key": pa.array([b"key-1"] * 10_000, pa.binary()), "value": pa.array([VALUE] * 10_000, pa.binary())}
+                {
+                    "key": pa.array([b"key-1"] * 10_000, pa.binary()),
+                    "value": pa.array([VALUE] * 10_000, pa.binary()),
+                }
             )
             for _ in range(self.rows // 20_000):
                 yield batch
@@ -89,6 +93,7 @@ def run(scratch: Path, fast: bool) -> list[Row]:
     from pyspark.sql import functions as sql
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     count = 200_000 if fast else 2_000_000
     spark = (
         SparkSession.builder.master("local[2]")
@@ -120,5 +125,7 @@ def run(scratch: Path, fast: bool) -> list[Row]:
     spark.stop()
     return [
         Row("Spark batch read", "rows/s", ours_read, "Arrow source, no I/O", toy_read, "ratio at least 0.50"),
-        Row("Spark batch write", "rows/s", ours_write, "Arrow sink, no I/O", toy_write, "ratio at least 0.50"),
+        Row(
+            "Spark batch write", "rows/s", ours_write, "Arrow sink, no I/O", toy_write, "ratio at least 0.50"
+        ),
     ]
