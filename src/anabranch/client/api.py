@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from random import Random
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
@@ -35,15 +35,13 @@ from anabranch.client.options import (
 )
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.queue_consumer import AsyncQueueConsumer
-from anabranch.client.schema import Codec, Schema
+from anabranch.client.schema import Codec, Schema, V
 from anabranch.client.segment_reader import SegmentReader, SegmentTails
 from anabranch.client.stream_consumer import AsyncStreamConsumer, OnAssignment
 from anabranch.clock import Clock, SystemClock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
 from anabranch.model.ids import Checkpoint
 from anabranch.model.names import validate_subscription
-
-T = TypeVar("T")
 
 BYTES: Codec[Any] = Schema.bytes()
 
@@ -98,7 +96,7 @@ class AsyncClient:
         self,
         topic: str,
         *,
-        schema: Codec[T] = BYTES,
+        schema: Codec[V] = BYTES,
         name: str | None = None,
         access_mode: AccessMode = "shared",
         send_timeout: Seconds = 30.0,
@@ -107,7 +105,7 @@ class AsyncClient:
         batching: Batching | bool = True,
         initial_sequence_id: int | None = None,
         properties: Mapping[str, str] | None = None,
-    ) -> AsyncProducer[T]:
+    ) -> AsyncProducer[V]:
         """Open a producer; a bare topic name means topic://public/default/<name>.
 
         A `send_timeout` of 0 lets messages wait for ever. Messages that do not fit `memory_limit` wait, or
@@ -124,7 +122,7 @@ class AsyncClient:
             raise InvalidConfigurationError("initial_sequence_id is -1 or more")
         parsed = parse_topic(topic)
         timeout_s = seconds("send_timeout", send_timeout, zero=True)
-        producer: AsyncProducer[T] = AsyncProducer(
+        producer: AsyncProducer[V] = AsyncProducer(
             self._connections(),
             self._memory,
             self._clock,
@@ -148,7 +146,7 @@ class AsyncClient:
         topic: str,
         subscription: str,
         *,
-        schema: Codec[T] = BYTES,
+        schema: Codec[V] = BYTES,
         initial_position: InitialPosition = "latest",
         name: str | None = None,
         receiver_queue_size: int = 1000,
@@ -157,14 +155,14 @@ class AsyncClient:
         subscription_properties: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
         on_assignment: OnAssignment | None = None,
-    ) -> AsyncStreamConsumer[T]:
+    ) -> AsyncStreamConsumer[V]:
         """Read in key order with cumulative acknowledgement; consumers of one subscription share the topic.
 
         Give a stable `name` to come back to the same share. Acknowledge as you go: what is not acknowledged
         keeps later segments closed.
         """
         one_of("initial_position", initial_position, InitialPosition)
-        consumer: AsyncStreamConsumer[T] = AsyncStreamConsumer(
+        consumer: AsyncStreamConsumer[V] = AsyncStreamConsumer(
             self._connections(),
             parse_topic(topic),
             validate_subscription(subscription),
@@ -187,7 +185,7 @@ class AsyncClient:
         topic: str,
         subscription: str,
         *,
-        schema: Codec[T] = BYTES,
+        schema: Codec[V] = BYTES,
         initial_position: InitialPosition = "latest",
         name: str | None = None,
         receiver_queue_size: int = 1000,
@@ -200,11 +198,11 @@ class AsyncClient:
         processing_timeout: Seconds | None = None,
         redelivery: Backoff = Backoff(60.0, 60.0),  # noqa: B008 - frozen
         dead_letter: DeadLetter | None = None,
-    ) -> AsyncQueueConsumer[T]:
+    ) -> AsyncQueueConsumer[V]:
         """Read in parallel with single acknowledgement; each message goes to one consumer at a time."""
         one_of("initial_position", initial_position, InitialPosition)
         pool = self._connections()
-        consumer: AsyncQueueConsumer[T] = AsyncQueueConsumer(
+        consumer: AsyncQueueConsumer[V] = AsyncQueueConsumer(
             pool,
             parse_topic(topic),
             validate_subscription(subscription),
@@ -232,15 +230,15 @@ class AsyncClient:
         topic: str,
         *,
         start: Checkpoint = Checkpoint.latest(),  # noqa: B008 - frozen
-        schema: Codec[T] = BYTES,
+        schema: Codec[V] = BYTES,
         name: str | None = None,
         receiver_queue_size: int = 1000,
         properties: Mapping[str, str] | None = None,
-    ) -> AsyncCheckpointConsumer[T]:
+    ) -> AsyncCheckpointConsumer[V]:
         """Read in key order from a checkpoint on; the caller keeps the positions."""
         if not isinstance(start, Checkpoint):
             raise InvalidConfigurationError("start is a Checkpoint; see Checkpoint.from_bytes")
-        consumer: AsyncCheckpointConsumer[T] = AsyncCheckpointConsumer(
+        consumer: AsyncCheckpointConsumer[V] = AsyncCheckpointConsumer(
             self._connections(), parse_topic(topic), start, schema, name, receiver_queue_size, properties
         )
         await consumer.open()

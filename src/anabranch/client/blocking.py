@@ -41,7 +41,7 @@ from anabranch.client.options import (
 from anabranch.client.outcomes import BulkFuture, SendFuture
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.queue_consumer import AsyncQueueConsumer
-from anabranch.client.schema import Codec
+from anabranch.client.schema import Codec, V
 from anabranch.client.segment_reader import RawEntry, Tail
 from anabranch.client.segment_reader import SegmentReader as AsyncSegmentReader
 from anabranch.client.segment_reader import SegmentTails as AsyncSegmentTails
@@ -568,7 +568,7 @@ class Client(Handle):
         self,
         topic: str,
         *,
-        schema: Codec[T] = BYTES,
+        schema: Codec[V] = BYTES,
         name: str | None = None,
         access_mode: AccessMode = "shared",
         send_timeout: Seconds = 30.0,
@@ -577,7 +577,7 @@ class Client(Handle):
         batching: Batching | bool = True,
         initial_sequence_id: int | None = None,
         properties: Mapping[str, str] | None = None,
-    ) -> Producer[T]:
+    ) -> Producer[V]:
         """Open a producer; a bare topic name means topic://public/default/<name>."""
         twin = self._run(
             "create_producer",
@@ -601,7 +601,7 @@ class Client(Handle):
         topic: str,
         subscription: str,
         *,
-        schema: Codec[T] = BYTES,
+        schema: Codec[V] = BYTES,
         initial_position: InitialPosition = "latest",
         name: str | None = None,
         receiver_queue_size: int = 1000,
@@ -610,7 +610,7 @@ class Client(Handle):
         subscription_properties: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
         on_assignment: OnAssignment | None = None,
-    ) -> StreamConsumer[T]:
+    ) -> StreamConsumer[V]:
         """Read in key order with cumulative acknowledgement; consumers of one subscription share the topic.
 
         `on_assignment` is called in the client's own thread.
@@ -638,7 +638,7 @@ class Client(Handle):
         topic: str,
         subscription: str,
         *,
-        schema: Codec[T] = BYTES,
+        schema: Codec[V] = BYTES,
         initial_position: InitialPosition = "latest",
         name: str | None = None,
         receiver_queue_size: int = 1000,
@@ -651,7 +651,7 @@ class Client(Handle):
         processing_timeout: Seconds | None = None,
         redelivery: Backoff = Backoff(60.0, 60.0),  # noqa: B008 - frozen
         dead_letter: DeadLetter | None = None,
-    ) -> QueueConsumer[T]:
+    ) -> QueueConsumer[V]:
         """Read in parallel with single acknowledgement; each message goes to one consumer at a time."""
         twin = self._run(
             "subscribe_queue",
@@ -680,11 +680,11 @@ class Client(Handle):
         topic: str,
         *,
         start: Checkpoint = Checkpoint.latest(),  # noqa: B008 - frozen
-        schema: Codec[T] = BYTES,
+        schema: Codec[V] = BYTES,
         name: str | None = None,
         receiver_queue_size: int = 1000,
         properties: Mapping[str, str] | None = None,
-    ) -> CheckpointConsumer[T]:
+    ) -> CheckpointConsumer[V]:
         """Read in key order from a checkpoint on; the caller keeps the positions."""
         twin = self._run(
             "create_checkpoint_consumer",

@@ -15,11 +15,12 @@ from anabranch.model.layout import Layout, Segment
 
 def readable(layout: Layout, finished: Collection[int]) -> tuple[Segment, ...]:
     """The segments to read now, oldest first: not finished themselves, and all their ancestors are."""
-    ready: list[Segment] = []
-    for id_ in sorted(layout.segments):
-        if id_ not in finished and layout.ancestors(id_) <= frozenset(finished):
-            ready.append(layout.segments[id_])
-    return tuple(ready)
+    done = frozenset(finished)
+    return tuple(
+        layout.segments[id_]
+        for id_ in sorted(layout.segments)
+        if id_ not in done and layout.ancestors(id_) <= done
+    )
 
 
 def start_positions(layout: Layout, start: Checkpoint) -> dict[int, MessageId]:

@@ -118,7 +118,10 @@ class SendFuture(msgspec.Struct, eq=False, gc=False):
 
 
 class BulkFuture:
-    """The outcome of many messages: done when all are stored, or one of them failed for good."""
+    """The outcome of many messages: done when each of them is stored or has failed."""
+
+    # By this attribute of the class asyncio knows a future.
+    _asyncio_future_blocking = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -126,7 +129,6 @@ class BulkFuture:
         self._failed: list[Outgoing] = []
         self._waiters: list[tuple[Callable[..., object], Context]] = []
         self._cancelled = False
-        self._asyncio_future_blocking = False
 
     # Its maker's side.
 

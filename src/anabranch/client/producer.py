@@ -487,7 +487,7 @@ class AsyncProducer(Generic[T]):
         limit = self._send_timeout_s
         oldest: float | None = None
         for segment in list(self._lanes.segments.values()):
-            segment.expire(now - limit, limit)
+            segment.expire(now, limit)
             begun_at = segment.oldest_at()
             if begun_at is not None and (oldest is None or begun_at < oldest):
                 oldest = begun_at

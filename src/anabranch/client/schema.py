@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import builtins
 import json
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    V = TypeVarWithDefault("V", default=bytes)
+else:
+    V = TypeVar("V")
+    """The type of values; without a schema they are bytes."""
 
 
 class Codec(Protocol[T]):

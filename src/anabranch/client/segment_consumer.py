@@ -389,6 +389,11 @@ class SegmentConsumer:
             connection.consumers.pop(consumer_id, None)
             connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=pool.next_id()))
             raise
+        if self._closed:
+            # Closed while the broker was still making it: there nobody else would take it away.
+            connection.consumers.pop(consumer_id, None)
+            connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=pool.next_id()))
+            return
         if not connection.open or connection.consumers.get(consumer_id) is not self:
             return
         self._connection = connection

@@ -444,13 +444,15 @@ class SegmentProducer:
         batch = self.batcher.opened[0].batch if self.batcher.opened else None
         return None if batch is None else batch.begun_at
 
-    def expire(self, begun_before: float, timeout_s: float) -> None:
-        """Fail what has waited since then or longer."""
+    def expire(self, now: float, timeout_s: float) -> None:
+        """Fail what has waited for so long."""
+        # Timers may fire a little early; without a margin they would be set again for the same instant.
+        now += 1e-6
         batch = self.batcher.opened[0].batch if self.batcher.opened else None
-        if batch is not None and batch.begun_at <= begun_before:
+        if batch is not None and batch.begun_at + timeout_s <= now:
             self.close_batches()
         for waiting in (self._sent, self._unsent):
-            while waiting and waiting[0].begun_at <= begun_before:
+            while waiting and waiting[0].begun_at + timeout_s <= now:
                 error = SendTimeoutError(f"not stored within {timeout_s:g} s; it may still be stored")
                 self._fail(waiting.popleft(), error)
 

@@ -1,0 +1,131 @@
+"""Laws of batching: whatever is added leaves once, in order, bucket by bucket."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.client.batcher import Extras, Outgoing, SegmentBatcher, message_size
+from anabranch.client.options import Batching
+from anabranch.model.hashing import bucket_index, bucket_ranges, equal_bucket_splits, key_hash
+from anabranch.protocol.batches import Compression, decode_columns
+from anabranch.protocol.commands import read_outer
+
+KEYS = st.sampled_from([f"key-{n}" for n in range(12)])
+MESSAGES = st.lists(st.tuples(KEYS, st.binary(max_size=40)), min_size=1, max_size=80)
+LIMITS = st.builds(
+    Batching, max_messages=st.integers(1, 30), max_bytes=st.integers(1, 600), max_delay=st.just(0.001)
+)
+
+
+def fill(
+    messages: list[tuple[str, bytes]], buckets: int, limits: Batching, flush_after: set[int]
+) -> list[Outgoing]:
+    """Add messages as a producer does; closes when full and wherever the case says so."""
+    batcher = SegmentBatcher(equal_bucket_splits(buckets), limits)
+    closed: list[Outgoing] = []
+    for sequence, (key, value) in enumerate(messages):
+        slot = key_hash(key) & 0xFFFF
+        size = message_size(value, key)
+        if not batcher.fits(size):
+            closed += batcher.take()
+        batcher.add(batcher.lane_for(slot), (value, key, sequence, slot), size, float(sequence))
+        if batcher.full or sequence in flush_after:
+            closed += batcher.take()
+    closed += batcher.take()
+    assert not batcher.opened
+    for batch in closed:
+        batch.build("producer", 1, Compression.NONE, batched=True)
+    return closed
+
+
+CASES = {
+    "messages": MESSAGES,
+    "buckets": st.sampled_from([1, 2, 4, 7]),
+    "limits": LIMITS,
+    "flush_after": st.sets(st.integers(0, 79), max_size=5),
+}
+
+
+@given(**CASES)
+def test_every_message_leaves_once_and_each_key_in_order(
+    messages: list[tuple[str, bytes]], buckets: int, limits: Batching, flush_after: set[int]
+) -> None:
+    sent: dict[bytes, list[tuple[int, bytes]]] = {}
+    for batch in fill(messages, buckets, limits, flush_after):
+        columns = decode_columns(batch.entry, 2**20)
+        assert columns.count == batch.count
+        for key, value, sequence in zip(columns.keys, columns.values, columns.sequence_ids, strict=True):
+            assert key is not None
+            assert value is not None
+            sent.setdefault(key, []).append((sequence, value))
+    expected: dict[bytes, list[tuple[int, bytes]]] = {}
+    for sequence, (text, data) in enumerate(messages):
+        expected.setdefault(text.encode(), []).append((sequence, data))
+    assert sent == expected
+
+
+@given(**CASES)
+def test_sequence_ids_of_entries_only_rise(
+    messages: list[tuple[str, bytes]], buckets: int, limits: Batching, flush_after: set[int]
+) -> None:
+    batches = fill(messages, buckets, limits, flush_after)
+    sequences = [batch.sequence for batch in batches]
+    assert sequences == sorted(set(sequences))
+    for batch in batches:
+        outer = read_outer(batch.entry)
+        assert outer.sequence_id == outer.highest_sequence_id == batch.sequence
+        assert max(decode_columns(batch.entry, 2**20).sequence_ids) == batch.sequence
+
+
+@given(**CASES)
+def test_no_entry_straddles_buckets_and_its_stamp_is_exact(
+    messages: list[tuple[str, bytes]], buckets: int, limits: Batching, flush_after: set[int]
+) -> None:
+    splits = equal_bucket_splits(buckets)
+    for batch in fill(messages, buckets, limits, flush_after):
+        outer = read_outer(batch.entry)
+        keys = decode_columns(batch.entry, 2**20).keys
+        slots = [key_hash(key) & 0xFFFF for key in keys if key is not None]
+        assert (outer.bucket_hash, outer.bucket_hash_max) == (min(slots), max(slots))
+        bucket = bucket_ranges(splits)[bucket_index(splits, min(slots))]
+        assert all(slot in bucket for slot in slots)
+
+
+@given(**CASES)
+def test_limits_hold_over_all_open_batches_of_a_segment(
+    messages: list[tuple[str, bytes]], buckets: int, limits: Batching, flush_after: set[int]
+) -> None:
+    for batch in fill(messages, buckets, limits, flush_after):
+        assert batch.count <= limits.max_messages
+        columns = decode_columns(batch.entry, 2**20)
+        sizes = [message_size(v or b"", k) for v, k in zip(columns.values, columns.keys, strict=True)]
+        assert len(sizes) == 1 or sum(sizes) <= limits.max_bytes
+
+
+@given(
+    value=st.binary(max_size=50),
+    key=st.none() | st.text(max_size=10).map(lambda text: text.encode()) | st.binary(max_size=10),
+    properties=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+    event_time_ms=st.integers(0, 2**40),
+    null_value=st.booleans(),
+    deliver_at_ms=st.integers(0, 2**40),
+    batched=st.booleans(),
+)
+def test_a_message_taken_back_from_its_entry_is_the_same(
+    value: bytes,
+    key: bytes | None,
+    properties: dict[str, str],
+    event_time_ms: int,
+    null_value: bool,
+    deliver_at_ms: int,
+    batched: bool,
+) -> None:
+    extras = Extras(properties or None, event_time_ms, null_value, deliver_at_ms)
+    batch = Outgoing(0.0)
+    batch.rows.append((b"" if null_value else value, key, 7, 3))
+    batch.extras = {0: extras}
+    batch.build("producer", 1, Compression.NONE, batched)
+    (((again, again_key, sequence, _), again_extras),) = batch.messages(2**20)
+    assert (again, again_key, sequence) == (b"" if null_value else value, key, 7)
+    assert (again_extras or Extras()) == extras

@@ -1,0 +1,50 @@
+"""The bound on waiting messages: first come, first served."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch.client.memory import Memory
+
+
+async def test_those_who_wait_get_their_turn_in_order() -> None:
+    memory = Memory(10)
+    memory.used = 11
+    turns: list[int] = []
+
+    async def take(number: int) -> None:
+        await memory.wait()
+        turns.append(number)
+
+    tasks = [asyncio.ensure_future(take(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    assert memory.full
+    memory.release(5)
+    await asyncio.gather(*tasks)
+    assert turns == [0, 1, 2]
+    assert not memory.full
+
+
+async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+    memory = Memory(10)
+    memory.used = 11
+    task = asyncio.ensure_future(memory.wait())
+    await asyncio.sleep(0)
+    memory.used = 5
+    assert memory.full
+    memory.release(0)
+    await task
+
+
+async def test_a_cancelled_wait_passes_its_turn_on() -> None:
+    memory = Memory(10)
+    memory.used = 11
+    first, second = asyncio.ensure_future(memory.wait()), asyncio.ensure_future(memory.wait())
+    await asyncio.sleep(0)
+    memory.release(5)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await second
