@@ -106,6 +106,11 @@ class BrokerConfig:
         pulsar="scalableTopicConsumerSessionGracePeriodSeconds",
         low=0,
     )
+    segment_retention_s: float = _setting(
+        604_800.0,
+        "How long a sealed segment stays after every subscription has drained it. -1 keeps it for ever.",
+        low=-1,
+    )
     max_unacked_per_consumer: int = _setting(
         50_000,
         "Messages a shared consumer may hold unacknowledged. 0 is no limit.",

@@ -79,7 +79,7 @@ class TopicController:
         self._scaling = Scaling(lead)
         self._changes = LayoutChanges(lead, self._subs, self._scaling, watches)
         self._upkeep = Upkeep(
-            self._look_around,
+            {"pruning": self.prune, "scaling": self.look},
             self.collect_garbage,
             lambda: self._world.jitter_s(settings.auto_scale_interval_s),
             self.troubles,
@@ -328,10 +328,6 @@ class TopicController:
         if decision.look_again_s is not None:
             self._upkeep.look_within(max(decision.look_again_s, self._world.settings.auto_scale_settle_s))
         return decision
-
-    async def _look_around(self) -> None:
-        await self.prune()
-        await self.look()
 
     async def _decide(self) -> Decision:
         decision, history = self._scaling.look(

@@ -53,6 +53,7 @@ class ControllerSettings:
             auto_scale_interval_s=config.auto_scale_interval_s,
             consumer_grace_s=config.consumer_grace_s,
             bucket_budget=config.bucket_budget,
+            retention_s=config.segment_retention_s if config.segment_retention_s >= 0 else None,
         )
 
 

@@ -7,21 +7,25 @@ know how the duties are done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
-Duty = Callable[[], Awaitable[None]]
+Duty = Callable[[], Awaitable[object]]
 
 
 class Upkeep:
-    """Calls `look` at every interval and sooner when asked, `collect` when there is garbage.
+    """Does the `regular` duties at every interval and sooner when asked, `collect` when there is garbage.
 
-    `troubles` shows what went wrong the last time.
+    `troubles` shows, by the name of the duty, what went wrong the last time.
     """
 
     def __init__(
-        self, look: Duty, collect: Duty, interval_s: Callable[[], float], troubles: dict[str, str]
+        self,
+        regular: Mapping[str, Duty],
+        collect: Duty,
+        interval_s: Callable[[], float],
+        troubles: dict[str, str],
     ) -> None:
-        self._look = look
+        self._regular = regular
         self._collect = collect
         self._interval_s = interval_s
         self._troubles = troubles
@@ -63,7 +67,8 @@ class Upkeep:
                 await self._do("garbage", self._collect)
             if self._look_at_s <= loop.time():
                 self._look_at_s = loop.time() + self._interval_s()
-                await self._do("look", self._look)
+                for what, duty in self._regular.items():
+                    await self._do(what, duty)
 
     async def _do(self, what: str, duty: Duty) -> None:
         try:

@@ -1,0 +1,101 @@
+"""Laws of one subscription's group, over any history of layouts, drains and members."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.controller import coordinator
+from anabranch.controller.coordinator import ConnectionLost, ConsumerGone, ConsumerJoined, LeaseEvent, Leases
+from anabranch.errors import ConsumerBusyError
+from anabranch.metadata.records import SubscriptionRecord
+from anabranch.model.assignment import assignable
+from anabranch.model.layout import Layout
+
+STEPS = ["join", "leave", "drain", "split", "merge", "seek"]
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_every_history_keeps_order_ownership_and_generations(data: st.DataObject) -> None:
+    layout = Layout.initial(data.draw(st.integers(1, 3)), now_ms=0)
+    record = SubscriptionRecord(type="STREAM", initial_position="earliest")
+    for step in range(data.draw(st.integers(1, 12))):
+        before, what = (
+            record,
+            data.draw(st.sampled_from(["join", "leave", "drain", "split", "merge", "seek"])),
+        )
+        if what == "join":
+            record = coordinator.join(record, layout, data.draw(NAMES), {})
+        elif what == "leave":
+            record = coordinator.leave(record, layout, data.draw(NAMES), {})
+        elif what == "drain" and layout.sealed:
+            drained = data.draw(st.sets(st.sampled_from([segment.id for segment in layout.sealed])))
+            record = coordinator.drain(record, layout, drained, {})
+        elif what == "seek":
+            record = coordinator.rewind(record, layout, (), {})
+        elif what == "merge" and len(layout.active) > 1:
+            layout = layout.merge([segment.id for segment in layout.active[:2]], now_ms=step)
+            record = coordinator.reassign(record, layout, {})
+        elif what == "split":
+            layout = layout.split(data.draw(st.sampled_from(layout.active)).id, now_ms=step)
+            record = coordinator.reassign(record, layout, {})
+        check_order_and_ownership(record, layout)
+        check_generations(before, record)
+    assert coordinator.reassign(record, layout, {}) is record, "deciding again changes nothing"
+
+
+def check_order_and_ownership(record: SubscriptionRecord, layout: Layout) -> None:
+    drained = frozenset(record.drained)
+    held: dict[int, int] = {}
+    for consumer in record.consumers.values():
+        for given_ in consumer.segments:
+            held[given_.segment_id] = held.get(given_.segment_id, 0) + 1
+            assert layout.ancestors(given_.segment_id) <= drained
+    for consumer in record.consumers.values():
+        for given_ in consumer.segments:
+            assert given_.shared == (held[given_.segment_id] > 1)
+            assert held[given_.segment_id] <= layout.segment(given_.segment_id).bucket_count
+    if record.consumers:
+        assert set(held) == {segment.id for segment in assignable(layout, drained)}
+
+
+def check_generations(before: SubscriptionRecord, after: SubscriptionRecord) -> None:
+    assert after.generation >= before.generation
+    for name, consumer in after.consumers.items():
+        former = before.consumers.get(name)
+        if former is not None and former.segments == consumer.segments:
+            assert former.generation == consumer.generation, "whoever keeps its share is not disturbed"
+        else:
+            assert consumer.generation == after.generation > before.generation
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["join", "lose", "go"]), NAMES, st.integers(1, 6)), max_size=30))
+def test_timers_run_for_exactly_the_names_whose_connection_is_lost(steps: list[tuple[str, str, int]]) -> None:
+    leases, timers, token = Leases(), set[int](), 100
+    for what, name, old in steps:
+        event: LeaseEvent
+        if what == "join":
+            token += 1
+            event = ConsumerJoined(name, token)
+        elif what == "lose":
+            event = ConnectionLost(token - old)
+        else:
+            event = ConsumerGone(token - old)
+        try:
+            effects = leases.handle(event)
+        except ConsumerBusyError:
+            holder = leases.holder(name)
+            assert holder is not None
+            assert holder.connected
+            continue
+        for effect in effects:
+            if isinstance(effect, coordinator.StartTimer):
+                assert effect.token not in timers
+                timers.add(effect.token)
+            else:
+                timers.remove(effect.token)
+        assert timers == {lease.token for lease in leases.all() if not lease.connected}
+        assert all(leases.of(lease.token) == leases.holder(lease.name) == lease for lease in leases.all())
