@@ -151,6 +151,12 @@ def test_a_segment_that_is_gone_gives_nothing(broker: BrokerProcess) -> None:
     assert list(LiveService(broker.url).reader().read([Slice("orders", 77, FULL, 0, 5)], 5)) == []
 
 
+def test_a_classic_topic_is_read_and_written_through_its_synthetic_layout(broker: BrokerProcess) -> None:
+    classic = "persistent://public/default/classic"
+    write(broker, iter([batch(0, 1000)]), topic=classic)
+    check(read(broker, subscribe=classic), 1000)
+
+
 def test_reading_creates_no_topic(broker: BrokerProcess) -> None:
     with pytest.raises(TopicNotFoundError):
         LiveService(broker.url).reader().topology("nothing")

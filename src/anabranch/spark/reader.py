@@ -142,12 +142,12 @@ class SourceReader:
         """Measured bytes per message of the largest slices, from one entry each."""
         largest = sorted(slices, key=lambda part: -part.rows)[:SAMPLED_SEGMENTS]
         known = {}
-        for part in largest:
-            one = part._replace(hi=part.lo + 1)
-            for _, entries in reader.read([one], self.options.poll_timeout_s):
-                if entries:
-                    payload = open_entry(entries[0].data, PAYLOAD_BYTES_MAX)
-                    known[part.topic, part.segment] = len(payload.data) / max(1, payload.count)
+        ones = [part._replace(hi=part.lo + 1) for part in largest]
+        for number, entries in reader.read(ones, self.options.poll_timeout_s):
+            if entries:
+                payload = open_entry(entries[0].data, PAYLOAD_BYTES_MAX)
+                part = ones[number]
+                known[part.topic, part.segment] = len(payload.data) / max(1, payload.count)
         if not known:
             return Sizes()
         return Sizes(known, sum(known.values()) / len(known))
@@ -209,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             _refuse_set(options, "a stream with ordering=key", _POSITION_ONLY)
         self.source = SourceReader(service, options, schema)
         self._view: dict[str, Topology] | None = None
-        self._viewed_at = 0.0
+        self._view_until = 0.0
         self._fixed_view: dict[str, Topology] | None = None
         self._sizes: tuple[Cut, Sizes] | None = None
         self._moved_at = time.monotonic()
@@ -315,10 +315,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._fixed_view is not None:
             self._view = self._fixed_view
             return self._fixed_view
-        now = time.monotonic()
-        if self._view is None or now - self._viewed_at >= self.source.options.view_ttl_s:
+        began = time.monotonic()
+        if self._view is None or began >= self._view_until:
             self._view = self.source.topologies(self.source.service.reader())
-            self._viewed_at = now
+            ended = time.monotonic()
+            # A topic of many segments is asked less often, so that asking stays a small part of the time.
+            self._view_until = ended + max(self.source.options.view_ttl_s, 5 * (ended - began))
         return self._view
 
     def _covering(self, reader: TopicReader, topics: Sequence[str], end: Cut) -> Mapping[str, Topology]:

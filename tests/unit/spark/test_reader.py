@@ -42,8 +42,16 @@ def options(topic: FileTopic, **given: str) -> Any:
     return read_source_options(settings)
 
 
+class FreshStreamReader(StreamReader):
+    """Looks at the topic anew at every call, as if enough time had passed."""
+
+    def _current(self) -> dict[str, Topology]:
+        self._view_until = 0.0
+        return super()._current()
+
+
 def stream_of(topic: FileTopic, **given: str) -> StreamReader:
-    return StreamReader(FileService(str(topic.root)), options(topic, **given), SCHEMA)
+    return FreshStreamReader(FileService(str(topic.root)), options(topic, **given), SCHEMA)
 
 
 def batch_of(topic: FileTopic, **given: str) -> BatchReader:
@@ -117,6 +125,15 @@ def test_nothing_new_gives_the_very_same_offset(topic: FileTopic) -> None:
     _, end, _ = drain(reader, reader.initialOffset())
     assert reader.latestOffset(end, ReadAllAvailable()) is end
     topic.split(0)
+    assert reader.latestOffset(end, ReadAllAvailable()) is end
+
+
+def test_a_view_is_kept_for_a_while(topic: FileTopic) -> None:
+    topic.send(numbers(0, 5))
+    given = options(topic, startingOffsets="earliest", **{"metadata.cache.ttl.ms": "60s"})
+    reader = StreamReader(FileService(str(topic.root)), given, SCHEMA)
+    _, end, _ = drain(reader, reader.initialOffset())
+    topic.send(numbers(5, 9))
     assert reader.latestOffset(end, ReadAllAvailable()) is end
 
 
