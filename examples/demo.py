@@ -134,7 +134,9 @@ async def steer(
             await asyncio.sleep(0.05)
 
     await until(0.15)
-    widest = max(_active(admin.topic_metadata(NAME)), key=lambda s: s["hashRange"]["end"] - s["hashRange"]["start"])
+    widest = max(
+        _active(admin.topic_metadata(NAME)), key=lambda s: s["hashRange"]["end"] - s["hashRange"]["start"]
+    )
     await asyncio.to_thread(admin.split, NAME, widest["segmentId"])
     say(f"  split segment {widest['segmentId']} by hand")
     await until(0.5)
@@ -253,8 +255,8 @@ def report(broker: BrokerProcess, admin: AdminClient, readers: list[Reader], sec
     total, lost = readers[0].total, sum(reader.lost for reader in readers)
     reordered = sum(reader.reordered for reader in readers)
     console.print(
-        f"messages {total:,}, lost {lost}, reordered {reordered}, splits {len(splits)}, merges {len(merges)}, "
-        f"seconds {seconds:.1f}"
+        f"messages {total:,}, lost {lost}, reordered {reordered}, "
+        f"splits {len(splits)}, merges {len(merges)}, seconds {seconds:.1f}"
     )
     return 0 if lost == reordered == 0 else 1
 

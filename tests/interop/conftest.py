@@ -10,7 +10,7 @@ import pytest
 from anabranch.testing.process import BrokerProcess
 
 
-@pytest.fixture()
+@pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path / "data") as process:
         yield process

@@ -12,7 +12,7 @@ from anabranch.testing.process import BrokerProcess
 MakeBroker = Callable[..., BrokerProcess]
 
 
-@pytest.fixture()
+@pytest.fixture
 def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
     """Makes brokers that are gone when the test ends, however it ends."""
     made: list[BrokerProcess] = []

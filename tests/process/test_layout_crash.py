@@ -20,7 +20,9 @@ TOPIC = "topic://public/default/orders"
 
 
 def call(broker: BrokerProcess, method: str, path: str) -> None:
-    request = urllib.request.Request(f"{broker.http_url}/admin/v2/scalable/public/default/orders{path}", method=method)
+    request = urllib.request.Request(
+        f"{broker.http_url}/admin/v2/scalable/public/default/orders{path}", method=method
+    )
     with urllib.request.urlopen(request, timeout=20):
         pass
 
@@ -33,7 +35,9 @@ def call_until_it_dies(broker: BrokerProcess, path: str) -> None:
 
 def publish(client: anabranch.Client, first: int, count: int) -> None:
     producer = client.create_producer(TOPIC, name=f"p-{first}")
-    futures = [producer.enqueue(str(n).encode(), key=KEYS[n % len(KEYS)]) for n in range(first, first + count)]
+    futures = [
+        producer.enqueue(str(n).encode(), key=KEYS[n % len(KEYS)]) for n in range(first, first + count)
+    ]
     producer.flush()
     for future in futures:
         future.result(timeout=20)
@@ -48,7 +52,7 @@ def consume(client: anabranch.Client, count: int) -> dict[str, list[int]]:
         messages = consumer.receive_many(1000, timeout=20)
         assert messages, f"only {taken} of {count} messages came"
         for message in messages:
-            by_key[message.key].append(int(message.value))
+            by_key[message.key or ""].append(int(message.value))
         taken += len(messages)
         consumer.acknowledge_cumulative(messages[-1])
     assert not consumer.receive_many(1, timeout=0.3), "a message came twice"
