@@ -39,7 +39,11 @@ def show(rows: Sequence[Row]) -> None:
     for column in ("what", "ours", "peer", "peer's", "ratio", "goal"):
         table.add_column(column, justify="left" if column in ("what", "peer", "goal") else "right")
     for row in rows:
-        peer = "" if row.peer is None else f"{row.peer:,.4g} {row.unit}"
+        peer = "" if row.peer is None else _figure(row.peer, row.unit)
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        table.add_row(row.name, f"{row.ours:,.4g} {row.unit}", row.peer_name, peer, ratio, row.goal)
+        table.add_row(row.name, _figure(row.ours, row.unit), row.peer_name, peer, ratio, row.goal)
     Console(width=140).print(table)
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
