@@ -130,7 +130,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
         """Stop reading; the last checkpoint can still be taken."""
         if self._closed:
             return
-        self._keep_position()
+        self._positions = dict(self.checkpoint().positions)
+        self._entry = None
         self._end_waiting()
         self._watch.close()
         await asyncio.gather(*(source.close() for source in self._sources.values()))

@@ -114,19 +114,26 @@ class AsyncProducer(Generic[T]):
     async def open(self) -> None:
         """Look the topic up; with a name of the caller's or exclusive access also claim all segments."""
         try:
-            self._lanes = Lanes(
-                self,
-                await self._watch.open(),
-                self._begin,
-                eager=self.access_mode != pb.Shared,
-                turn=self.pool.rng.randrange(2**16),
-            )
-            if self.name_was_given or self.access_mode != pb.Shared:
-                await self._claim()
+            layout = await self._watch.open()
         except BaseException:
             self._closed = True
-            await self._end()
+            self._watch.close()
+            await self.tasks.cancel()
             raise
+        self._lanes = Lanes(
+            self,
+            layout,
+            self._begin,
+            eager=self.access_mode != pb.Shared,
+            turn=self.pool.rng.randrange(2**16),
+        )
+        if self.name_was_given or self.access_mode != pb.Shared:
+            try:
+                await self._claim()
+            except BaseException:
+                self._closed = True
+                await self._end()
+                raise
 
     async def _claim(self) -> None:
         # The first sequence id must lie above everything that was stored under this name before.

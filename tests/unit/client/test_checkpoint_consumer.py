@@ -1,0 +1,199 @@
+"""The checkpoint consumer against a real broker on a virtual clock: exactly once from any checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from anabranch import AsyncCheckpointConsumer, Checkpoint, Message
+from tests.unit.client.world import TOPIC, Orders, World, run
+
+
+async def publish(world: World, keys: int, per_key: int, first: int = 0) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        for number in range(first, first + per_key):
+            await producer.send_many([b"%d" % number] * keys, keys=[f"key-{key}" for key in range(keys)])
+
+
+async def drain(consumer: AsyncCheckpointConsumer[bytes], timeout: float = 1.0) -> list[Message[bytes]]:
+    found: list[Message[bytes]] = []
+    while messages := await consumer.receive_many(100, timeout=timeout):
+        found += messages
+    return found
+
+
+def test_a_topic_is_read_from_its_beginning_or_its_end() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 5, 2)
+        async with world.client() as client:
+            from_start = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
+            from_end = await client.create_checkpoint_consumer("orders")
+            assert from_end.topic == TOPIC
+            await publish(world, 5, 1, first=2)
+            assert len(await drain(from_start)) == 15
+            assert {message.value for message in await drain(from_end)} == {b"2"}
+
+    run(test)
+
+
+def test_a_checkpoint_taken_before_anything_was_received_loses_nothing() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 5, 2)
+        controller = await world.controller()
+        await controller.split(0)
+        async with world.client() as client:
+            consumer = await client.create_checkpoint_consumer(TOPIC)
+            checkpoint = consumer.checkpoint()
+            assert sorted(checkpoint.positions) == [0, 1, 2]
+            await consumer.close()
+            await publish(world, 5, 1, first=2)
+            restored = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
+            assert {message.value for message in await drain(restored)} == {b"2"}
+
+    run(test)
+
+
+def test_a_checkpoint_is_exactly_what_was_handed_out() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 7, 30)
+        async with world.client() as client:
+            orders = Orders()
+            checkpoint = Checkpoint.earliest()
+            while True:
+                consumer = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
+                messages = await consumer.receive_many(world.rng.randrange(1, 40), timeout=1)
+                if messages and world.rng.random() < 0.5:
+                    messages.append(await consumer.receive(timeout=1))
+                orders.take(messages)
+                checkpoint = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
+                assert consumer.checkpoint() == checkpoint
+                await consumer.close()
+                assert consumer.checkpoint() == checkpoint
+                if not messages:
+                    break
+            orders.check(7, 30)
+
+    run(test)
+
+
+def test_children_come_after_their_parents() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 10, 3)
+        controller = await world.controller()
+        await controller.split(0)
+        await publish(world, 10, 3, first=3)
+        await controller.merge([1, 2])
+        await publish(world, 10, 3, first=6)
+        async with world.client() as client:
+            for queue in (1, 10, 1000):
+                consumer = await client.create_checkpoint_consumer(
+                    TOPIC, start=Checkpoint.earliest(), receiver_queue_size=queue
+                )
+                orders = Orders()
+                orders.take(await drain(consumer))
+                orders.check(10, 9)
+
+    run(test)
+
+
+def test_a_checkpoint_from_before_a_split_reads_the_rest_of_the_parent_first() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 10, 4)
+        async with world.client() as client:
+            consumer = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
+            orders = Orders()
+            orders.take(await consumer.receive_many(13, timeout=1))
+            checkpoint = consumer.checkpoint()
+            await (await world.controller()).split(0)
+            await publish(world, 10, 4, first=4)
+            restored = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
+            orders.take(await drain(restored))
+            orders.check(10, 8)
+
+    run(test)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_restoring_again_and_again_gives_each_message_once_in_order(seed: int) -> None:
+    async def test(world: World) -> None:
+        rng = world.rng
+        client = world.client()
+        producer = await client.create_producer(TOPIC)
+        over = asyncio.Event()
+        orders = Orders()
+
+        async def trouble() -> None:
+            while not over.is_set():
+                await asyncio.sleep(rng.uniform(0.001, 0.03))
+                dice = rng.random()
+                if dice < 0.7:
+                    await world.change_layout(rng)
+                elif dice < 0.85:
+                    world.reset_links()
+                else:
+                    world.kill()
+                    await asyncio.sleep(rng.uniform(0.0, 0.1))
+                    await world.start()
+
+        async def consume() -> None:
+            checkpoint = Checkpoint.earliest()
+            while orders.total < 800:
+                consumer = await client.create_checkpoint_consumer(
+                    TOPIC, start=checkpoint, receiver_queue_size=rng.choice([3, 30, 1000])
+                )
+                for _ in range(rng.randrange(1, 15)):
+                    orders.take(await consumer.receive_many(rng.randrange(1, 50), timeout=0.2))
+                checkpoint = consumer.checkpoint()
+                await consumer.close()
+
+        troubling = asyncio.ensure_future(trouble())
+        consuming = asyncio.ensure_future(consume())
+        for number in range(80):
+            await producer.enqueue_many([b"%d" % number] * 10, keys=[f"key-{key}" for key in range(10)])
+            await asyncio.sleep(rng.uniform(0.0, 0.004))
+        over.set()
+        await troubling
+        await consuming
+        orders.check(10, 80)
+        await client.close()
+
+    run(test, seed=seed)
+
+
+def test_reading_can_start_at_a_time() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 5, 1)
+        await (await world.controller()).split(0)
+        await publish(world, 5, 1, first=1)
+        await asyncio.sleep(10.0)
+        now = datetime.fromtimestamp(1_700_000_000 + world.loop.time(), UTC)
+        await publish(world, 5, 1, first=2)
+        async with world.client() as client:
+            start = Checkpoint.at_ms(int((now - timedelta(seconds=1)).timestamp() * 1000))
+            consumer = await client.create_checkpoint_consumer(TOPIC, start=start)
+            assert {message.value for message in await drain(consumer)} == {b"2"}
+
+    run(test)
+
+
+def test_iteration_hands_out_and_ends_with_the_consumer() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 1, 5)
+        async with world.client() as client:
+            async with await client.create_checkpoint_consumer(
+                TOPIC, start=Checkpoint.earliest()
+            ) as consumer:
+                values = []
+                async for message in consumer:
+                    values.append(message.value)
+                    if len(values) == 3:
+                        break
+                assert values == [b"0", b"1", b"2"]
+                checkpoint = consumer.checkpoint()
+            rest = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
+            assert [message.value for message in await drain(rest)] == [b"3", b"4"]
+
+    run(test)
