@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from anabranch.broker.segment import Segment
@@ -27,8 +28,13 @@ class LocalSegments:
     async def create(self, segment: TopicName, subscriptions: Mapping[str, StartAt], term: int) -> None:
         self._check(segment, term)
         made = await self._topics.make(segment)
-        for subscription, start in subscriptions.items():
-            await made.subscription(subscription, durable=True, ordinal=_ordinal(made, start))
+        # Together, so that one commit serves all of them.
+        await asyncio.gather(
+            *(
+                made.subscription(subscription, durable=True, ordinal=_ordinal(made, start))
+                for subscription, start in subscriptions.items()
+            )
+        )
 
     async def seal(self, segment: TopicName, term: int) -> None:
         self._check(segment, term)

@@ -29,6 +29,12 @@ from anabranch.protocol.wire_errors import code_for
 ENTRY_OVERHEAD_BYTES = 256
 """What a waiting entry costs beside its bytes, so that many small ones are bounded too."""
 
+ENTRY_MESSAGES_MAX = 1_000_000
+"""Most messages an entry may claim; permits and ack sets grow with them."""
+
+SEQUENCE_MAX = 2**63 - 1
+"""Sequence ids above are not remembered; no client counts so far, but some use them as a flag."""
+
 _MIN_TAG = b"\x88\x02"
 _MAX_TAG = b"\x90\x02"
 _DEFERRED = -1
@@ -113,7 +119,7 @@ class Producer:
         """Take one entry: store it, or answer why not."""
         _, sequence_id, count, highest, is_chunk, marker, most, least, entry = send
         last = highest if highest > sequence_id else sequence_id
-        if is_chunk or marker or most or least:
+        if is_chunk or marker or most or least or not 0 < count <= ENTRY_MESSAGES_MAX:
             self._publish_special(send, now_ms)
             return
         if not checksum_ok(entry):
@@ -127,13 +133,13 @@ class Producer:
         if self._dedup and sequence_id <= self.pushed:
             self._defer(sequence_id, highest, last)
             return
-        self._append(entry, count if count > 0 else 1, now_ms, sequence_id, highest, last)
+        self._append(entry, count, now_ms, sequence_id, highest, last)
 
     def _append(
         self, entry: bytes, count: int, now_ms: int, sequence_id: int, highest: int, last: int
     ) -> None:
         try:
-            if self._dedup and last >= 0:
+            if self._dedup and 0 <= last <= SEQUENCE_MAX:
                 self._log.append(entry, count, now_ms, self._stored, self.name, last)
                 self.pushed = last
             else:
@@ -168,13 +174,19 @@ class Producer:
     # What is not the common case.
 
     def _publish_special(self, send: Send, now_ms: int) -> None:
-        """Chunks, markers and transactions."""
+        """Chunks, and what is refused: markers, transactions and impossible counts."""
         _, sequence_id, count, highest, is_chunk, marker, most, least, entry = send
         if marker or most or least:
             what = "markers" if marker else "transactions"
             self._refuse(sequence_id, highest, NotAllowedError(f"{what} are not supported"))
             return
-        assert is_chunk
+        if not is_chunk and count <= 0:
+            self.publish(send._replace(num_messages=1), now_ms)
+            return
+        if not is_chunk and count > ENTRY_MESSAGES_MAX:
+            wrong_count = NotAllowedError(f"an entry holds 1 to {ENTRY_MESSAGES_MAX} messages, not {count}")
+            self._refuse(sequence_id, highest, wrong_count)
+            return
         if not checksum_ok(entry):
             self._refuse(sequence_id, highest, ChecksumError("the checksum does not match the entry"))
             return
@@ -191,7 +203,7 @@ class Producer:
         else:
             last = -1
         self.chunks_in += 1
-        self._append(entry, count if count > 0 else 1, now_ms, sequence_id, highest, last)
+        self._append(entry, 1, now_ms, sequence_id, highest, last)
 
     def _wrong(self, entry: bytes) -> AnabranchError | None:
         """Why an entry may not be stored here."""

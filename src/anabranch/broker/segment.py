@@ -219,6 +219,8 @@ class Segment:
         if found is not None:
             if found.durable != durable:
                 raise NotAllowedError(f"{name} is {'' if found.durable else 'not '}a durable subscription")
+            if not found.confirmed:
+                await found.cursor.flush()
             return found
         if ordinal is None:
             raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}")
@@ -226,7 +228,9 @@ class Segment:
             return self._serve(name, VolatileCursor(name, ordinal), durable=False)
         cursor = self.log.open_cursor(name, ordinal, properties)
         made = self._serve(name, cursor, durable=True)
+        made.confirmed = False
         await cursor.flush()
+        made.confirmed = True
         return made
 
     def leave(self, subscription: Subscription, consumer: Consumer) -> None:

@@ -14,6 +14,9 @@ from anabranch.ledger.port import Entry, SegmentLog
 
 _log = logging.getLogger(__name__)
 
+FETCH_BYTES_MAX = 2**20
+"""Bytes one subscription may hold that came from disk; a thousand slow ones hold a gibibyte at most."""
+
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
@@ -27,7 +30,7 @@ class EntrySource:
         self._spawn = spawn
         self._ready = ready
         self._max_entries = max_entries
-        self._max_bytes = max_bytes
+        self._max_bytes = min(max_bytes, FETCH_BYTES_MAX)
         self._fetched: Sequence[Entry] = ()
         self._fetching = False
         self._damaged = -1
@@ -42,6 +45,7 @@ class EntrySource:
         limit = min(max_entries, self._max_entries)
         entries = self._log.read_cached(ordinal, limit, self._max_bytes)
         if entries is not None:
+            self._fetched = ()
             return entries
         fetched = self._fetched
         if fetched:

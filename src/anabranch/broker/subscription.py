@@ -93,6 +93,8 @@ class Subscription:
         self.counters = Counters()
         self.kind: Kind = pb.CommandSubscribe.Exclusive
         self.last_acked_ms = 0
+        self.confirmed = True
+        """Whether the cursor itself is durable; nobody may be told of a subscription that is not."""
         self._clock = clock
         self._spawn = spawn
         self._drained = drained

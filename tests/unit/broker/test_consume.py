@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from anabranch.ledger.memory import MemoryStorage
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -147,6 +148,22 @@ def test_an_ack_beyond_the_end_acknowledges_nothing() -> None:
         assert values_of(await client.deliveries(3)) == numbers(0, 3)
 
     run(scenario)
+
+
+def test_an_ack_beyond_the_end_of_a_ledger_does_not_reach_into_the_next() -> None:
+    async def scenario(world: World) -> None:
+        client = await filled(world, 6)
+        await client.subscribe()
+        got = await client.deliveries(6)
+        assert got[0].ledger != got[3].ledger
+        await client.acknowledge_durably(got[0]._replace(entry=7))
+        client.send(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
+        assert values_of(await client.deliveries(6)) == numbers(0, 6)
+        await client.acknowledge_durably(got[3]._replace(entry=-1 & NO_ID), cumulative=True)
+        client.send(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
+        assert values_of(await client.deliveries(3)) == numbers(3, 6)
+
+    run(scenario, storage=MemoryStorage(ledger_entries_max=3))
 
 
 def test_a_cumulative_ack_is_ignored_on_a_shared_subscription() -> None:

@@ -130,6 +130,26 @@ def test_entries_of_a_lost_consumer_go_out_again_in_order() -> None:
     run(scenario)
 
 
+def test_what_is_acknowledged_while_it_waits_to_come_again_does_not_come() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        await two.producer()
+        await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
+        await publish(two, 1)
+        got = await one.deliveries(20)
+        await two.subscribe(kind=KEY_SHARED, consumer_id=2, permits=0, keySharedMeta=auto_split())
+        one.close()
+        await settle()
+        two.acknowledge(*got[5:], consumer_id=2)
+        two.flow(100, 2)
+        await settle()
+        assert values_of(two.has(Delivery)) == values_of(got[:5])
+        stats = await two.request(pb.CommandConsumerStats(consumer_id=2, request_id=0))
+        assert (stats.availablePermits, stats.unackedMessages) == (95, 5)
+
+    run(scenario)
+
+
 def test_a_redelivered_entry_stays_ahead_of_its_key() -> None:
     async def scenario(world: World) -> None:
         client = await world.client()

@@ -10,10 +10,11 @@ from anabranch.broker.segment import admit
 from anabranch.errors import ProducerBusyError, ProducerFencedError
 from anabranch.protocol import commands
 from anabranch.protocol.commands import NO_ID, SendReceipt
+from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import Mode
 from anabranch.testing.simloop import SimLoop
-from tests.unit.broker.wire import TOPIC, World, batch, error_of, run, settle, single, values_of
+from tests.unit.broker.wire import TOPIC, SlowStorage, World, batch, error_of, run, settle, single, values_of
 
 
 def test_receipts_come_in_order_and_carry_rising_positions() -> None:
@@ -110,6 +111,21 @@ def test_sequence_ids_are_known_after_a_restart() -> None:
         assert (await client.receipt()).entry == NO_ID
 
     run(scenario)
+
+
+def test_a_name_is_given_on_only_when_it_is_known_what_its_former_holder_stored() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        await one.producer(producer_name="p")
+        for number in range(10):
+            one.publish(b"x", number)
+        await asyncio.sleep(0.01)
+        one.close()
+        await asyncio.sleep(0.01)
+        success = await two.producer(producer_name="p", epoch=1)
+        assert success.last_sequence_id == 9
+
+    run(scenario, storage=SlowStorage())
 
 
 def test_without_deduplication_every_entry_is_stored() -> None:
@@ -314,6 +330,11 @@ def test_a_fencing_producer_sends_the_others_away_for_good() -> None:
             producer_name="one", epoch=1, producer_access_mode=pb.Exclusive, topic_epoch=first.topic_epoch
         )
         assert error_of(back) == pb.ProducerFenced
+        await two.request(pb.CommandCloseProducer(producer_id=1, request_id=0))
+        late = await one.producer(
+            producer_name="one", epoch=2, producer_access_mode=pb.Exclusive, topic_epoch=first.topic_epoch
+        )
+        assert error_of(late) == pb.ProducerFenced, "its epoch is over, although nobody else is there"
 
     run(scenario)
 
@@ -424,5 +445,49 @@ def test_transactions_and_markers_are_refused_entry_by_entry() -> None:
         client.pump.write(total.to_bytes(4, "big") + frame[4:] + entry)
         assert (await client.expect(pb.CommandSendError)).error == pb.NotAllowedError
         await client.publish_all([b"ok"], first=1)
+
+    run(scenario)
+
+
+def test_impossible_counts_and_endless_names_are_refused() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        client.publish(b"x", 0, messages=2_000_000_000)
+        assert (await client.expect(pb.CommandSendError)).error == pb.NotAllowedError
+        client.publish(b"ok", 2**64 - 1)
+        assert (await client.receipt()).entry == 0
+        long = "n" * 2000
+        assert error_of(await client.producer(producer_id=2, producer_name=long)) == pb.NotAllowedError
+        assert error_of(await client.subscribe(subscription=long)) == pb.NotAllowedError
+        assert error_of(await client.subscribe(name=long)) == pb.NotAllowedError
+
+    run(scenario)
+
+
+def test_only_the_last_chunk_of_a_message_counts_for_deduplication() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer(producer_name="p")
+
+        def chunk(number: int) -> list[bytes]:
+            metadata = pb.MessageMetadata(
+                producer_name="p",
+                sequence_id=5,
+                publish_time=1,
+                uuid="p-5",
+                chunk_id=number,
+                num_chunks_from_msg=2,
+            )
+            entry = build_entry(metadata.SerializeToString(), b"part")
+            frame = commands.encode(pb.CommandSend(producer_id=1, sequence_id=5, is_chunk=True))
+            total = int.from_bytes(frame[:4], "big") + len(entry)
+            return [total.to_bytes(4, "big") + frame[4:], entry]
+
+        assert client.pump is not None
+        client.pump.write_many([*chunk(0), *chunk(1)])
+        assert [(await client.receipt()).entry for _ in range(2)] == [0, 1]
+        client.pump.write_many([*chunk(0), *chunk(1)])
+        assert [(await client.receipt()).entry for _ in range(2)] == [2, NO_ID]
 
     run(scenario)

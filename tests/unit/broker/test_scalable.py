@@ -8,7 +8,7 @@ from anabranch.controller.segments import Drained
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, batch, error_of, run, settle, single, values_of
+from tests.unit.broker.wire import Client, SlowStorage, World, batch, error_of, run, settle, single, values_of
 
 NAME = "topic://public/default/orders"
 FIRST = "segment://public/default/orders/0000-ffff-0"
@@ -158,6 +158,28 @@ def test_a_seal_answers_what_it_took_then_closes_producers_and_swallows_the_rest
         assert known.last_sequence_id == len(receipts) - 1
 
     run(scenario)
+
+
+def test_what_comes_while_a_slow_seal_is_written_is_neither_stored_nor_answered() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await look_up(client)
+        await client.producer(FIRST, producer_name="p")
+        segment = world.broker.topics.require(TopicName.parse(FIRST))
+        await client.publish_all([b"a", b"b"])
+        client.publish(b"c", 2)
+        await asyncio.sleep(0.01)
+        sealing = asyncio.ensure_future(segment.seal())
+        await asyncio.sleep(0.001)
+        client.publish(b"d", 3)
+        assert error_of(await client.producer(FIRST, producer_id=2)) == pb.TopicTerminatedError
+        await sealing
+        await settle()
+        kinds = [(type(c), getattr(c, "sequence_id", None)) for c in client.inbox]
+        assert kinds == [(SendReceipt, 2), (pb.CommandCloseProducer, None)]
+        assert segment.log.next_ordinal == 3
+
+    run(scenario, storage=SlowStorage())
 
 
 def test_a_sealed_segment_says_when_it_is_read_and_drained() -> None:

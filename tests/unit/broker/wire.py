@@ -209,9 +209,9 @@ def values_of(deliveries: list[Delivery]) -> list[bytes]:
 class World:
     """A broker with memory behind it, which a test may stop and start again."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, storage: MemoryStorage | None = None) -> None:
         self.config = config
-        self.storage = MemoryStorage()
+        self.storage = storage or MemoryStorage()
         self.tree = MemoryTree()
         self.broker = self._broker()
 
@@ -239,11 +239,27 @@ class World:
         return client
 
 
-def run(scenario: Callable[[World], Coroutine[Any, Any, None]], **settings: Any) -> None:
+class SlowStorage(MemoryStorage):
+    """Commits take their time, as on a disk."""
+
+    COMMIT_S = 0.05
+
+    def queue(self, applied: Callable[[], None]) -> None:
+        if not self._queue and not self._waiters:
+            asyncio.get_running_loop().call_later(self.COMMIT_S, self._commit)
+        self._queue.append(applied)
+
+
+def run(
+    scenario: Callable[[World], Coroutine[Any, Any, None]],
+    *,
+    storage: MemoryStorage | None = None,
+    **settings: Any,
+) -> None:
     """Run a scenario against a fresh broker; an error nobody handled fails it too."""
 
     async def main() -> None:
-        world = World(dataclasses.replace(BrokerConfig(port=0), **settings))
+        world = World(dataclasses.replace(BrokerConfig(port=0), **settings), storage)
         await world.broker.start()
         try:
             await scenario(world)

@@ -11,6 +11,8 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 METADATA_BYTES_MAX = 1024
+NAME_MAX = 1024
+"""Most characters of the name of a producer, consumer or subscription; all of them are kept."""
 
 
 async def open_log(services: Services, name: TopicName, *, create: bool) -> Segment:
@@ -41,3 +43,10 @@ def metadata_of(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
     if sum(len(key) + len(value) for key, value in metadata.items()) > METADATA_BYTES_MAX:
         raise MetadataError(f"metadata must not be longer than {METADATA_BYTES_MAX} characters")
     return metadata
+
+
+def bounded(name: str) -> str:
+    """The name, if it is short enough to be kept."""
+    if len(name) > NAME_MAX:
+        raise NotAllowedError(f"a name has at most {NAME_MAX} characters, not {len(name)}")
+    return name

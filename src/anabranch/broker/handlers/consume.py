@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anabranch.broker.connection import Attached, Connection, Handler
 from anabranch.broker.consumer import Consumer
-from anabranch.broker.handlers.attach import metadata_of, open_log
+from anabranch.broker.handlers.attach import bounded, metadata_of, open_log
 from anabranch.broker.segment import Segment
 from anabranch.broker.services import Services
 from anabranch.broker.subscription import Subscription, position_from
@@ -29,7 +29,7 @@ async def subscribe(connection: Connection, command: pb.CommandSubscribe) -> Non
 async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> None:
     services = connection.services
     name = TopicName.parse(command.topic)
-    validate_subscription(command.subscription)
+    validate_subscription(bounded(command.subscription))
     _check(command)
     if name.is_segment and command.durable:
         await _register(services, name, command)
@@ -48,7 +48,7 @@ async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> No
     consumer = Consumer(
         connection,
         command.consumer_id,
-        command.consumer_name,
+        bounded(command.consumer_name),
         priority=command.priority_level,
         unacked_max=services.config.max_unacked_per_consumer or 2**62,
         epoch=_epoch(command),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.connection import Connection, Handler, Registered
+from anabranch.broker.handlers.attach import bounded
 from anabranch.controller.coordinator import ConsumerAssignment
 from anabranch.controller.segments import StartAt
 from anabranch.errors import ConsumerNotFoundError
@@ -35,7 +36,8 @@ class AssignmentPush:
 
 
 async def register(connection: Connection, command: pb.CommandScalableTopicSubscribe) -> None:
-    validate_subscription(command.subscription)
+    validate_subscription(bounded(command.subscription))
+    bounded(command.consumer_name)
     name = TopicName.parse(command.topic).topic
     controller = await connection.services.controllers.controller(name)
     former = connection.registrations.pop(command.consumer_id, None)

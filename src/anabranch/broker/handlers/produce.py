@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from anabranch.broker.connection import Connection, Handler
-from anabranch.broker.handlers.attach import metadata_of, open_log
+from anabranch.broker.handlers.attach import bounded, metadata_of, open_log
 from anabranch.broker.producer import Producer
 from anabranch.broker.segment import Segment
 from anabranch.broker.services import Services
@@ -39,8 +39,10 @@ async def _open_producer(connection: Connection, command: pb.CommandProducer) ->
     if command.HasField("schema"):
         schema_version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
     if command.initial_subscription_name:
-        await _subscribe_first(services, segment, validate_subscription(command.initial_subscription_name))
-    given = command.producer_name
+        await _subscribe_first(
+            services, segment, validate_subscription(bounded(command.initial_subscription_name))
+        )
+    given = bounded(command.producer_name)
     producer = Producer(
         connection,
         command.producer_id,
