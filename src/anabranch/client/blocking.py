@@ -92,7 +92,8 @@ class Portal:
 
     def run(self, name: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run a coroutine in the loop's thread and wait; an interrupt cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work(), self.check(name))
+        loop = self.check(name)
+        future = asyncio.run_coroutine_threadsafe(work(), loop)
         try:
             return future.result()
         except BaseException:

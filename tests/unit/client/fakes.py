@@ -1,0 +1,165 @@
+"""A broker's end that does only what a test tells it to, for situations a real one rarely gets into."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from itertools import count
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from google.protobuf.message import Message as ProtoMessage
+
+from anabranch.client.batcher import Outgoing
+from anabranch.client.memory import Memory
+from anabranch.client.options import Batching
+from anabranch.client.segment_producer import SegmentProducer
+from anabranch.client.tasks import Tasks
+from anabranch.errors import NotConnectedError
+from anabranch.model.layout import Segment
+from anabranch.model.ranges import FULL
+from anabranch.protocol.batches import Compression, decode_columns
+from anabranch.protocol.commands import NO_ID, SendReceipt
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+
+class FakePump:
+    """Keeps what was written; full after `room` writes."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.room = 10**9
+
+    @property
+    def writable(self) -> bool:
+        return len(self.written) < self.room
+
+    def write_many(self, buffers: list[bytes]) -> None:
+        self.written.append(buffers[1])
+
+
+class FakeConnection:
+    """Answers requests as the test's function says."""
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self.pump = FakePump()
+        self.producers: dict[int, Any] = {}
+        self.consumers: dict[int, Any] = {}
+        self.on_writable: dict[Callable[[], None], None] = {}
+        self.machine = SimpleNamespace(max_message_bytes=5 * 2**20)
+        self.is_ours = True
+        self.open = True
+        self.sent: list[ProtoMessage] = []
+        self._answer = answer
+
+    @property
+    def writable(self) -> bool:
+        return self.pump.writable
+
+    def send(self, message: ProtoMessage) -> None:
+        self.sent.append(message)
+
+    async def request(self, message: Any, answer: type, timeout_s: float) -> Any:
+        self.sent.append(message)
+        reply = self._answer(message)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def sequences(self) -> list[list[int]]:
+        """Sequence ids of the messages in each entry that was written."""
+        return [decode_columns(entry, 2**20).sequence_ids for entry in self.pump.written]
+
+    def lose(self) -> None:
+        self.open = False
+        ends = [*self.producers.values(), *self.consumers.values()]
+        self.producers.clear()
+        self.consumers.clear()
+        for end in ends:
+            end.connection_lost()
+
+    def receipt(self, sequence_id: int, *, ledger: int = 1, entry: int = 0) -> None:
+        (producer_id,) = self.producers
+        receipt = SendReceipt(producer_id, sequence_id, sequence_id, ledger, entry)
+        self.producers[producer_id].receipt(receipt)
+
+    def duplicate(self, sequence_id: int) -> None:
+        self.receipt(sequence_id, ledger=NO_ID, entry=NO_ID)
+
+
+class FakePool:
+    """Hands out connections from a list, then refuses."""
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self.rng = Random(1)
+        self.operation_timeout_s = 30.0
+        self.next_id: Callable[[], int] = count(1).__next__
+        self.connections: list[FakeConnection] = []
+        self.answer = answer
+        self.refuse = False
+
+    async def connection_for(self, topic: str, url: str | None = None) -> FakeConnection:
+        await asyncio.sleep(0)
+        if self.refuse:
+            raise NotConnectedError("nobody there")
+        if not self.connections or not self.connections[-1].open:
+            self.connections.append(FakeConnection(self.answer))
+        return self.connections[-1]
+
+
+class FakeHome:
+    """The producer of a topic, as far as a segment's producer can tell."""
+
+    def __init__(self, pool: FakePool, **limits: Any) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.pool: Any = pool
+        self.tasks = Tasks()
+        self.clock: Any = SimpleNamespace(wall_ms=lambda: 1)
+        self.memory = Memory(10**9)
+        self.limits = Batching(**{"max_messages": 1, **limits})
+        self.batched = True
+        self.compression = Compression.NONE
+        self.name = "me"
+        self.name_was_given = False
+        self.access_mode = pb.Shared
+        self.properties: Mapping[str, str] = {}
+        self.initial_subscription: str | None = None
+        self.attach_timeout_s = 30.0
+        self.settled: list[SegmentProducer] = []
+        self.failures: list[Outgoing] = []
+        self.sequence = -1
+
+    def attached_to(self, connection: Any) -> None:
+        """Nothing to learn from a fake."""
+
+    def batches_closed(self, segment: SegmentProducer) -> None:
+        """Nothing to route again."""
+
+    def gave_up(self, segment: SegmentProducer) -> None:
+        """Nothing to forget."""
+
+    def segment_settled(self, segment: SegmentProducer) -> None:
+        self.settled.append(segment)
+
+    def failed(self, batch: Outgoing) -> None:
+        self.failures.append(batch)
+
+    def segment(self) -> SegmentProducer:
+        return SegmentProducer(self, Segment(0, FULL), "segment", None)
+
+    def add(self, segment: SegmentProducer, count: int = 1) -> list[Outgoing]:
+        """Add messages; with the default limit each is an entry."""
+        added = []
+        for _ in range(count):
+            self.sequence += 1
+            lane = segment.batcher.lanes[0]
+            opens = not segment.batcher.opened
+            added.append(
+                segment.batcher.add(lane, (b"v", "k", self.sequence, 0), 10, segment.home.loop.time())
+            )
+            if opens:
+                segment.opened()
+            if segment.batcher.full:
+                segment.close_batches()
+        return added

@@ -1,0 +1,143 @@
+"""The blocking face: the same methods as the asyncio one, and no deadlock for those who mix them up."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+import anabranch
+from anabranch.client import blocking
+from anabranch.client.api import AsyncClient
+from anabranch.client.inbox import Inbox
+from anabranch.client.segment_reader import SegmentReader, SegmentTails
+from anabranch.errors import InvalidConfigurationError, InvalidServiceUrlError
+
+PAIRS: list[tuple[type, type]] = [
+    (blocking.Client, AsyncClient),
+    (blocking.Producer, anabranch.AsyncProducer),
+    (blocking.StreamConsumer, anabranch.AsyncStreamConsumer),
+    (blocking.QueueConsumer, anabranch.AsyncQueueConsumer),
+    (blocking.CheckpointConsumer, anabranch.AsyncCheckpointConsumer),
+    (blocking.SegmentReader, SegmentReader),
+    (blocking.SegmentTails, SegmentTails),
+]
+
+# What segments and connections report to the asyncio side, and what the blocking side itself calls there.
+INSIDE = {
+    "open",
+    "ready",
+    "dropped",
+    "reached_end",
+    "vector",
+    "is_final",
+    "gave_up",
+    "failed",
+    "attached_to",
+    "batches_closed",
+    "segment_settled",
+    "delivered",
+    "closed_by_broker",
+    "connection_lost",
+    "blocks_if_full",
+    "check_open",
+    "enqueue_prepared",
+    "enqueue_encoded",
+    "enqueue_many_prepared",
+    "checkpoint_before",
+}
+
+
+def methods(kind: type) -> dict[str, Any]:
+    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if name not in INSIDE}
+    return {
+        name: method
+        for name, method in found.items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
+
+
+def properties(kind: type) -> set[str]:
+    return {
+        name
+        for name in dir(kind)
+        if isinstance(inspect.getattr_static(kind, name), property)
+        and name not in INSIDE
+        and not name.startswith("_")
+    }
+
+
+def parameters(method: Any) -> list[tuple[str, Any, Any]]:
+    return [(p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()]
+
+
+@pytest.mark.parametrize(("face", "twin"), PAIRS, ids=lambda kind: kind.__name__)
+def test_the_blocking_class_mirrors_its_twin(face: type, twin: type) -> None:
+    assert sorted(methods(face)) == sorted(methods(twin))
+    # What is a plain attribute of the twin is a property here, because the twin lives in another thread.
+    assert properties(twin) <= properties(face)
+    for name, method in methods(twin).items():
+        assert parameters(methods(face)[name]) == parameters(method), name
+        assert method.__doc__ is None or methods(face)[name].__doc__ is not None, name
+
+
+@pytest.mark.parametrize(("face", "twin"), PAIRS[:1], ids=["Client"])
+def test_clients_take_the_same_settings(face: type, twin: type) -> None:
+    assert parameters(face) == parameters(twin)
+
+
+def test_both_faces_iterate_and_close_by_with() -> None:
+    for face, twin in PAIRS[2:5]:
+        assert issubclass(twin, Inbox)
+        for name in ("__iter__", "__next__", "__enter__", "__exit__"):
+            assert hasattr(face, name)
+
+
+def test_nothing_is_started_before_the_first_call() -> None:
+    before = threading.active_count()
+    client = anabranch.Client("pulsar://127.0.0.1:1")
+    assert threading.active_count() == before
+    assert not client.closed
+    with pytest.raises(InvalidServiceUrlError):
+        anabranch.Client("http://127.0.0.1:8080")
+
+
+async def test_a_blocking_call_inside_a_loop_names_the_one_to_await() -> None:
+    client = anabranch.Client("pulsar://127.0.0.1:1")
+    with pytest.raises(InvalidConfigurationError, match=r"AsyncClient\.create_producer"):
+        client.create_producer("t")
+    with pytest.raises(InvalidConfigurationError, match=r"AsyncClient\.subscribe_stream"):
+        client.subscribe_stream("t", "s")
+
+
+def test_a_client_made_before_fork_refuses() -> None:
+    client = anabranch.Client("pulsar://127.0.0.1:1", connect_timeout=0.1, operation_timeout=0.1)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            client.create_producer("t")
+        except InvalidConfigurationError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert "fork" in pipe.read()
+
+
+def test_importing_the_package_is_cheap() -> None:
+    heavy = ("asyncio", "google.protobuf", "msgspec")
+    code = f"import sys, anabranch; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+    assert sorted(anabranch.__all__) == dir(anabranch)
+    for name in anabranch.__all__:
+        assert getattr(anabranch, name).__name__ == name
+    with pytest.raises(AttributeError):
+        anabranch.nonsense  # noqa: B018 - looking is the point

@@ -1,0 +1,113 @@
+"""Connections: shared, looked up, and lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch.client.connections import ConnectionPool
+from anabranch.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    InvalidServiceUrlError,
+    NotConnectedError,
+    OperationTimeoutError,
+)
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.unit.client.world import HOST, PORT, TOPIC, World, run
+
+
+def pool(world: World, *hosts: tuple[str, int]) -> ConnectionPool:
+    return ConnectionPool(
+        hosts or ((HOST, PORT),), operation_timeout_s=5.0, connect_timeout_s=2.0, rng=world.rng
+    )
+
+
+def test_everybody_shares_one_connection() -> None:
+    async def test(world: World) -> None:
+        connections = pool(world)
+        found = await asyncio.gather(*(connections.any_connection() for _ in range(5)))
+        assert len(set(map(id, found))) == 1
+        assert await connections.connection_for(TOPIC) is found[0]
+        assert await connections.connection_to(f"pulsar://{HOST}:{PORT}/") is found[0]
+        assert found[0].is_ours
+        await connections.close()
+
+    run(test)
+
+
+def test_one_who_gives_up_does_not_end_the_attempt_for_others() -> None:
+    async def test(world: World) -> None:
+        connections = pool(world)
+        first = asyncio.ensure_future(connections.any_connection())
+        second = asyncio.ensure_future(connections.any_connection())
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).open
+        await connections.close()
+
+    run(test)
+
+
+def test_the_next_host_is_tried_when_one_is_down() -> None:
+    async def test(world: World) -> None:
+        connections = pool(world, ("nowhere", 1), (HOST, PORT), ("nowhere", 2))
+        assert (await connections.any_connection()).address == (HOST, PORT)
+        await connections.close()
+        with pytest.raises(ConnectError):
+            await pool(world, ("nowhere", 1)).any_connection()
+
+    run(test)
+
+
+def test_a_lost_connection_fails_its_requests_and_is_forgotten() -> None:
+    async def test(world: World) -> None:
+        connections = pool(world)
+        connection = await connections.any_connection()
+        world.hold_links()
+        waiting = asyncio.ensure_future(
+            connection.request(
+                pb.CommandLookupTopic(topic=TOPIC, request_id=99), pb.CommandLookupTopicResponse, 60.0
+            )
+        )
+        await asyncio.sleep(0.1)
+        world.network.heal()
+        world.reset_links()
+        with pytest.raises(NotConnectedError):
+            await waiting
+        assert not connection.open
+        with pytest.raises(NotConnectedError):
+            await connection.post(pb.CommandLookupTopic(topic=TOPIC, request_id=100))
+        again = await connections.any_connection()
+        assert again is not connection
+        await connections.close()
+        with pytest.raises(AlreadyClosedError):
+            await connections.any_connection()
+
+    run(test)
+
+
+def test_an_unanswered_request_times_out() -> None:
+    async def test(world: World) -> None:
+        connections = pool(world)
+        connection = await connections.any_connection()
+        world.hold_links()
+        with pytest.raises(OperationTimeoutError, match="LookupTopic"):
+            await connection.request(
+                pb.CommandLookupTopic(topic=TOPIC, request_id=99), pb.CommandLookupTopicResponse, 1.0
+            )
+        world.network.heal()
+        await connections.close()
+
+    run(test)
+
+
+def test_a_url_of_a_broker_must_be_an_address() -> None:
+    async def test(world: World) -> None:
+        connections = pool(world)
+        with pytest.raises(InvalidServiceUrlError):
+            await connections.connection_to("pulsar://")
+        await connections.close()
+
+    run(test)

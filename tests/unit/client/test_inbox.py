@@ -1,0 +1,136 @@
+"""Handing out: turns, runs, numbers, and receives that are cancelled at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import pytest
+
+from anabranch.client.batcher import Outgoing
+from anabranch.client.inbox import Inbox
+from anabranch.client.message import Received
+from anabranch.client.schema import BYTES
+from anabranch.errors import ChecksumError
+from anabranch.protocol.batches import Compression
+from anabranch.protocol.commands import Delivery
+from tests.unit.client.fakes import FakePool
+
+
+class FakeSource:
+    """A segment that has what the test gives it."""
+
+    def __init__(self, inbox: Inbox[bytes], segment_id: int) -> None:
+        self.home = inbox
+        self.segment_id = segment_id
+        self.topic_name = "topic"
+        self.schema = BYTES
+        self.entries: deque[Received] = deque()
+        self.held: dict[tuple[int, int], int] = {}
+        self.returned = 0
+
+    def vector(self, number: int) -> tuple[Any, ...]:
+        return ()
+
+    def give_back(self, count: int) -> bool:
+        self.returned += count
+        return False
+
+    def let_go(self, place: tuple[int, int], bits: int) -> None:
+        self.held[place] = self.held.get(place, 0) & ~bits
+
+    def deliver(self, *values: bytes, entry: int = 0, ack_set: tuple[int, ...] = ()) -> None:
+        batch = Outgoing(0.0)
+        batch.rows = [(value, "k", number, 0) for number, value in enumerate(values)]
+        batch.build("p", 1, Compression.NONE, batched=True)
+        delivery = Delivery(1, 1, entry, -1, 0, ack_set, None, None, None, batch.entry)
+        self.entries.append(Received(self, delivery))
+        if len(self.entries) == 1:
+            self.home.ready(self)  # type: ignore[arg-type]
+
+
+def make() -> tuple[Inbox[bytes], FakeSource, FakeSource]:
+    pool: Any = FakePool(lambda message: None)
+    inbox: Inbox[bytes] = Inbox(pool, BYTES, 100)
+    return inbox, FakeSource(inbox, 1), FakeSource(inbox, 2)
+
+
+async def test_segments_take_turns_by_entries() -> None:
+    inbox, one, two = make()
+    one.deliver(b"a", b"b", entry=0)
+    one.deliver(b"c", entry=1)
+    two.deliver(b"x", entry=0)
+    two.deliver(b"y", b"z", entry=1)
+    values = [message.value for message in await inbox.receive_many(100)]
+    assert values == [b"a", b"b", b"x", b"c", b"y", b"z"]
+    assert (one.returned, two.returned) == (3, 3)
+
+
+async def test_all_ways_to_receive_share_one_order() -> None:
+    inbox, one, _ = make()
+    one.deliver(*(b"%d" % n for n in range(10)))
+    first = await inbox.receive()
+    some = await inbox.receive_many(3)
+    rest = []
+    async for message in inbox:
+        rest.append(message)
+        if len(rest) == 6:
+            break
+    messages = [first, *some, *rest]
+    assert [int(message.value) for message in messages] == list(range(10))
+    assert [message._number for message in messages] == list(range(1, 11))
+
+
+async def test_messages_acknowledged_inside_an_entry_are_left_out() -> None:
+    inbox, one, _ = make()
+    one.deliver(b"0", b"1", b"2", b"3", ack_set=(0b1010,))
+    messages = await inbox.receive_many(10)
+    assert [message.value for message in messages] == [b"1", b"3"]
+    assert [message.id.batch_index for message in messages] == [1, 3]
+    assert [message._number for message in messages] == [1, 2]
+
+
+async def test_a_woken_receive_that_is_cancelled_wakes_the_next() -> None:
+    inbox, one, _ = make()
+    first, second = asyncio.ensure_future(inbox.receive()), asyncio.ensure_future(inbox.receive())
+    await asyncio.sleep(0)
+    one.deliver(b"v")
+    first.cancel()
+    assert (await asyncio.wait_for(second, 1)).value == b"v"
+    assert first.cancelled()
+
+
+async def test_one_entry_serves_all_who_wait() -> None:
+    inbox, one, _ = make()
+    waiting = [asyncio.ensure_future(inbox.receive()) for _ in range(3)]
+    await asyncio.sleep(0)
+    one.deliver(b"0", b"1", b"2")
+    values = [(await asyncio.wait_for(task, 1)).value for task in waiting]
+    assert values == [b"0", b"1", b"2"]
+
+
+async def test_what_is_dropped_was_not_handed_out() -> None:
+    inbox, one, two = make()
+    one.deliver(b"0", b"1", b"2", b"3")
+    two.deliver(b"x")
+    one.held[(1, 0)] = 0b1111
+    first = await inbox.receive()
+    one.entries.clear()
+    inbox.dropped(one)  # type: ignore[arg-type]
+    assert one.held[(1, 0)] == 0b0001, "only the message that was handed out is still held"
+    assert inbox._handed_out == first._number == 1
+    other = await inbox.receive()
+    assert (other.value, other._number) == (b"x", 2)
+
+
+async def test_a_damaged_message_can_be_received_and_says_so_when_opened() -> None:
+    inbox, one, _ = make()
+    one.deliver(b"value")
+    entry = one.entries[0]
+    entry.data = entry.data[:-1] + b"?"
+    message = await inbox.receive()
+    assert message.id.segment == 1
+    for _ in range(2):
+        with pytest.raises(ChecksumError):
+            message.value  # noqa: B018 - looking is the point
