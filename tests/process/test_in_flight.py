@@ -7,6 +7,7 @@ from collections import defaultdict
 
 from anabranch import AsyncClient
 from anabranch.admin.client import AdminClient
+from anabranch.client.outcomes import SendFuture
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 
@@ -44,7 +45,7 @@ async def publish(client: AsyncClient, admin: AdminClient) -> int:
     producer = await client.create_producer(str(NAME), send_timeout=30.0)
     window = asyncio.Semaphore(IN_FLIGHT)
     changes = asyncio.create_task(change_layout(admin, window))
-    outcomes = []
+    outcomes: list[SendFuture] = []
     while not changes.done():
         await window.acquire()
         number = len(outcomes)
