@@ -216,8 +216,8 @@ class _Messages:
             pieces = [before.column(), *([] if keys is None else [keys]), behind.column(), values]
         else:
             # Properties have the lowest field number and stand between the size and the key.
-            size, key_head = before.columns_at(4)
-            pieces = [size, headers, key_head, *([] if keys is None else [keys]), behind.column(), values]
+            head: list[Any] = [] if keys is None else [before.column(4), keys]
+            pieces = [before.column(0, 4), headers, *head, behind.column(), values]
         return binary_parts(pc.binary_join_element_wise(*pieces, b""))
 
 
@@ -225,56 +225,59 @@ class _Fields:
     """Short byte strings, one per row, built field by field for all rows."""
 
     def __init__(self, count: int) -> None:
-        self._bytes = np.zeros((count, 32), np.uint8)
-        self._used = np.zeros((count, 32), np.bool_)
-        self._width = 0
+        self._count = count
+        self._bytes: list[Any] = []
+        self._there: list[Flags | None] = []
+        """Which rows have the byte; None when all do."""
         self.lengths: Numbers = np.zeros(count, np.int64)
 
     def skip(self, width: int) -> None:
-        self._used[:, self._width : self._width + width] = True
-        self._width += width
-        self.lengths += width
+        """Leave room to be filled later."""
+        for _ in range(width):
+            self._put(0, None)
 
     def number(self, tag: int, numbers: Numbers, present: Flags | None = None) -> None:
         """A field of a number, or the head of one of bytes; left out where `present` says so."""
-        there: Any = True if present is None else present
-        self._put(np.uint8(tag), there)
+        there = None if present is None or present.all() else present
+        self._put(tag, there)
         left = numbers
         while True:
             left, low = left >> 7, left & 0x7F
             more = left > 0
-            self._put((low | (more << 7)).astype(np.uint8), there)
             if not more.any():
+                self._put(low.astype(np.uint8), there)
                 return
-            there = more if present is None else more & there
+            self._put((low | (more << 7)).astype(np.uint8), there)
+            if not more.all():
+                there = more if there is None else more & there
 
-    def _put(self, values: Any, there: Any) -> None:
-        self._bytes[:, self._width] = values
-        self._used[:, self._width] = there
-        self.lengths += there
-        self._width += 1
+    def _put(self, values: Any, there: Flags | None) -> None:
+        self._bytes.append(values)
+        self._there.append(there)
+        self.lengths += 1 if there is None else there
 
     def size(self, sizes: Numbers) -> None:
         """Fill the first four bytes with a number, highest byte first."""
-        self._bytes[:, :4] = sizes.astype(">u4").view(np.uint8).reshape(-1, 4)
+        for index, shift in enumerate((24, 16, 8, 0)):
+            self._bytes[index] = (sizes >> shift).astype(np.uint8)
 
-    def column(self) -> Any:
-        return self._column(0, self.lengths)
-
-    def columns_at(self, border: int) -> tuple[Any, Any]:
-        """The first bytes of each row, which all rows have, and the rest, as two columns."""
-        head = _Fields(len(self.lengths))
-        head.skip(border)
-        head._bytes = self._bytes
-        return head.column(), self._column(border, self.lengths - border)
-
-    def _column(self, begin: int, lengths: Numbers) -> Any:
-        used = self._used[:, begin : self._width]
-        data = self._bytes[:, begin : self._width][used]
-        starts = np.zeros(len(lengths) + 1, np.int32)
-        np.cumsum(lengths, out=starts[1:])
+    def column(self, begin: int = 0, end: int | None = None) -> Any:
+        """The strings, or a part of each that starts and ends at the same field in all rows."""
+        values, there = self._bytes[begin:end], self._there[begin:end]
+        width = len(values)
+        data = np.empty((self._count, width), np.uint8)
+        for index, value in enumerate(values):
+            data[:, index] = value
+        starts: Any = np.arange(0, (self._count + 1) * width, max(width, 1), dtype=np.int32)
+        if any(rows is not None for rows in there):
+            used = np.ones((self._count, width), np.bool_)
+            for index, rows in enumerate(there):
+                if rows is not None:
+                    used[:, index] = rows
+            data = data[used]
+            np.cumsum(used.sum(axis=1), out=starts[1:])
         return pa.Array.from_buffers(
-            pa.binary(), len(lengths), [None, pa.py_buffer(starts), pa.py_buffer(data)]
+            pa.binary(), self._count, [None, pa.py_buffer(starts), pa.py_buffer(np.ascontiguousarray(data))]
         )
 
 

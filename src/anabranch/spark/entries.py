@@ -143,20 +143,23 @@ def find_spans(payloads: Sequence[Payload]) -> Spans:
 
 
 def _candidates(data: Bytes, total: int) -> Numbers:
+    """Where three zero bytes, any byte and one of the first tags stand."""
     found = []
     # Piece by piece, so that what is computed for one stays in the processor's cache.
     for start in range(0, total, _PIECE_BYTES):
         count = min(_PIECE_BYTES, total - start)
-        piece = data[start : start + count + 4]
+        piece = data[start : start + count + 2]
         zeros = piece[:count] | piece[1 : count + 1]
-        zeros |= piece[2 : count + 2]
-        tags = piece[4:]
-        matches = tags == _FIRST_TAGS[0]
+        zeros |= piece[2:]
+        found.append(np.flatnonzero(zeros == 0) + start)
+    starts = np.concatenate(found)
+    tags = data[starts + 4]
+    fitting = tags == _FIRST_TAGS[0]
+    if not fitting.all():
         for tag in _FIRST_TAGS[1:]:
-            matches |= tags == tag
-        matches &= zeros == 0
-        found.append(np.flatnonzero(matches) + start)
-    return np.concatenate(found)
+            fitting |= tags == tag
+        starts = starts[fitting]
+    return starts
 
 
 def _is_chain(spans: Spans, count: int, total: int) -> bool:
@@ -222,15 +225,14 @@ def _rows(spans: Spans, rows: Numbers | Flags) -> Spans:
 def _spans_at(raw: bytes, data: Bytes, starts: Numbers) -> Spans:
     """Read the headers behind the four size bytes at `starts`, one field of all of them at a time."""
     count, last = len(starts), len(raw) - len(_PAD)
-    size = (
-        (data[starts].astype(np.int64) << 24)
-        | (data[starts + 1].astype(np.int64) << 16)
-        | (data[starts + 2].astype(np.int64) << 8)
-        | data[starts + 3]
-    )
+    size = data[starts + 3].astype(np.int64)
+    if (data[starts] | data[starts + 1] | data[starts + 2]).any():
+        size |= data[starts].astype(np.int64) << 24
+        size |= data[starts + 1].astype(np.int64) << 16
+        size |= data[starts + 2].astype(np.int64) << 8
     begins = starts + 4
     ends = begins + size
-    fields = _Fields(data, last, begins, ends)
+    fields = _Fields(data, begins, ends, ends <= last)
     fields.read()
     value_ends = ends + fields.payload_size
     sound = fields.sound & (fields.payload_size >= 0) & (value_ends <= last)
@@ -252,17 +254,23 @@ def _spans_at(raw: bytes, data: Bytes, starts: Numbers) -> Spans:
     )
 
 
-class _Fields:
-    """The fields of many headers, read in step: each has a cursor, each round reads one field of each."""
+_ALL = slice(None)
 
-    def __init__(self, data: Bytes, last: int, begins: Numbers, ends: Numbers) -> None:
+
+class _Fields:
+    """The fields of many headers, read in step: each has a cursor, each round reads one field of each.
+
+    Cursors never leave a header that ends inside the payloads, and the pad takes the few bytes that a number
+    may run past the end.
+    """
+
+    def __init__(self, data: Bytes, begins: Numbers, ends: Numbers, sound: Flags) -> None:
         count = len(begins)
         self._data = data
-        self._last = last
         self._ends = ends
         self._cursor = begins.copy()
         self._flags: dict[int, Flags] = {}
-        self.sound = ends <= last
+        self.sound = sound
         self.payload_size = np.full(count, -1, np.int64)
         self.key_starts = begins.copy()
         self.key_ends = begins.copy()
@@ -274,32 +282,43 @@ class _Fields:
         return self._flags.get(tag, np.zeros(count, np.bool_))
 
     def read(self) -> None:
-        rows = np.flatnonzero(self.sound)
-        while len(rows):
-            tags = self._data[self._cursor[rows]]
-            first = int(tags[0])
-            if bool((tags == first).all()):
-                self._read_field(first, rows)
-            else:
-                for tag in np.unique(tags).tolist():
-                    self._read_field(tag, rows[tags == tag])
+        # All rows at once are a slice, which spares a look-up per row.
+        rows: Numbers | slice = _ALL if self.sound.all() else np.flatnonzero(self.sound)
+        while True:
             left = self._ends[rows] - self._cursor[rows]
-            self.sound[rows[left < 0]] = False
-            rows = rows[left > 0]
+            if not (left > 0).all():
+                numbers = np.arange(len(self._cursor)) if isinstance(rows, slice) else rows
+                self.sound[numbers[left < 0]] = False
+                rows = numbers[left > 0]
+            if len(left) == 0 or (not isinstance(rows, slice) and len(rows) == 0):
+                break
+            self._read_round(rows)
         # A header that says "null key" and still carries one has none.
         if _NULL_KEY in self._flags:
             self.no_key |= self._flags[_NULL_KEY]
 
-    def _read_field(self, tag: int, rows: Numbers) -> None:
+    def _read_round(self, rows: Numbers | slice) -> None:
+        tags = self._data[self._cursor[rows]]
+        first = int(tags[0])
+        if (tags == first).all():
+            self._read_field(first, rows)
+            return
+        numbers = np.arange(len(self._cursor)) if isinstance(rows, slice) else rows
+        for tag in np.unique(tags).tolist():
+            self._read_field(tag, numbers[tags == tag])
+
+    def _read_field(self, tag: int, rows: Numbers | slice) -> None:
         number, after = self._varint(self._cursor[rows] + 1)
         if tag in (_PROPERTIES, _KEY, _ORDERING_KEY):
+            # No more than the whole payload, so that a wrong length cannot overflow.
+            behind = after + np.minimum(number, len(self._data))
             if tag == _KEY:
                 self.key_starts[rows] = after
-                self.key_ends[rows] = np.minimum(after + number, self._last)
+                self.key_ends[rows] = behind
                 self.no_key[rows] = False
             elif tag == _PROPERTIES:
                 self.properties[rows] = True
-            after += np.minimum(number, self._last)
+            after = behind
         elif tag == _PAYLOAD_SIZE:
             self.payload_size[rows] = np.where(number < 2**31, number, -1)
         elif tag == _EVENT_TIME:
@@ -308,24 +327,29 @@ class _Fields:
             self._flags.setdefault(tag, np.zeros(len(self._cursor), np.bool_))[rows] = number != 0
         elif tag != _SEQUENCE:
             # Not a field of this header, so these are bytes of a value.
-            self.sound[rows] = False
             after = self._ends[rows] + 1
         self._cursor[rows] = np.minimum(after, self._ends[rows] + 1)
 
     def _varint(self, at: Numbers) -> tuple[Numbers, Numbers]:
         """Numbers that start at `at`, and where they end; only the low 63 bits are kept."""
-        data, last = self._data, self._last
-        low = data[np.minimum(at, last)]
+        data = self._data
+        low = data[at]
         number = low.astype(np.int64)
         after = at + 1
-        rows = np.flatnonzero(low >= 0x80)
-        number[rows] &= 0x7F
-        for shift in range(7, 70, 7):
-            if not len(rows):
-                break
-            low = data[np.minimum(after[rows], last)]
+        rows: Numbers | slice = _ALL
+        shift = 7
+        while True:
+            more = low >= 0x80
+            if not more.any():
+                return number, after
+            if not more.all():
+                rows = np.flatnonzero(more) if isinstance(rows, slice) else rows[more]
+            if shift == 7:
+                number[rows] &= 0x7F
+            elif shift == 70:
+                return number, after
+            low = data[after[rows]]
             if shift < 63:
                 number[rows] |= (low & 0x7F).astype(np.int64) << shift
             after[rows] += 1
-            rows = rows[low >= 0x80]
-        return number, after
+            shift += 7

@@ -141,7 +141,7 @@ class RowBuilder:
             return None
         spans = find_spans([piece.payload for piece in pieces])
         rows = _Rows(self._topic, pieces, spans)
-        if len(rows.picked) == 0:
+        if rows.count == 0:
             return None
         columns = [
             _BUILDERS[column.name](rows) if column.name != "headers" else _headers(rows, column.type)
@@ -156,28 +156,32 @@ class _Rows:
     def __init__(self, topic: str, pieces: list[_Piece], spans: Spans) -> None:
         self.topic = topic
         self.spans = spans
-        counts = np.array([piece.payload.count for piece in pieces], np.int64)
-        firsts = np.cumsum(counts) - counts
-        within = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(firsts, counts)
         self._pieces = pieces
-        self._counts = counts
-        self._within = within
+        self._counts = np.array([piece.payload.count for piece in pieces], np.int64)
+        self._firsts = np.cumsum(self._counts) - self._counts
         wanted = ~spans.compacted
         if any(piece.skip or piece.take < piece.payload.count for piece in pieces):
             skip = self._of_entry([piece.skip for piece in pieces])
+            within = self._within_entry()
             wanted &= (within >= skip) & (within < skip + self._of_entry([p.take for p in pieces]))
-        for piece, first in zip(pieces, firsts.tolist(), strict=True):
+        for piece, first in zip(pieces, self._firsts.tolist(), strict=True):
             if piece.keep is not None:
                 rows = slice(first, first + piece.payload.count)
                 wanted[rows] &= _in_ranges(spans, rows, piece.part.range, piece.keep)
         self.all = bool(wanted.all())
-        self.picked: Numbers = np.flatnonzero(wanted)
+        self._picked = wanted if self.all else np.flatnonzero(wanted)
+        self.count = len(self._picked)
+
+    def _within_entry(self) -> Numbers:
+        """The place of each message in its entry."""
+        total = int(self._counts.sum())
+        return np.arange(total, dtype=np.int64) - np.repeat(self._firsts, self._counts)
 
     def _of_entry(self, values: list[int]) -> Numbers:
         return np.repeat(np.array(values, np.int64), self._counts)
 
     def pick(self, column: Any) -> Any:
-        return column if self.all else column[self.picked]
+        return column if self.all else column[self._picked]
 
     @property
     def segments(self) -> Numbers:
@@ -187,7 +191,7 @@ class _Rows:
     @property
     def positions(self) -> Numbers:
         first = self._of_entry([piece.first for piece in self._pieces])
-        picked: Numbers = self.pick(first + self._within)
+        picked: Numbers = self.pick(first + self._within_entry())
         return picked
 
     @property
@@ -250,7 +254,7 @@ def _values(rows: _Rows) -> Any:
 
 
 def _topics(rows: _Rows) -> Any:
-    return pa.repeat(pa.scalar(rows.topic, pa.string()), len(rows.picked))
+    return pa.repeat(pa.scalar(rows.topic, pa.string()), rows.count)
 
 
 def _time_column(times_ms: Numbers, missing: Flags | None) -> Any:
@@ -271,7 +275,7 @@ def _headers(rows: _Rows, kind: Any) -> Any:
     """Properties are read one by one: they are rare, and a row of them is Python objects anyway."""
     spans = rows.spans
     starts, ends = rows.pick(spans.header_starts), rows.pick(spans.header_ends)
-    lists: list[list[dict[str, Any]]] = [[]] * len(rows.picked)
+    lists: list[list[dict[str, Any]]] = [[]] * rows.count
     for row in np.flatnonzero(rows.pick(spans.properties)).tolist():
         header = pb.SingleMessageMetadata.FromString(spans.raw[starts[row] : ends[row]])
         lists[row] = [{"key": pair.key, "value": pair.value.encode()} for pair in header.properties]
