@@ -9,7 +9,7 @@ holders.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from anabranch.client.batcher import Extras, Lane, Outgoing, Row, message_size
@@ -61,7 +61,7 @@ class Lanes:
         if len(routes) >= ROUTES_CACHED_MAX:
             routes.clear()
         if key is None:
-            found = self._keyless_route()
+            found = self._keyless_route(self._router.segments)
         else:
             if not isinstance(key, (str, bytes)):
                 raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
@@ -72,10 +72,9 @@ class Lanes:
         routes[key] = found
         return found
 
-    def _keyless_route(self) -> Route:
+    def _keyless_route(self, segments: Sequence[Segment]) -> Route:
         # One segment and bucket until its batch closes, then the next: full batches, all buckets used.
         self._keyless_turn += 1
-        segments = self._router.segments
         turn, place = divmod(self._keyless_turn, len(segments))
         segment = self.holder(segments[place], segments[place].range.start)
         lane = segment.batcher.lanes[turn % len(segment.batcher.lanes)]
@@ -137,6 +136,7 @@ class Lanes:
         while waiting:
             # Segments that share a successor, directly or through others, go together.
             group = [waiting.pop(0)]
+            targets: list[Segment] = []
             grown = True
             while grown:
                 targets = [target for target in active if any(_overlap(s.segment, target) for s in group)]
@@ -145,9 +145,9 @@ class Lanes:
                 group += near
                 grown = bool(near)
             if all(segment.settled for segment in group):
-                self._move_on(group)
+                self._move_on(group, targets)
 
-    def _move_on(self, group: list[SegmentProducer]) -> None:
+    def _move_on(self, group: list[SegmentProducer], successors: list[Segment]) -> None:
         batches: list[Outgoing] = []
         for segment in group:
             del self.segments[segment.segment.id]
@@ -162,19 +162,30 @@ class Lanes:
         found.sort(key=lambda message: message[0][2])
         places: dict[int, list[Any]] = {id(batch): [None] * batch.count for batch in batches}
         for row, extras, batch, index in found:
-            places[id(batch)][index] = self._add_again(row, extras, batch.begun_at)
+            places[id(batch)][index] = self._add_again(row, extras, batch.begun_at, successors)
         for batch in batches:
             move(batch, places[id(batch)])
             batch.entry = b""
 
-    def _add_again(self, row: Row, extras: Extras | None, begun_at: float) -> tuple[Outgoing, int]:
+    def _route_again(self, key: str | bytes | None, successors: list[Segment]) -> Route:
+        """As `route`, but a message without a key goes to a successor too.
+
+        Any other segment may have stored a later sequence id, and would take this one for a repetition.
+        """
+        if key is None and None not in self.routes:
+            self.routes[None] = self._keyless_route(successors)
+        return self.route(key)
+
+    def _add_again(
+        self, row: Row, extras: Extras | None, begun_at: float, successors: list[Segment]
+    ) -> tuple[Outgoing, int]:
         value, key, sequence, _ = row
-        lane, slot, overhead = self.route(key)
+        lane, slot, overhead = self._route_again(key, successors)
         lonely = extras is not None and extras.deliver_at_ms > 0
         size = len(value) + overhead
         if lane.batcher.opened and (lonely or size > lane.batcher.bytes_left):
             lane.batcher.owner.close_batches()
-            lane, slot, overhead = self.route(key)
+            lane, slot, overhead = self._route_again(key, successors)
         if lane.batch is None:
             self._begin(lane)
         batch = lane.batcher.add(lane, (value, key, sequence, slot), size, begun_at, extras)

@@ -234,6 +234,29 @@ def test_no_key_is_reordered_or_stored_twice_through_kills_and_splits(seed: int)
     run(test, seed=seed)
 
 
+def test_messages_without_a_key_that_are_taken_back_go_to_successors_only() -> None:
+    """Any other segment may have a later sequence id of theirs, and would take them for repetitions."""
+
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=3))
+            controller = await world.controller()
+            segments = (await controller.split(0, [0x4000, 0x8000, 0xC000])).active
+            await producer.send_many([b"%d" % number for number in range(30)])
+            await asyncio.sleep(1.0)
+            world.hold_links()
+            for number in range(30, 60):
+                await producer.enqueue(b"%d" % number)
+            await asyncio.sleep(0.1)
+            await controller.split(segments[1].id)
+            world.open_links()
+            await producer.flush()
+            found = await stored(client, 60)
+            assert sorted(int(message.value) for message in found) == list(range(60))
+
+    run(test)
+
+
 def test_a_merge_waits_until_all_its_parents_are_settled() -> None:
     """A successor must not get a higher sequence id first: it would take lower ones for repetitions."""
 

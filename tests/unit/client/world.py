@@ -80,6 +80,10 @@ class World:
         for link in self.network.links():
             self.network.set_mode(link, Mode.HELD)
 
+    def open_links(self) -> None:
+        for link in self.network.links():
+            self.network.set_mode(link, Mode.OPEN)
+
     def client(self, **options: Any) -> AsyncClient:
         self._clients += 1
         return AsyncClient(
