@@ -212,6 +212,9 @@ class Inbox(Generic[T]):
     def reached_end(self, source: SegmentConsumer) -> None:
         """Nothing to do, unless a consumer wants to know."""
 
+    def attached_again(self, source: SegmentConsumer) -> None:
+        """Nothing to do, unless a consumer wants to know."""
+
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
         return ()
 

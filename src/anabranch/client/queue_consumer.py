@@ -256,6 +256,12 @@ class AsyncQueueConsumer(Inbox[T]):
             self._finished[source.segment_id] = None
             self.tasks.start(self._leave(source), f"leave {source.topic}")
 
+    def attached_again(self, source: SegmentConsumer) -> None:
+        """After a seek the segments that were read to their end may have something again."""
+        if self._finished and self._layout is not None and not self._closed:
+            self._finished.clear()
+            self._follow(self._layout, pb.CommandSubscribe.Earliest)
+
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         if isinstance(error, (ConsumerBusyError, TopicNotFoundError)):
             # On first use the caller must know; later a segment may be pruned or held for a moment.

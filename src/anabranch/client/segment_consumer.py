@@ -72,6 +72,10 @@ class ConsumerHome(Protocol):
         ...
 
     def reached_end(self, source: SegmentConsumer) -> None: ...
+    def attached_again(self, source: SegmentConsumer) -> None:
+        """The subscription was away for a while; it may have been moved by a seek."""
+        ...
+
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         """Whether an error ends the segment's consumer; else it tries again."""
         ...
@@ -331,14 +335,16 @@ class SegmentConsumer:
 
     def _lose(self) -> None:
         self._connection = None
+        newest, self._cumulative = self._cumulative, None
         for ack in self._unanswered.values():
             for id_ in ack.message_id:
                 remaining = bits_from_words(id_.ack_set)
                 if ack.ack_type == pb.CommandAck.Cumulative:
-                    if self._cumulative is None:
-                        self._cumulative = (id_.ledgerId, id_.entryId, remaining)
+                    self.acknowledge_up_to(id_.ledgerId, id_.entryId, remaining)
                 else:
                     self.acknowledge((id_.ledgerId, id_.entryId), remaining)
+        if newest is not None:
+            self.acknowledge_up_to(*newest)
         self._unanswered.clear()
         self._on_the_way.clear()
         self.drop()
@@ -401,7 +407,9 @@ class SegmentConsumer:
         self.flush_acks()
         if not self.released and not self._paused:
             self._flow(self.permits)
-        if not self.attached.done():
+        if self.attached.done():
+            self.home.attached_again(self)
+        else:
             self.attached.set_result(None)
 
     def _subscribe(self, consumer_id: int) -> pb.CommandSubscribe:

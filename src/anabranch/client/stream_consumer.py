@@ -251,6 +251,9 @@ class AsyncStreamConsumer(Inbox[T]):
         if release is not None:
             release.cancel()
         self._forget(source)
+        if source.released:
+            # It may be wanted again by now, in another way than it was held.
+            self._reconcile()
 
     # Acknowledgements.
 

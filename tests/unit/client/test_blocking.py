@@ -33,6 +33,7 @@ INSIDE = {
     "open",
     "ready",
     "dropped",
+    "attached_again",
     "reached_end",
     "vector",
     "is_final",

@@ -255,6 +255,23 @@ def test_a_sealed_segment_that_is_done_is_left() -> None:
     run(test)
 
 
+def test_after_a_seek_sealed_segments_are_read_again() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 20)
+        controller = await world.controller()
+        await controller.split(0)
+        async with world.client() as client:
+            consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
+            await consumer.acknowledge(await drain(consumer))
+            await consumer.flush_acks()
+            await asyncio.sleep(1.0)
+            assert sorted(consumer._sources) == [1, 2]
+            await controller.seek("q", 0)
+            assert len(await drain(consumer)) == 20
+
+    run(test)
+
+
 def test_many_segments_share_the_buffer() -> None:
     async def test(world: World) -> None:
         await publish(world, 1)

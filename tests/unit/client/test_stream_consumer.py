@@ -9,6 +9,7 @@ import pytest
 from anabranch import AsyncStreamConsumer, Message, MessageId
 from anabranch.errors import (
     AlreadyClosedError,
+    ConsumerBusyError,
     InvalidConfigurationError,
     ReceiveTimeoutError,
     TopicNotFoundError,
@@ -309,6 +310,57 @@ def test_a_lost_connection_repeats_nothing_that_was_handed_out() -> None:
             await consumer.close()
             again = await client.subscribe_stream(TOPIC, "s")
             assert await again.receive_many(10, timeout=1) == []
+
+    run(test)
+
+
+def test_a_killed_broker_gets_the_newest_of_several_unanswered_acknowledgements() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 1, 40)
+        async with world.client() as client:
+            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+            orders = Orders()
+            while orders.total < 30:
+                messages = await consumer.receive_many(10, timeout=5)
+                orders.take(messages)
+                # Sent one by one, and held up on the way: none of them is answered before the broker dies.
+                world.hold_links()
+                await consumer.acknowledge_cumulative(messages[-1])
+                consumer._send_acks()
+                await asyncio.sleep(0)
+            world.kill()
+            world.open_links()
+            await world.start()
+            await consumer.flush_acks()
+            orders.take(await drain(consumer))
+            orders.check(1, 40)
+
+    run(test)
+
+
+def test_a_segment_given_up_after_a_restart_is_attached_again_as_it_is_wanted() -> None:
+    """Alone, then shared by buckets; the hand-over is cut short by a restart that lets the other in first."""
+
+    async def test(world: World) -> None:
+        await publish(world, 8, 1)
+        async with world.client() as one, world.client() as two:
+            first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+            held = await first.receive_many(100, timeout=1)
+            second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
+            await asyncio.sleep(1.0)
+            assert not second.done(), "the first consumer still holds what it was given"
+            (source,) = first._sources.values()
+            assert source.released
+            world.kill()
+            await world.start()
+            # What the broker answers when the newcomer was faster.
+            source._give_up(ConsumerBusyError("in use"))
+            (again,) = first._sources.values()
+            assert again.attachment.bucket_ranges, "it is wanted in another way, and nobody may say so again"
+            await first.acknowledge_cumulative(held[-1])
+            await second
+            await asyncio.sleep(1.0)
+            assert len(first.assignment) == 1, "it is a member and must read its share"
 
     run(test)
 
