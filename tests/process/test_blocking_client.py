@@ -1,0 +1,168 @@
+"""The blocking client against a real broker process."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import anabranch
+from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError, SendTimeoutError
+from anabranch.testing.process import BrokerProcess
+
+
+@pytest.fixture
+def broker(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    return make_broker().start()
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[anabranch.Client]:
+    with anabranch.Client(broker.url) as made:
+        yield made
+
+
+def test_sends_of_one_thread_stay_in_order_however_they_are_made(client: anabranch.Client) -> None:
+    with client.create_producer("orders") as producer:
+        futures = [producer.enqueue(b"%d" % n, key="k") for n in range(1000)]
+        producer.send(b"1000", key="k")
+        many = producer.enqueue_many([b"%d" % n for n in range(1001, 1500)], keys=["k"] * 499)
+        producer.send_many([b"1500"], keys=["k"])
+        assert all(future.done() for future in futures)
+        assert many.result(timeout=10) is None
+        assert futures[0].result() < futures[-1].result()
+    consumer = client.create_checkpoint_consumer("orders", start=anabranch.Checkpoint.earliest())
+    values: list[int] = []
+    while messages := consumer.receive_many(400, timeout=1):
+        values += [int(message.value) for message in messages]
+    assert values == list(range(1501))
+
+
+def test_many_threads_may_share_a_producer_and_a_consumer(client: anabranch.Client) -> None:
+    producer = client.create_producer("orders")
+    consumer = client.subscribe_queue("orders", "q", initial_position="earliest")
+
+    def publish(thread: int) -> None:
+        for number in range(300):
+            producer.enqueue(b"%d" % number, key=f"thread-{thread}")
+
+    threads = [threading.Thread(target=publish, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    producer.flush()
+    seen: dict[str | None, list[int]] = defaultdict(list)
+    lock = threading.Lock()
+
+    def consume() -> None:
+        try:
+            while True:
+                message = consumer.receive(timeout=1)
+                with lock:
+                    seen[message.key].append(int(message.value))
+                consumer.acknowledge(message)
+        except ReceiveTimeoutError:
+            pass
+
+    threads = [threading.Thread(target=consume) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {key: sorted(numbers) for key, numbers in seen.items()} == {
+        f"thread-{n}": list(range(300)) for n in range(4)
+    }
+
+
+def test_a_checkpoint_counts_only_what_an_iteration_has_yielded(client: anabranch.Client) -> None:
+    with client.create_producer("orders") as producer:
+        producer.send_many([b"%d" % n for n in range(1000)], keys=[f"k{n % 50}" for n in range(1000)])
+    read: list[int] = []
+    checkpoint = anabranch.Checkpoint.earliest()
+    for stop in (1, 2, 77, 300, 301, 999, 1000):
+        with client.create_checkpoint_consumer("orders", start=checkpoint) as consumer:
+            for message in consumer:
+                read.append(int(message.value))
+                if len(read) == stop:
+                    break
+            checkpoint = consumer.checkpoint()
+    assert sorted(read) == list(range(1000))
+
+
+def test_an_iteration_that_was_left_can_be_taken_up_again(client: anabranch.Client) -> None:
+    with client.create_producer("orders") as producer:
+        producer.send_many([b"%d" % n for n in range(100)], keys=["k"] * 100)
+    consumer = client.subscribe_stream("orders", "s", initial_position="earliest")
+    first = [next(consumer) for _ in range(10)]
+    consumer.acknowledge_cumulative(first[-1])
+    second = consumer.receive(timeout=5)
+    third = consumer.receive_many(1000, timeout=5)
+    assert [int(m.value) for m in (*first, second, *third)] == list(range(11 + len(third)))
+    consumer.close()
+    assert list(consumer) == []
+    again = client.subscribe_stream("orders", "s")
+    assert again.receive(timeout=5).value == b"10"
+
+
+def test_closing_from_another_thread_ends_an_iteration(client: anabranch.Client) -> None:
+    consumer = client.subscribe_stream("orders", "s")
+    timer = threading.Timer(0.3, consumer.close)
+    timer.start()
+    assert list(consumer) == []
+    with pytest.raises(AlreadyClosedError):
+        consumer.receive()
+
+
+def test_flush_raises_only_what_nobody_looked_at(broker: BrokerProcess, client: anabranch.Client) -> None:
+    producer = client.create_producer("orders", send_timeout=0.5)
+    producer.send(b"ok", key="k")
+    broker.kill()
+    seen = producer.enqueue(b"a", key="k")
+    with pytest.raises(SendTimeoutError):
+        seen.result(timeout=10)
+    producer.flush()
+    producer.enqueue(b"b", key="k")
+    with pytest.raises(SendTimeoutError):
+        producer.flush()
+    with pytest.raises(TypeError):
+        producer.enqueue("text", key="k")  # type: ignore[arg-type]
+    producer.close(timeout=0)
+    with pytest.raises(AlreadyClosedError):
+        producer.enqueue(b"c")
+    client.shutdown()
+
+
+def test_raw_entries_and_tails(client: anabranch.Client) -> None:
+    with client.create_producer("orders") as producer:
+        producer.send_many([b"%d" % n for n in range(100)], keys=["k"] * 100)
+    layout = client.layout("orders")
+    (segment,) = layout.layout.active
+    topic = layout.segment_topic(segment)
+    with client.tails() as tails:
+        assert tails.tail(topic) == (0, 100, False)
+        assert tails.tails([topic]) == {topic: (0, 100, False)}
+        tails.forget(topic)
+    with client.read_segment(topic, 10, 90) as reader:
+        entries = list(reader)
+    assert entries[0].first_index <= 10
+    assert entries[-1].first_index + entries[-1].message_count >= 90
+
+
+def test_processing_and_giving_back(client: anabranch.Client) -> None:
+    producer = client.create_producer("orders", schema=anabranch.Schema.string())
+    producer.send("hello", key="k")
+    consumer = client.subscribe_queue(
+        "orders", "q", schema=anabranch.Schema.string(), initial_position="earliest"
+    )
+    first = consumer.receive(timeout=5)
+    consumer.negative_acknowledge(first, delay=0)
+    again = consumer.receive(timeout=5)
+    assert (again.value, again.redelivery_count) == ("hello", 1)
+    with consumer.processing(again):
+        pass
+    consumer.flush_acks()
+    with pytest.raises(ReceiveTimeoutError):
+        consumer.receive(timeout=0.3)
