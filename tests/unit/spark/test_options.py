@@ -94,6 +94,7 @@ def test_a_sink_refuses_options_of_the_source() -> None:
 def test_compression_may_be_switched_off_by_name() -> None:
     assert read_sink_options({**SINK, "compression": "ZSTD"}).compression == "zstd"
     assert read_sink_options({**SINK, "compression": "none"}).compression is None
+    assert read_sink_options(SINK).compression == "lz4"
 
 
 @pytest.mark.parametrize(("value", "text"), [(True, "true"), (5, "5"), ("x", "x"), ({"v": 1}, '{"v": 1}')])
