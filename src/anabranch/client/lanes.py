@@ -9,6 +9,7 @@ holders.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,6 @@ from anabranch.client.outcomes import move
 from anabranch.client.segment_producer import SegmentHome, SegmentProducer
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Segment
-from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 
 Route = tuple[Lane, int, int]
 """Lane, bucket hash, and what the key adds to a message's size."""
@@ -157,7 +157,7 @@ class Lanes:
         found = [
             (row, extras, batch, index)
             for batch in batches
-            for index, (row, extras) in enumerate(batch.messages(MESSAGE_BYTES_MAX * 2))
+            for index, (row, extras) in enumerate(batch.messages(sys.maxsize))
         ]
         found.sort(key=lambda message: message[0][2])
         places: dict[int, list[Any]] = {id(batch): [None] * batch.count for batch in batches}

@@ -257,6 +257,24 @@ def test_messages_without_a_key_that_are_taken_back_go_to_successors_only() -> N
     run(test)
 
 
+def test_a_large_batch_that_shrinks_much_is_taken_back_like_any_other() -> None:
+    async def test(world: World) -> None:
+        batching = Batching(max_messages=10_000, max_bytes=32 * 2**20)
+        async with world.client() as client:
+            producer = await client.create_producer(TOPIC, compression="zstd", batching=batching)
+            await producer.send(b"first", key="k")
+            world.hold_links()
+            for _ in range(12):
+                await producer.enqueue(bytes(2**20), key="k")
+            await asyncio.sleep(0.1)
+            await (await world.controller()).split(0)
+            world.open_links()
+            await producer.flush()
+            await stored(client, 13)
+
+    run(test)
+
+
 def test_a_merge_waits_until_all_its_parents_are_settled() -> None:
     """A successor must not get a higher sequence id first: it would take lower ones for repetitions."""
 

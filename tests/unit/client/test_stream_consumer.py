@@ -314,6 +314,25 @@ def test_a_lost_connection_repeats_nothing_that_was_handed_out() -> None:
     run(test)
 
 
+def test_a_consumer_given_up_while_it_registers_keeps_no_share() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 4, 1)
+        controller = await world.controller()
+        async with world.client() as one, world.client() as two:
+            await one.subscribe_stream(TOPIC, "another")
+            busy = asyncio.ensure_future(controller._run(lambda: asyncio.sleep(5)))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await one.subscribe_stream(TOPIC, "s", initial_position="earliest")
+            await busy
+            await asyncio.sleep(1)
+            assert not controller.subscriptions()["s"].consumers
+            consumer = await two.subscribe_stream(TOPIC, "s")
+            assert len(await drain(consumer)) == 4
+
+    run(test)
+
+
 def test_a_killed_broker_gets_the_newest_of_several_unanswered_acknowledgements() -> None:
     async def test(world: World) -> None:
         await publish(world, 1, 40)

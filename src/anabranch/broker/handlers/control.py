@@ -6,7 +6,7 @@ from anabranch.broker.connection import Connection, Handler, Registered
 from anabranch.broker.handlers.attach import bounded
 from anabranch.controller.coordinator import ConsumerAssignment
 from anabranch.controller.segments import StartAt
-from anabranch.errors import ConsumerNotFoundError
+from anabranch.errors import ConsumerNotFoundError, ServiceNotReadyError
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -36,6 +36,11 @@ class AssignmentPush:
 
 
 async def register(connection: Connection, command: pb.CommandScalableTopicSubscribe) -> None:
+    with connection.opens("registration", command.consumer_id):
+        await _register(connection, command)
+
+
+async def _register(connection: Connection, command: pb.CommandScalableTopicSubscribe) -> None:
     validate_subscription(bounded(command.subscription))
     bounded(command.consumer_name)
     name = TopicName.parse(command.topic).topic
@@ -52,6 +57,11 @@ async def register(connection: Connection, command: pb.CommandScalableTopicSubsc
         push.active = False
         controller.connection_lost(registration)
         return
+    if connection.given_up("registration", command.consumer_id):
+        # Nobody would ever take it away: the connection lives on, and so would its share.
+        push.active = False
+        await controller.leave(registration)
+        raise ServiceNotReadyError("the client gave the registration up")
     connection.registrations[command.consumer_id] = Registered(controller, registration)
     connection.send(
         pb.CommandScalableTopicSubscribeResponse(
@@ -79,6 +89,7 @@ def refuse_registration(
 
 async def leave(connection: Connection, command: pb.CommandScalableTopicUnsubscribe) -> None:
     """The consumer will not come back: what it read goes to the others at once."""
+    connection.give_up("registration", command.consumer_id)
     registered = connection.registrations.pop(command.consumer_id, None)
     if registered is None:
         raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not registered")
