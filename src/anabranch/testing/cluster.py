@@ -16,6 +16,7 @@ from anabranch.broker.broker import Broker
 from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
 from anabranch.controller.controller import TopicController
+from anabranch.errors import AnabranchError
 from anabranch.ledger.files import FileStorage
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryStore, MemoryTree
@@ -24,7 +25,7 @@ from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore, layout_of
 from anabranch.model.names import TopicName
 from anabranch.testing.checkers import History
-from anabranch.testing.faults import SimClock, SimFailpoints, SimStore
+from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
 from anabranch.testing.network import Link, SimNetwork
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop, SimProcess
@@ -80,6 +81,7 @@ class Cluster:
         self.restart_delay_s = (0.01, 1.0)
         self.deaths: list[Death] = []
         """For each broker process to come; none left means that it lives until somebody kills it."""
+        self.store_trouble = StoreTrouble()
         self._config = replace(config or BrokerConfig(), host=HOST, port=PORT)
         self._limits = limits or Limits()
         self._rng = loop.random("cluster")
@@ -125,7 +127,7 @@ class Cluster:
             ledger_bytes_max=self._limits.ledger_bytes_max,
             behind_bytes=self._limits.behind_bytes,
         )
-        store = SimStore(self.tree, process)
+        store = SimStore(self.tree, process, trouble=self.store_trouble)
         rng = self.loop.random(f"broker {self._lives}")
         life = self._life = _Life(process, Broker(self._config, storage, store, clock, rng, failpoints))
         process.on_death.append(life.ended.set)
@@ -133,7 +135,14 @@ class Cluster:
         return life
 
     async def _serve(self, life: _Life) -> None:
-        await life.broker.start()
+        try:
+            await life.broker.start()
+        except AnabranchError as error:
+            # The process says why and leaves; whoever keeps it up starts the next one.
+            self.counts["start failed"] += 1
+            self.loop.note(f"broker did not start: {error}")
+            life.process.kill()
+            return
         self.loop.note("broker is up")
         self._up.set()
 
@@ -145,6 +154,13 @@ class Cluster:
         self.counts["killed while starting"] += not self._up.is_set()
         self._life.process.kill(machine=machine)
         return True
+
+    def pause_broker(self, for_s: float) -> None:
+        """Stop the process for a while, as SIGSTOP and SIGCONT do."""
+        if self._life is not None and self._life.process.alive:
+            self.counts["broker paused"] += 1
+            self._life.process.pause()
+            self.loop.call_later(for_s, self._life.process.resume)
 
     async def in_broker(self, work: Callable[[Broker], Awaitable[T]]) -> T | None:
         """Do something inside the broker process once it is up; None when it died meanwhile."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from anabranch.errors import MetadataError
@@ -68,6 +69,14 @@ class SimFailpoints:
             await self._process.loop.create_future()
 
 
+@dataclass(slots=True)
+class StoreTrouble:
+    """How likely a call is refused, and how likely its answer is lost after it was applied."""
+
+    refuse: float = 0.0
+    lose_reply: float = 0.0
+
+
 class SimStore:
     """A session on a metadata tree that is some way off: calls take time, fail, or are applied unheard.
 
@@ -79,15 +88,13 @@ class SimStore:
         tree: MemoryTree,
         process: SimProcess,
         *,
-        refuse: float = 0.0,
-        lose_reply: float = 0.0,
+        trouble: StoreTrouble | None = None,
         lease_s: float = 0.0,
     ) -> None:
         self._inner = MemoryStore(tree)
         self._loop = process.loop
         self._rng = process.loop.random(f"store {process.name} {tree.sessions}")
-        self._refuse = refuse
-        self._lose_reply = lose_reply
+        self._trouble = trouble or StoreTrouble()
         self.latency_s = (0.00005, 0.0015)
         process.on_death.append(lambda: self._expire_later(lease_s))
 
@@ -127,14 +134,14 @@ class SimStore:
     async def _call(self, call: Coroutine[Any, Any, T]) -> T:
         try:
             await asyncio.sleep(self._rng.uniform(*self.latency_s))
-            if self._rng.random() < self._refuse:
+            if self._rng.random() < self._trouble.refuse:
                 raise MetadataError("the metadata store did not answer")
             try:
                 return await call
             finally:
                 # Applied, but the caller hears of it later, or never.
                 await asyncio.sleep(self._rng.uniform(*self.latency_s))
-                if self._rng.random() < self._lose_reply:
+                if self._rng.random() < self._trouble.lose_reply:
                     raise MetadataError("the answer of the metadata store was lost")
         finally:
             call.close()

@@ -24,6 +24,7 @@ SEEDS_FOR_SOMETIMES = 200
 """From this many seeds on, everything that happens sometimes must have happened."""
 
 STORAGE = "storage"
+LINE_MAX = 2000
 
 
 class Result(NamedTuple):
@@ -87,7 +88,7 @@ def _report(result: Result) -> None:
     step = f" --step {result.step}" if result.step else ""
     print(f"FAILED: replay with python -m anabranch.testing.run --seed {result.seed}{step}")
     for line in result.found[:5]:
-        print(f"    {line}")
+        print(f"    {line[:LINE_MAX]}")
     sys.stdout.flush()
 
 

@@ -34,6 +34,7 @@ from anabranch.model.ranges import HashRange
 from anabranch.model.routing import Router
 from anabranch.testing.checkers import Outcome, Received, Sent, violations
 from anabranch.testing.cluster import Cluster, Death, Limits
+from anabranch.testing.faults import StoreTrouble
 from anabranch.testing.network import Mode
 from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
 
@@ -50,14 +51,19 @@ SOMETIMES = (
     *(f"died at {step}" for step in FAILPOINTS),
     *(f"{kind} asked for" for kind in OPERATIONS),
     *(f"link {kind}" for kind in ("reset", "cut", "hold", "swallow")),
+    "broker paused",
     "consumer killed",
     "delivered again",
     "killed while starting",
     "machine lost",
     "message crossed a seal",
+    "operation interrupted",
     "process killed",
 )
 """What must happen in some of many runs; a generator that cannot produce a case tests nothing."""
+
+ATTEMPTS_MAX = 20
+AUDITS_MAX = 40
 
 HEAL_S = 60.0
 """Within this long after the last fault everything must be back to normal."""
@@ -82,6 +88,9 @@ class Shape:
     link_faults: int
     consumer_deaths: int
     kills: int
+    pauses: int
+    store_trouble: StoreTrouble
+    auto_scale: bool
     deaths: tuple[Death, ...]
     busy_s: float
 
@@ -119,6 +128,9 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         link_faults=rng.choice((0, 0, 2, 5)),
         consumer_deaths=rng.choice((0, 0, 0, 1, 2)),
         kills=kills,
+        pauses=rng.choice((0, 0, 0, 1)),
+        store_trouble=rng.choice((StoreTrouble(), StoreTrouble(), StoreTrouble(0.05, 0.05))),
+        auto_scale=rng.random() < 0.3,
         deaths=tuple(deaths),
         busy_s=rng.uniform(0.3, 3.0),
     )
@@ -172,7 +184,10 @@ class Scenario:
         for number in range(shape.producers):
             process = self._process(f"producer-{number}")
             self._producing.append(process.spawn(self._produce(process)))
+        cluster.store_trouble.refuse = shape.store_trouble.refuse
+        cluster.store_trouble.lose_reply = shape.store_trouble.lose_reply
         await asyncio.gather(self._operations(), self._faults())
+        cluster.store_trouble.refuse = cluster.store_trouble.lose_reply = 0.0
         cluster.deaths.clear()
         cluster.network.heal()
         if await self._settled():
@@ -185,12 +200,28 @@ class Scenario:
     def _config(self) -> BrokerConfig:
         rng = self.rng
         return BrokerConfig(
-            auto_scale=AutoScalePolicy(enabled=False),
+            auto_scale=self._policy(),
+            auto_scale_interval_s=0.2,
+            load_report_interval_s=0.5,
             keep_alive_s=rng.choice((2.0, 10.0)),
             consumer_grace_s=rng.choice((0.5, 5.0)),
             dispatch_max_entries=rng.choice((1, 7, 100)),
             publish_pending_bytes_max=64 * 1024,
             bucket_budget=rng.choice((1, 4, 8)),
+        )
+
+    def _policy(self) -> AutoScalePolicy:
+        """Off, or so eager that it acts within a second or two."""
+        if not self.shape.auto_scale:
+            return AutoScalePolicy(enabled=False)
+        return AutoScalePolicy(
+            max_segments=8,
+            split_cooldown_seconds=0.3,
+            merge_cooldown_seconds=0.5,
+            merge_window_seconds=0.3,
+            rebucket_cooldown_seconds=0.3,
+            split_msg_rate_in_threshold=50,
+            merge_msg_rate_in_threshold=20,
         )
 
     def _process(self, name: str) -> SimProcess:
@@ -288,38 +319,49 @@ class Scenario:
     # Layout changes and faults.
 
     async def _operations(self) -> None:
-        kinds = [self.step.partition(".")[0]] if self.step else []
-        while len(kinds) < self.shape.operations:
-            kinds.append(self.rng.choice(OPERATIONS))
-        for kind in kinds:
-            await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / len(kinds)))
+        if self.step:
+            # Another change or a store that refuses may get in its way; in the end it dies at the step.
+            for _ in range(ATTEMPTS_MAX):
+                await self._change(self.step.partition(".")[0])
+                if self.counts[f"died at {self.step}"]:
+                    break
+        for _ in range(self.shape.operations):
+            await self._change(self.rng.choice(OPERATIONS))
+
+    async def _change(self, kind: str) -> None:
+        await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / (self.shape.operations + 1)))
+        self.counts[f"{kind} asked for"] += 1
+        try:
             await self.cluster.with_controller(TOPIC, partial(self._operate, kind))
+        except (LayoutError, SegmentNotFoundError):
+            self.counts["operation overtaken"] += 1
+        except AnabranchError as error:
+            # With a store that refuses, the caller hears of it and the controller finishes later.
+            if not error.retryable:
+                raise
+            self.counts["operation interrupted"] += 1
 
     async def _operate(self, kind: str, controller: TopicController) -> None:
         active = controller.layout.active
         if kind == "merge" and len(active) == 1:
-            await self._operate("split", controller)
-            active = controller.layout.active
+            active = (await controller.split(active[0].id)).active
         chosen = self.rng.randrange(len(active) - (kind == "merge"))
         segment = active[chosen]
-        self.counts[f"{kind} asked for"] += 1
-        try:
-            if kind == "split":
-                parts = self.rng.randrange(2, 5)
-                await controller.split(segment.id, [part.start for part in segment.range.parts(parts)[1:]])
-            elif kind == "merge":
-                run = active[chosen : chosen + self.rng.randrange(2, 4)]
-                await controller.merge([one.id for one in run])
-            else:
-                await controller.rebucket(segment.id, equal_bucket_splits(segment.bucket_count % 8 + 1))
-        except (LayoutError, SegmentNotFoundError):
-            self.counts["operation overtaken"] += 1
+        if kind == "split":
+            parts = self.rng.randrange(2, 5)
+            await controller.split(segment.id, [part.start for part in segment.range.parts(parts)[1:]])
+        elif kind == "merge":
+            run = active[chosen : chosen + self.rng.randrange(2, 4)]
+            await controller.merge([one.id for one in run])
+        else:
+            await controller.rebucket(segment.id, equal_bucket_splits(segment.bucket_count % 8 + 1))
 
     async def _faults(self) -> None:
         shape = self.shape
         planned: list[Callable[[], None]] = [self._kill_broker] * shape.kills
         planned += [self._hurt_a_link] * shape.link_faults
         planned += [self._kill_a_consumer] * shape.consumer_deaths
+        planned += [self._pause_broker] * shape.pauses
         times = sorted(self.rng.uniform(0, shape.busy_s) for _ in planned)
         self.rng.shuffle(planned)
         for time, fault in zip(times, planned, strict=True):
@@ -329,6 +371,9 @@ class Scenario:
 
     def _kill_broker(self) -> None:
         self.cluster.kill_broker(machine=self.rng.random() < 0.5)
+
+    def _pause_broker(self) -> None:
+        self.cluster.pause_broker(self.rng.uniform(0.1, 5.0))
 
     def _hurt_a_link(self) -> None:
         network = self.cluster.network
@@ -394,27 +439,37 @@ class Scenario:
         await self._settled()
 
     async def _audit(self) -> None:
-        """Nothing is half done, nothing is left over, and the subscription is everywhere."""
+        """Nothing stays half done or left over, and the subscription is everywhere."""
+        wrong = await self._look_over()
+        for _ in range(AUDITS_MAX):
+            if not wrong:
+                return
+            # Auto-scaling may have been in the middle of something.
+            await asyncio.sleep(0.5)
+            wrong = await self._look_over()
+        self.found += wrong
+
+    async def _look_over(self) -> list[str]:
         record = await self.cluster.record(TOPIC)
         assert record is not None
-        if record.intent is not None:
-            self.found.append(f"a {record.intent.kind} is still under way")
-        layout = await self._layout()
+        wrong = [f"a {record.intent.kind} is still under way"] if record.intent is not None else []
+        layout = layout_of(record)
         expected = {str(TOPIC.segment_name(s.range, s.id)): s for s in layout.segments.values()}
 
         async def look(broker: Broker) -> None:
             stored = broker._storage.names()
-            self.found.extend(f"log {name} belongs to no segment" for name in stored if name not in expected)
+            wrong.extend(f"log {name} belongs to no segment" for name in stored if name not in expected)
             for name, segment in expected.items():
                 log = broker._storage.get(name)
                 if log is None:
-                    self.found.append(f"segment {segment.id} has no log")
+                    wrong.append(f"segment {segment.id} has no log")
                 elif log.sealed == segment.active:
-                    self.found.append(f"segment {segment.id} is {segment.state}, its log says otherwise")
+                    wrong.append(f"segment {segment.id} is {segment.state}, its log says otherwise")
                 elif STREAM not in log.cursors:
-                    self.found.append(f"segment {segment.id} lacks the subscription")
+                    wrong.append(f"segment {segment.id} lacks the subscription")
 
         await self.cluster.in_broker(look)
+        return wrong
 
     async def _layout(self) -> Layout:
         record = await self.cluster.record(TOPIC)

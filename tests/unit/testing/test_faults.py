@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.errors import MetadataError
 from anabranch.metadata.memory import MemoryTree
-from anabranch.testing.faults import EPOCH_MS, SimClock, SimFailpoints, SimStore
+from anabranch.testing.faults import EPOCH_MS, SimClock, SimFailpoints, SimStore, StoreTrouble
 from anabranch.testing.simloop import SimLoop, SimProcess
 
 
@@ -103,10 +103,10 @@ def test_a_store_may_refuse_or_lose_its_answer(loop: SimLoop) -> None:
         tree = MemoryTree()
         process = SimProcess(loop, "p")
         with pytest.raises(MetadataError, match="did not answer"):
-            await SimStore(tree, process, refuse=1.0).put("/a", b"1")
+            await SimStore(tree, process, trouble=StoreTrouble(refuse=1.0)).put("/a", b"1")
         assert "/a" not in tree.values
         with pytest.raises(MetadataError, match="was lost"):
-            await SimStore(tree, process, lose_reply=1.0).put("/a", b"1")
+            await SimStore(tree, process, trouble=StoreTrouble(lose_reply=1.0)).put("/a", b"1")
         assert "/a" in tree.values
 
     loop.run(main())
