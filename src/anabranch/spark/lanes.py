@@ -65,7 +65,7 @@ def plan_by_position(
 ) -> list[Partition]:
     """Partitions of about `split_bytes` each, cut anywhere; a key may be in several."""
     given = sorted(slices)
-    total = sum(s.rows * sizes.of(s.topic, s.segment) for s in given)
+    total = sizes.total(given)
     target = float(split_bytes)
     if min_partitions:
         target = max(1.0, min(target, total / min_partitions))

@@ -62,6 +62,10 @@ class Sizes:
     def of(self, topic: str, segment: int) -> float:
         return max(1.0, self.known.get((topic, segment), self.otherwise))
 
+    def total(self, slices: Iterable[Slice]) -> float:
+        """Bytes of all the slices together."""
+        return sum(part.rows * self.of(part.topic, part.segment) for part in slices)
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
