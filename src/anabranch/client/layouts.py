@@ -94,7 +94,10 @@ class LayoutWatch:
         self._create = create
         self._session = 0
         self._connection: Connection | None = None
-        self._first: asyncio.Future[TopicLayout] | None = None
+        self._first: asyncio.Future[None] | None = None
+        """While a session begins: done when its first layout is here."""
+        self._found: TopicLayout | None = None
+        """The newest layout of a session that begins; more may come before the first is looked at."""
         self._lost = asyncio.Event()
         self.current: TopicLayout | None = None
 
@@ -124,8 +127,10 @@ class LayoutWatch:
             self._refused(exception_for(update.error, update.message))
             return
         layout = layout_from_wire(update, self._topic)
-        if self._first is not None and not self._first.done():
-            self._first.set_result(layout)
+        if self._first is not None:
+            self._found = layout
+            if not self._first.done():
+                self._first.set_result(None)
         elif self.current is None or layout.layout.epoch >= self.current.layout.epoch:
             self._take(layout)
 
@@ -159,12 +164,14 @@ class LayoutWatch:
         )
         try:
             async with asyncio.timeout(self._pool.operation_timeout_s):
-                return await self._first
+                await self._first
+            assert self._found is not None
+            return self._found
         except BaseException:
             self.close()
             raise
         finally:
-            self._first = None
+            self._first = self._found = None
 
     async def _stay(self) -> None:
         failures = 0

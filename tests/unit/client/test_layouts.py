@@ -1,0 +1,65 @@
+"""The layout watch by itself: what comes faster than it is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from anabranch.client.layouts import LayoutWatch, TopicLayout
+from anabranch.client.tasks import Tasks
+from anabranch.model.names import TopicName
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.unit.client.fakes import FakePool
+
+NAME = TopicName.parse("topic://public/default/orders")
+
+
+class Told:
+    """A connection whose broker answers a look-up with several layouts in one breath."""
+
+    def __init__(self, epochs: tuple[int, ...]) -> None:
+        self.watches: dict[int, LayoutWatch] = {}
+        self.machine = SimpleNamespace(server_features=SimpleNamespace(supports_scalable_topics=True))
+        self._epochs = epochs
+
+    def send(self, message: Any) -> None:
+        if isinstance(message, pb.CommandScalableTopicLookup):
+            for epoch in self._epochs:
+                self.tell(epoch)
+
+    def tell(self, epoch: int) -> None:
+        segment = pb.SegmentInfoProto(segment_id=epoch, hash_start=0, hash_end=0xFFFF, state=pb.ACTIVE)
+        dag = pb.ScalableTopicDAG(epoch=epoch, segments=[segment])
+        for session, watch in list(self.watches.items()):
+            watch.updated(pb.CommandScalableTopicUpdate(session_id=session, dag=dag))
+
+
+class Pool(FakePool):
+    def __init__(self, *connections: Told) -> None:
+        super().__init__(lambda _: None)
+        self._told = list(connections)
+
+    async def connection_for(self, topic: str, url: str | None = None) -> Any:
+        return self._told.pop(0)
+
+
+async def test_a_session_begins_with_the_newest_layout_and_never_steps_back() -> None:
+    changes: list[int] = []
+
+    def changed(layout: TopicLayout) -> None:
+        changes.append(layout.layout.epoch)
+
+    tasks = Tasks()
+    first, second = Told((1, 2)), Told((4, 5))
+    pool: Any = Pool(first, second)
+    watch = LayoutWatch(pool, tasks, NAME, changed)
+    assert (await watch.open()).layout.epoch == 2
+    assert changes == [], "whoever opens it is not ready before it has the first one"
+    first.tell(3)
+    assert changes == [3]
+    watch.connection_lost()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert changes == [3, 5]
+    await tasks.cancel()
