@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from anabranch.client.batcher import Extras, Outgoing, SegmentBatcher, message_size
 from anabranch.client.options import Batching
 from anabranch.model.hashing import bucket_index, bucket_ranges, equal_bucket_splits, key_hash
-from anabranch.protocol.batches import Compression, decode_columns
+from anabranch.protocol.batches import Compression, MessageBatch, decode_columns
 from anabranch.protocol.commands import read_outer
 
 KEYS = st.sampled_from([f"key-{n}" for n in range(12)])
@@ -129,3 +129,22 @@ def test_a_message_taken_back_from_its_entry_is_the_same(
     (((again, again_key, sequence, _), again_extras),) = batch.messages(2**20)
     assert (again, again_key, sequence) == (b"" if null_value else value, key, 7)
     assert (again_extras or Extras()) == extras
+
+
+@given(
+    keys=st.lists(st.none() | st.text(max_size=4) | st.binary(max_size=4), min_size=1, max_size=30),
+    sizes=st.just([3]) | st.lists(st.integers(0, 20_000), min_size=1, max_size=5),
+    first=st.sampled_from([0, 100, 2**14 - 5, 2**14, 10**6, 2**28 - 5, 2**28, 2**40]),
+    step=st.integers(1, 3),
+)
+def test_messages_added_in_columns_are_those_added_one_by_one(
+    keys: list[str | bytes | None], sizes: list[int], first: int, step: int
+) -> None:
+    values = [b"v" * sizes[index % len(sizes)] for index in range(len(keys))]
+    sequences = [first + step * index for index in range(len(keys))]
+    one, many = MessageBatch(), MessageBatch()
+    for value, key, sequence in zip(values, keys, sequences, strict=True):
+        one.add(value, key, sequence)
+    many.add_many(values, keys, sequences)
+    assert many.build("p", 1) == one.build("p", 1)
+    assert (many.count, many.size) == (one.count, one.size)

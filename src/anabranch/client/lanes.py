@@ -15,7 +15,7 @@ from typing import Any
 
 from anabranch.client.batcher import Extras, Lane, Outgoing, Row, message_size
 from anabranch.client.layouts import TopicLayout
-from anabranch.client.outcomes import move
+from anabranch.client.outcomes import BulkFuture, move
 from anabranch.client.segment_producer import SegmentHome, SegmentProducer
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Segment
@@ -110,6 +110,30 @@ class Lanes:
             del self.segments[segment.segment.id]
         self._leaving = [leaving for leaving in self._leaving if leaving is not segment]
         self.routes.clear()
+
+    def join_open(self, first: int, bulk: BulkFuture) -> None:
+        """Let a bulk wait for the open batches that hold messages after sequence id `first`."""
+        for segment in self.segments.values():
+            for lane in segment.batcher.opened:
+                if lane.batch is not None and lane.batch.rows and lane.batch.rows[-1][2] > first:
+                    bulk.join(lane.batch)
+
+    def join_all(self, bulk: BulkFuture) -> None:
+        """Close all open batches and let a bulk wait for everything that is under way."""
+        for segment in list(self.segments.values()):
+            segment.close_batches()
+            for batch in segment.pending():
+                bulk.join(batch)
+
+    def expire(self, now: float, timeout_s: float) -> float | None:
+        """Fail what has waited for so long; returns when the oldest message that is left was added."""
+        oldest: float | None = None
+        for segment in list(self.segments.values()):
+            segment.expire(now, timeout_s)
+            begun_at = segment.oldest_at()
+            if begun_at is not None and (oldest is None or begun_at < oldest):
+                oldest = begun_at
+        return oldest
 
     def layout_changed(self, layout: TopicLayout) -> None:
         """Follow a newer layout."""

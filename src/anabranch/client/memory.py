@@ -9,22 +9,26 @@ from collections import deque
 class Memory:
     """Counts bytes; whoever wants to add more waits in line while the count is above the limit."""
 
-    __slots__ = ("_line", "limit", "used")
+    __slots__ = ("_line", "full", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.full = False
+        """Whether a newcomer must wait: the limit is passed, or others wait already."""
         self._line: deque[asyncio.Future[None]] = deque()
 
-    @property
-    def full(self) -> bool:
-        """Whether a newcomer must wait: the limit is passed, or others wait already."""
-        return self.used > self.limit or bool(self._line)
+    def charge(self, size: int) -> None:
+        """Count bytes; what is there is there, so this never waits."""
+        self.used += size
+        if self.used > self.limit:
+            self.full = True
 
     async def wait(self) -> None:
         """Return when it is this caller's turn; first come, first served."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append(turn)
+        self.full = True
         try:
             await turn
         except asyncio.CancelledError:
@@ -34,18 +38,19 @@ class Memory:
                 # The turn was given and not used.
                 self._next()
             raise
-        if self.used <= self.limit:
-            self._next()
+        self._next()
 
     def release(self, size: int) -> None:
         """Give bytes back."""
         self.used -= size
-        if self._line and self.used <= self.limit:
+        if self.full:
             self._next()
 
     def _next(self) -> None:
-        while self._line:
+        """Give the turn to the next in line, if there is room."""
+        while self._line and self.used <= self.limit:
             turn = self._line.popleft()
             if not turn.done():
                 turn.set_result(None)
-                return
+                break
+        self.full = self.used > self.limit or bool(self._line)

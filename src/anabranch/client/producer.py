@@ -8,8 +8,9 @@ sealed one, is decided in `lanes`; sending is done in `segment_producer`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import repeat
 from types import TracebackType
 from typing import Generic, TypeVar, cast
 
@@ -198,8 +199,7 @@ class AsyncProducer(Generic[T]):
         deliver_at: datetime | None = None,
     ) -> SendFuture:
         """Give a message its place in the order and return a future for its id; waits for room only."""
-        loop = self.loop
-        if self.memory.full or self._closed or asyncio.get_running_loop() is not loop:
+        if self.memory.full or self._closed:
             await self._admit()
         if (
             properties is not None
@@ -217,7 +217,8 @@ class AsyncProducer(Generic[T]):
         lane, slot, overhead = self._lanes.routes.get(key) or self._lanes.route(key)
         batcher = lane.batcher
         left = batcher.bytes_left - len(data) - overhead
-        if left < 0:
+        rolled = left < 0
+        if rolled:
             lane, slot, overhead = self._make_room(data, key, lane)
             batcher = lane.batcher
             left = batcher.bytes_left - len(data) - overhead
@@ -232,9 +233,11 @@ class AsyncProducer(Generic[T]):
         batcher.room = room = batcher.room - 1
         if room <= 0 or left <= 0:
             batcher.owner.close_batches()
+            rolled = True
+        if rolled:
             # A caller that never waits must let the loop send and listen now and then.
             await asyncio.sleep(0)
-        return SendFuture(batch, index, loop)
+        return SendFuture(batch, index, self.loop)
 
     async def send_many(self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None) -> None:
         """Publish many messages, in order, and return when all are stored; raises the first failure."""
@@ -313,15 +316,14 @@ class AsyncProducer(Generic[T]):
     ) -> BulkFuture:
         """As `enqueue_many`, for messages that were prepared."""
         await self._admit()
+        self._check_size(max(map(len, datas), default=0))
         bulk = BulkFuture(self.loop)
-        done = 0
+        rows = zip(datas, repeat(None) if keys is None else keys, strict=False)
         try:
-            while True:
-                done = self._add_run(datas, keys, done, bulk)
-                if done >= len(datas):
-                    return bulk
+            while self._add_run(rows, bulk):
                 await asyncio.sleep(0)
                 await self._admit()
+            return bulk
         finally:
             bulk.arm()
 
@@ -358,6 +360,8 @@ class AsyncProducer(Generic[T]):
             raise InvalidConfigurationError("this producer belongs to another event loop")
 
     def _begin(self, lane: Lane) -> Outgoing:
+        # Asking for the running loop costs a system call, so it is done once per batch.
+        self._check_loop()
         batcher = lane.batcher
         first = not batcher.opened
         now = self.loop.time()
@@ -373,14 +377,17 @@ class AsyncProducer(Generic[T]):
 
     def _make_room(self, value: bytes, key: str | bytes | None, lane: Lane) -> Route:
         """Close the batches that a large message does not fit into; returns where it goes now."""
-        if len(value) > self._message_bytes_max:
-            raise MessageTooBigError(
-                f"the message has {len(value)} bytes; the broker takes up to {self._message_bytes_max}"
-            )
+        self._check_size(len(value))
         if lane.batcher.opened:
             lane.batcher.owner.close_batches()
         # Messages without a key may go elsewhere now.
         return self._lanes.route(key)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._message_bytes_max:
+            raise MessageTooBigError(
+                f"the message has {size} bytes; the broker takes up to {self._message_bytes_max}"
+            )
 
     def _add_unusual(
         self, value: bytes, key: str | bytes | None, extras: Extras | None, sequence_id: int | None
@@ -412,27 +419,25 @@ class AsyncProducer(Generic[T]):
             owner.close_batches()
         return SendFuture(batch, index, self.loop)
 
-    def _add_run(
-        self, values: Sequence[bytes], keys: Sequence[str | bytes | None] | None, start: int, bulk: BulkFuture
-    ) -> int:
-        """Add messages until a segment's batches close or all are added; returns how many are, in total."""
-        routes = self._lanes.routes
+    def _add_run(self, rows: Iterator[tuple[bytes, str | bytes | None]], bulk: BulkFuture) -> bool:
+        """Add messages until a segment's batches close; whether there may be more."""
+        lanes = self._lanes
+        routes = lanes.routes
         sequence = first = self._sequence
-        index = start
         full: SegmentProducer | None = None
+        rolled = False
         try:
-            for index in range(start, len(values)):
-                key = None if keys is None else keys[index]
-                value = values[index]
-                lane, slot, overhead = routes.get(key) or self._lanes.route(key)
+            for value, key in rows:
+                lane, slot, overhead = routes.get(key) or lanes.route(key)
                 batcher = lane.batcher
                 left = batcher.bytes_left - len(value) - overhead
-                if left < 0:
-                    if len(value) > self._message_bytes_max:
-                        self._make_room(value, key, lane)
-                    if batcher.opened:
-                        full = batcher.owner
-                        return index
+                if left < 0 and batcher.opened:
+                    rolled = True
+                    lanes.join_open(first, bulk)
+                    batcher.owner.close_batches()
+                    lane, slot, overhead = lanes.route(key)
+                    batcher = lane.batcher
+                    left = batcher.bytes_left - len(value) - overhead
                 batch = lane.batch
                 if batch is None:
                     batch = self._begin(lane)
@@ -442,14 +447,13 @@ class AsyncProducer(Generic[T]):
                 batcher.room = room = batcher.room - 1
                 if room <= 0 or left <= 0:
                     full = batcher.owner
-                    return index + 1
-            return len(values)
+                    return True
+                if rolled:
+                    return True
+            return False
         finally:
             self._sequence = sequence
-            for segment in self._lanes.segments.values():
-                for lane in segment.batcher.opened:
-                    if lane.batch is not None and lane.batch.rows and lane.batch.rows[-1][2] > first:
-                        bulk.join(lane.batch)
+            lanes.join_open(first, bulk)
             if full is not None:
                 full.close_batches()
 
@@ -478,10 +482,7 @@ class AsyncProducer(Generic[T]):
 
     async def _drain(self) -> None:
         bulk = BulkFuture(self.loop)
-        for segment in list(self._lanes.segments.values()):
-            segment.close_batches()
-            for batch in segment.pending():
-                bulk.join(batch)
+        self._lanes.join_all(bulk)
         bulk.arm()
         while not bulk.done():
             waiting: asyncio.Future[None] = self.loop.create_future()
@@ -490,16 +491,9 @@ class AsyncProducer(Generic[T]):
 
     def _expire(self) -> None:
         self._expiry = None
-        now = self.loop.time()
-        limit = self._send_timeout_s
-        oldest: float | None = None
-        for segment in list(self._lanes.segments.values()):
-            segment.expire(now, limit)
-            begun_at = segment.oldest_at()
-            if begun_at is not None and (oldest is None or begun_at < oldest):
-                oldest = begun_at
+        oldest = self._lanes.expire(self.loop.time(), self._send_timeout_s)
         if oldest is not None and not self._closed:
-            self._expiry = self.loop.call_at(oldest + limit, self._expire)
+            self._expiry = self.loop.call_at(oldest + self._send_timeout_s, self._expire)
 
     async def _end(self) -> None:
         if self._expiry is not None:

@@ -146,14 +146,14 @@ class SegmentProducer:
                     # Only what a caller passed can be at fault; its neighbours in the batch share its fate.
                     self._fail(batch, error)
                     continue
-                home.memory.used += batch.size
+                home.memory.charge(batch.size)
                 self._unsent.append(batch)
             home.batches_closed(self)
         self._write()
 
     def add_entry(self, batch: Outgoing) -> None:
         """Take an entry that was built elsewhere; it leaves with the next closing of batches."""
-        self.home.memory.used += batch.size
+        self.home.memory.charge(batch.size)
         self._unsent.append(batch)
 
     def _write(self) -> None:

@@ -38,6 +38,11 @@ _key_headers: dict[str | bytes | None, bytes] = {None: b"\x18"}
 """Header bytes of recent keys, up to the tag of the payload size; a cache, and bounded."""
 
 
+_Heads = dict[str | bytes | None, bytes]
+_recent_heads: tuple[tuple[int, int], _Heads] = ((0, 0), {})
+"""Header bytes of recent keys up to the sequence id, for one size of values and of sequence ids; bounded."""
+
+
 class MessageBatch:
     """Messages that will be stored as one entry, in the order they were added."""
 
@@ -96,24 +101,44 @@ class MessageBatch:
         if not values:
             return
         parts = self._parts
-        added_bytes = 0
         cached = _key_headers.get
-        for value, key, sequence_id in zip(values, keys, sequence_ids, strict=True):
-            prefix = cached(key) or _key_header(key)
-            length = len(value)
-            size = SHORT[length] if length < 0x4000 else encode_varint(length)
-            high = sequence_id >> 14
-            sequence = (
-                MORE[sequence_id & 0x3FFF] + SHORT[high] if 0 < high < 0x4000 else encode_varint(sequence_id)
-            )
-            header_size = len(prefix) + len(size) + len(sequence) + 1
-            header_size_bytes = _SIZES[header_size] if header_size < 0x100 else _pack_size(header_size)
-            parts += (header_size_bytes, prefix, size, b"\x40", sequence, value)
-            added_bytes += header_size + length
+        before = len(parts)
+        high = sequence_ids[0] >> 14
+        length = len(values[0])
+        if (
+            0 < high < 0x4000
+            and high == sequence_ids[-1] >> 14
+            and length < 0x4000
+            and len(set(map(len, values))) == 1
+        ):
+            # Values of one size with neighbouring sequence ids: headers differ in the key and in two bytes of
+            # the sequence id.
+            tail = SHORT[high]
+            heads = _heads_for(length, 2 + len(tail))
+            for value, key, sequence_id in zip(values, keys, sequence_ids, strict=True):
+                head = heads.get(key) or _head(heads, key, length, 2 + len(tail))
+                parts += (head, MORE[sequence_id & 0x3FFF], tail, value)
+            added_bytes = sum(map(len, parts[before::4])) + len(values) * (2 + len(tail) + length)
+        else:
+            added_bytes = 4 * len(values)
+            for value, key, sequence_id in zip(values, keys, sequence_ids, strict=True):
+                prefix = cached(key) or _key_header(key)
+                length = len(value)
+                size = SHORT[length] if length < 0x4000 else encode_varint(length)
+                high = sequence_id >> 14
+                sequence = (
+                    MORE[sequence_id & 0x3FFF] + SHORT[high]
+                    if 0 < high < 0x4000
+                    else encode_varint(sequence_id)
+                )
+                header_size = len(prefix) + len(size) + len(sequence) + 1
+                header_size_bytes = _SIZES[header_size] if header_size < 0x100 else _pack_size(header_size)
+                parts += (header_size_bytes, prefix, size, b"\x40", sequence, value)
+                added_bytes += header_size + length
         if not self.count:
             self._first = (keys[0], None)
         self.count += len(values)
-        self.size += added_bytes + 4 * len(values)
+        self.size += added_bytes
         self.highest_sequence_id = max(self.highest_sequence_id, sequence_ids[-1])
 
     def add_encoded(
@@ -217,6 +242,23 @@ def _key_header(key: str | bytes | None) -> bytes:
         _key_headers.clear()
     _key_headers[key] = header
     return header
+
+
+def _heads_for(length: int, sequence_bytes: int) -> _Heads:
+    """The cache for values and sequence ids of these sizes; another size takes its place."""
+    global _recent_heads
+    sizes, heads = _recent_heads
+    if sizes != (length, sequence_bytes) or len(heads) > _KEYS_CACHED_MAX:
+        heads = {}
+        _recent_heads = ((length, sequence_bytes), heads)
+    return heads
+
+
+def _head(heads: _Heads, key: str | bytes | None, length: int, sequence_bytes: int) -> bytes:
+    """A header's size and the header up to its sequence id."""
+    fields = b"".join((_key_headers.get(key) or _key_header(key), SHORT[length], b"\x40"))
+    head = heads[key] = _pack_size(len(fields) + sequence_bytes) + fields
+    return head
 
 
 def _unusual_header(
