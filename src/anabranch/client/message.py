@@ -8,6 +8,7 @@ still be acknowledged.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -50,10 +51,10 @@ class Received:
     """One entry as it was delivered."""
 
     __slots__ = (
-        "_columns",
         "_problem",
         "batch_size",
         "before",
+        "content",
         "count",
         "data",
         "first_number",
@@ -83,7 +84,8 @@ class Received:
         self.first_number = 0
         self.before: MessageId | None = None
         """The position of a checkpoint just before this entry."""
-        self._columns: Columns | None = None
+        self.content: Columns | None = None
+        """What `columns` found, for the hot paths of messages."""
         self._problem: AnabranchError | None = None
         try:
             outer = read_outer(delivery.data)
@@ -112,21 +114,38 @@ class Received:
 
     def columns(self) -> Columns:
         """The content, decoded once; raises what is wrong with it."""
-        columns = self._columns
-        if columns is None:
+        if self.content is None:
             if self._problem is None:
                 try:
-                    columns = self._columns = decode_columns(self.data, DECODED_BYTES_MAX)
-                    return columns
+                    content = decode_columns(self.data, DECODED_BYTES_MAX)
+                    if content.count != self.count:
+                        content = _spread(content, self.count)
+                    self.content = content
+                    return content
                 except AnabranchError as error:
                     self._problem = error
             raise self._problem
-        return columns
+        return self.content
 
-    def row(self, index: int) -> int:
-        """Where message `index` is in the columns; compaction may have taken others out."""
-        columns = self.columns()
-        return index if columns.count == self.count else columns.batch_indexes.index(index)
+
+def _spread(content: Columns, count: int) -> Columns:
+    """Columns with a row for each message the entry was stored with; compaction took some of them out."""
+    rows: dict[int, int] = {index: row for row, index in enumerate(content.batch_indexes)}
+    places = [rows.get(index) for index in range(count)]
+
+    def spread(column: list[Any], nothing: Any) -> list[Any]:
+        return [nothing if place is None else column[place] for place in places]
+
+    return replace(
+        content,
+        count=count,
+        keys=spread(content.keys, None),
+        values=spread(content.values, None),
+        sequence_ids=spread(content.sequence_ids, 0),
+        batch_indexes=list(range(count)),
+        event_times=content.event_times and spread(content.event_times, 0),
+        properties=content.properties and spread(content.properties, {}),
+    )
 
 
 class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
@@ -140,26 +159,27 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
     def value(self) -> T_co:
         """The value as the schema decodes it; None for a null value."""
         entry: Received = self._entry
-        data = entry.columns().values[entry.row(self._index)]
+        data = (entry.content or entry.columns()).values[self._index]
         return cast(T_co, None if data is None else entry.source.schema.decode(data))
 
     @property
     def data(self) -> bytes:
         """The value's bytes; empty for a null value."""
         entry: Received = self._entry
-        return entry.columns().values[entry.row(self._index)] or b""
+        return (entry.content or entry.columns()).values[self._index] or b""
 
     @property
     def key(self) -> str | None:
         """The key as text; bytes that are not UTF-8 appear with their odd bytes escaped."""
-        key = self.key_bytes
+        entry: Received = self._entry
+        key = (entry.content or entry.columns()).keys[self._index]
         return None if key is None else key.decode(errors="backslashreplace")
 
     @property
     def key_bytes(self) -> bytes | None:
         """The key as it was hashed."""
         entry: Received = self._entry
-        return entry.columns().keys[entry.row(self._index)]
+        return entry.columns().keys[self._index]
 
     @property
     def id(self) -> MessageId:
@@ -176,7 +196,7 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
     def properties(self) -> Mapping[str, str]:
         entry: Received = self._entry
         found = entry.columns().properties
-        return _NOTHING if found is None else found[entry.row(self._index)]
+        return _NOTHING if found is None else found[self._index]
 
     @property
     def publish_time(self) -> datetime:
@@ -188,14 +208,14 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
         """The time the application gave the message."""
         entry: Received = self._entry
         found = entry.columns().event_times
-        time_ms = 0 if found is None else found[entry.row(self._index)]
+        time_ms = 0 if found is None else found[self._index]
         return _moment(time_ms) if time_ms else None
 
     @property
     def sequence_id(self) -> int:
         """The number the producer gave the message."""
         entry: Received = self._entry
-        return entry.columns().sequence_ids[entry.row(self._index)]
+        return entry.columns().sequence_ids[self._index]
 
     @property
     def producer_name(self) -> str:
