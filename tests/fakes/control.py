@@ -20,7 +20,7 @@ from anabranch.metadata.topics import TopicStore, layout_of
 from anabranch.model.layout import Layout, check
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
-from anabranch.testing.faults import SimClock, SimFailpoints, SimStore
+from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
 from anabranch.testing.simloop import SimLoop, SimProcess
 from tests.fakes.segments import MemorySegments, SegmentWorld
 
@@ -66,7 +66,8 @@ class Plant:
         self.process = process
         process.on_death.append(self.world.listeners.clear)
         self.segments = MemorySegments(self.world)
-        store = wrap(SimStore(self.tree, process, refuse=refuse, lose_reply=lose_reply))
+        trouble = StoreTrouble(refuse=refuse, lose_reply=lose_reply)
+        store = wrap(SimStore(self.tree, process, trouble=trouble))
         self.service = ControllerService(
             TopicStore(store),
             self.segments,
