@@ -38,6 +38,7 @@ from anabranch.client.queue_consumer import AsyncQueueConsumer
 from anabranch.client.schema import Codec, Schema, V
 from anabranch.client.segment_reader import SegmentReader, SegmentTails
 from anabranch.client.stream_consumer import AsyncStreamConsumer, OnAssignment
+from anabranch.client.tasks import log
 from anabranch.clock import Clock, SystemClock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
 from anabranch.model.ids import Checkpoint
@@ -230,16 +231,27 @@ class AsyncClient:
         topic: str,
         *,
         start: Checkpoint = Checkpoint.latest(),  # noqa: B008 - frozen
+        group: str | None = None,
         schema: Codec[V] = BYTES,
         name: str | None = None,
         receiver_queue_size: int = 1000,
         properties: Mapping[str, str] | None = None,
     ) -> AsyncCheckpointConsumer[V]:
-        """Read in key order from a checkpoint on; the caller keeps the positions."""
+        """Read in key order from a checkpoint on; the caller keeps the positions.
+
+        The members of a `group` share the segments, and a member that gains one begins it at its own `start`.
+        """
         if not isinstance(start, Checkpoint):
             raise InvalidConfigurationError("start is a Checkpoint; see Checkpoint.from_bytes")
         consumer: AsyncCheckpointConsumer[V] = AsyncCheckpointConsumer(
-            self._connections(), parse_topic(topic), start, schema, name, receiver_queue_size, properties
+            self._connections(),
+            parse_topic(topic),
+            start,
+            schema,
+            name,
+            receiver_queue_size,
+            properties,
+            None if group is None else validate_subscription(group),
         )
         await consumer.open()
         self._consumers[consumer] = None
@@ -279,8 +291,14 @@ class AsyncClient:
         self.closed = True
         for handle in (*self._producers, *self._consumers):
             await handle.tasks.cancel()
+        if self._pool is not None:
+            await self._pool.close()
         await asyncio.gather(*(producer.close(timeout=0) for producer in self._producers))
         await self._end()
+
+    def __del__(self) -> None:
+        if not getattr(self, "closed", True) and self._pool is not None:
+            log.warning("the client of %s was not closed", self.service_url)
 
     async def _end(self) -> None:
         for reader in self._readers:

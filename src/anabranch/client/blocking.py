@@ -681,6 +681,7 @@ class Client(Handle):
         topic: str,
         *,
         start: Checkpoint = Checkpoint.latest(),  # noqa: B008 - frozen
+        group: str | None = None,
         schema: Codec[V] = BYTES,
         name: str | None = None,
         receiver_queue_size: int = 1000,
@@ -692,6 +693,7 @@ class Client(Handle):
             lambda: self._twin.create_checkpoint_consumer(
                 topic,
                 start=start,
+                group=group,
                 schema=schema,
                 name=name,
                 receiver_queue_size=receiver_queue_size,

@@ -2,7 +2,8 @@
 
 There is no cursor in the broker. Each segment has an entry in the checkpoint from the beginning: where it
 started, then the last message handed out. A child is read when all its ancestors are read to their end; the
-end of a sealed segment is asked for once, since it never changes.
+end of a sealed segment is asked for once, since it never changes. The members of a group share the segments;
+nobody keeps positions for them, so a member that gains a segment begins it where its own start says.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from anabranch.client.layouts import RECONNECT, LayoutWatch, TopicLayout
 from anabranch.client.message import Message, Received
 from anabranch.client.options import text_pairs
 from anabranch.client.ordering import before_first, covers, follow_layout, readable, start_positions
+from anabranch.client.registration import Assignment, Registration
 from anabranch.client.schema import Codec
 from anabranch.client.segment_consumer import Attachment, SegmentConsumer
-from anabranch.client.tasks import is_transient, log
-from anabranch.errors import AnabranchError, TopicNotFoundError
+from anabranch.client.tasks import is_bare_timeout, is_transient, log
+from anabranch.errors import AnabranchError, OperationTimeoutError, TopicNotFoundError
 from anabranch.model.ids import LATEST, Checkpoint, CheckpointKind, MessageId
 from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
@@ -41,6 +43,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         name: str | None,
         receiver_queue_size: int,
         properties: Mapping[str, str] | None,
+        group: str | None,
     ) -> None:
         super().__init__(pool, schema, receiver_queue_size)
         self.name = name or f"anabranch-checkpoint-{pool.rng.getrandbits(40):010x}"
@@ -59,8 +62,19 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._ends: dict[int, MessageId | None] = {}
         """The last message of sealed segments that are being read; None for an empty one."""
         self._sources: dict[int, SegmentConsumer] = {}
+        self._pins: dict[SegmentConsumer, asyncio.Task[None]] = {}
         self._watch = LayoutWatch(pool, self.tasks, topic, self._layout_changed)
         self._layout: TopicLayout | None = None
+        self._registration: Registration | None = None
+        self._mine: frozenset[int] | None = None
+        """In a group: the segments this member reads; None when it reads all."""
+        self._ever_mine: dict[int, None] = {}
+        if group is not None:
+            self._mine = frozenset()
+            latest = pb.CommandSubscribe.Latest
+            self._registration = Registration(
+                pool, self.tasks, topic, group, self.name, latest, pb.CHECKPOINT, self._assigned
+            )
 
     async def open(self) -> None:
         """Look the topic up and pin the position of every segment."""
@@ -68,15 +82,28 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._layout = layout = await self._watch.open()
             self._positions = start_positions(layout.layout, self._start)
             self._skip_old(layout)
+            if self._registration is not None:
+                await self._registration.open()
             self._open_readable()
             async with asyncio.timeout(self.pool.operation_timeout_s):
                 for source in list(self._sources.values()):
-                    await asyncio.shield(source.attached)
-                    if self._positions[source.segment_id].position == LATEST:
-                        await self._pin(source)
-        except BaseException:
+                    await self._opened(source)
+        except BaseException as error:
             await self.close()
+            if is_bare_timeout(error):
+                raise OperationTimeoutError(f"opening {self.topic} took too long") from error
             raise
+
+    async def _opened(self, source: SegmentConsumer) -> None:
+        try:
+            await asyncio.shield(source.attached)
+        except AnabranchError as error:
+            # Gone by retention, or to another member, since the layout was looked up.
+            if not isinstance(error, TopicNotFoundError) and not source.released:
+                raise
+        pinning = self._pins.get(source)
+        if pinning is not None:
+            await asyncio.shield(pinning)
 
     def _skip_old(self, layout: TopicLayout) -> None:
         """What a start excludes as a whole need not be opened."""
@@ -91,9 +118,21 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     async def _pin(self, source: SegmentConsumer) -> None:
         """Replace "the end" by the message that is last now, so that restoring loses nothing that follows."""
-        last = await source.last_message_id()
+        last = await self._last_message_id(source)
         source.floor = self._positions[source.segment_id] = last or before_first(source.segment_id)
+        self._pins.pop(source, None)
         source.resume()
+
+    async def _last_message_id(self, source: SegmentConsumer) -> MessageId | None:
+        failures = 0
+        while True:
+            try:
+                return await source.last_message_id()
+            except AnabranchError as error:
+                if not is_transient(error):
+                    raise
+            await asyncio.sleep(RECONNECT.delay(failures, self.pool.rng))
+            failures += 1
 
     # What callers see.
 
@@ -103,8 +142,13 @@ class AsyncCheckpointConsumer(Inbox[T]):
         return str(self._layout.name if self._layout is not None else self._given_topic)
 
     def checkpoint(self) -> Checkpoint:
-        """Exactly what was handed out so far; reading from it goes on with the next message."""
+        """Exactly what was handed out so far; reading from it goes on with the next message.
+
+        In a group it has the segments that this member has read; see `Checkpoint.merge`.
+        """
         positions = dict(self._positions)
+        if self._mine is not None:
+            positions = {id_: place for id_, place in positions.items() if id_ in self._ever_mine}
         entry = self._entry
         if entry is not None and self._run:
             handed_out = entry.wanted.bit_count() - len(self._run)
@@ -135,9 +179,25 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._end_waiting()
         self._watch.close()
         await asyncio.gather(*(source.close() for source in self._sources.values()))
+        if self._registration is not None:
+            await self._registration.leave()
         await self.tasks.cancel()
 
     # Order.
+
+    def _assigned(self, assignment: Assignment) -> None:
+        """The group's leader says which segments are this member's."""
+        self._mine = frozenset(segment.id for segment in assignment.segments)
+        self._ever_mine.update(dict.fromkeys(sorted(self._mine)))
+        for id_, source in list(self._sources.items()):
+            if id_ not in self._mine:
+                source.release()
+                self._keep_position()
+                del self._sources[id_]
+                self._ends.pop(id_, None)
+                self.tasks.start(source.close(), f"leave {source.topic}")
+        if self._layout is not None:
+            self._open_readable()
 
     def _layout_changed(self, layout: TopicLayout) -> None:
         self._layout = layout
@@ -155,7 +215,10 @@ class AsyncCheckpointConsumer(Inbox[T]):
         """Open what may be read now, and find the end of what is sealed."""
         assert self._layout is not None
         layout = self._layout
-        for segment in readable(layout.layout, self._finished):
+        mine = self._mine
+        others = () if mine is None else tuple(id_ for id_ in layout.layout.segments if id_ not in mine)
+        # What other members read cannot be waited for, since nobody knows how far they are.
+        for segment in readable(layout.layout, (*self._finished, *others)):
             source = self._sources.get(segment.id)
             if source is None:
                 source = self._sources[segment.id] = self._attach(layout, segment)
@@ -164,7 +227,9 @@ class AsyncCheckpointConsumer(Inbox[T]):
                 self.tasks.start(self._find_end(source), f"end of {source.topic}")
 
     def _attach(self, layout: TopicLayout, segment: Segment) -> SegmentConsumer:
-        return SegmentConsumer(
+        # Until the end is pinned down, nothing may come: it could not be told from what follows.
+        at_the_end = self._positions[segment.id].position == LATEST
+        source = SegmentConsumer(
             self,
             segment.id,
             layout.segment_topic(segment),
@@ -173,25 +238,24 @@ class AsyncCheckpointConsumer(Inbox[T]):
             url=layout.owners.get(segment.id),
             legacy=segment.legacy_topic is not None,
             start=lambda: self._start_of(segment.id),
-            # Until the end is pinned down, nothing may come: it could not be told from what follows.
-            paused=self._positions[segment.id].position == LATEST,
+            paused=at_the_end,
         )
+        if at_the_end:
+            self._pins[source] = self.tasks.start(
+                self._pin(source), f"pin the end of {source.topic}", awaited=True
+            )
+        return source
 
     def _start_of(self, segment: int) -> MessageId:
         self._keep_position()
         return self._positions[segment]
 
     async def _find_end(self, source: SegmentConsumer) -> None:
-        failures = 0
-        while True:
-            try:
-                self._ends[source.segment_id] = await source.last_message_id()
-                break
-            except AnabranchError as error:
-                if not is_transient(error):
-                    return
-            await asyncio.sleep(RECONNECT.delay(failures, self.pool.rng))
-            failures += 1
+        try:
+            self._ends[source.segment_id] = await self._last_message_id(source)
+        except AnabranchError as error:
+            log.debug("%s: its end was not found: %s", source.topic, error)
+            return
         self._finish_if_read(source)
 
     def _finish_if_read(self, source: SegmentConsumer) -> None:

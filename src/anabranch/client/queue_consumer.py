@@ -21,11 +21,12 @@ from anabranch.client.options import Backoff, DeadLetter, InitialPosition, Secon
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.schema import Codec
 from anabranch.client.segment_consumer import Attachment, Place, SegmentConsumer
-from anabranch.client.tasks import log
+from anabranch.client.tasks import is_bare_timeout, log
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
     ConsumerBusyError,
+    OperationTimeoutError,
     TopicNotFoundError,
 )
 from anabranch.model.ids import MessageId
@@ -107,8 +108,10 @@ class AsyncQueueConsumer(Inbox[T]):
             async with asyncio.timeout(self.pool.operation_timeout_s):
                 for source in list(self._sources.values()):
                     await asyncio.shield(source.attached)
-        except BaseException:
+        except BaseException as error:
             await self.close()
+            if is_bare_timeout(error):
+                raise OperationTimeoutError(f"subscribing to {self.topic} took too long") from error
             raise
 
     # What callers see.

@@ -21,7 +21,7 @@ from anabranch.client.ordering import covers
 from anabranch.client.registration import AssignedSegment, Assignment, Registration
 from anabranch.client.schema import Codec
 from anabranch.client.segment_consumer import Attachment, SegmentConsumer
-from anabranch.client.tasks import log
+from anabranch.client.tasks import is_bare_timeout, log
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
@@ -98,24 +98,22 @@ class AsyncStreamConsumer(Inbox[T]):
             async with asyncio.timeout(self.pool.operation_timeout_s):
                 for source in list(self._sources.values()):
                     await self._attached(source)
-        except TimeoutError as error:
+        except BaseException as error:
             await self.close()
-            if isinstance(error, AnabranchError):
-                raise
-            raise OperationTimeoutError(
-                f"the segments of {self.topic} were not free within {self.pool.operation_timeout_s:g} s"
-            ) from error
-        except BaseException:
-            await self.close()
+            if is_bare_timeout(error):
+                raise OperationTimeoutError(
+                    f"waiting for the segments of {self.topic} to be free took too long"
+                ) from error
             raise
 
     @staticmethod
     async def _attached(source: SegmentConsumer) -> None:
         try:
             await asyncio.shield(source.attached)
-        except AnabranchError:
-            # While this waited the segment may have gone to another consumer, or be shared from now on.
-            if not source.released:
+        except AnabranchError as error:
+            # While this waited the segment may have gone to another consumer, be shared from now on, or be
+            # pruned.
+            if not source.released and not isinstance(error, TopicNotFoundError):
                 raise
 
     # What callers see.
@@ -185,7 +183,11 @@ class AsyncStreamConsumer(Inbox[T]):
         self._reconcile()
         added = tuple(topic for id_, topic in names.items() if id_ not in before)
         if self._on_assignment is not None and (added or removed):
-            self._on_assignment(added, removed)
+            try:
+                self._on_assignment(added, removed)
+            except Exception:
+                # The caller's mistake must not cost it the connection.
+                log.exception("on_assignment failed")
 
     def _reconcile(self) -> None:
         """Attach to what is assigned, give up what is not; both at their own pace."""

@@ -91,3 +91,8 @@ async def retry(
                 raise last
             raise OperationTimeoutError(f"{what} was not done within {within_s:g} s") from last
         await asyncio.sleep(delay)
+
+
+def is_bare_timeout(error: BaseException) -> bool:
+    """Whether a time limit of ours ran out, rather than a call that says itself what it waited for."""
+    return isinstance(error, TimeoutError) and not isinstance(error, AnabranchError)

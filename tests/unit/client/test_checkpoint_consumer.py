@@ -197,3 +197,31 @@ def test_iteration_hands_out_and_ends_with_the_consumer() -> None:
             assert [message.value for message in await drain(rest)] == [b"3", b"4"]
 
     run(test)
+
+
+def test_the_members_of_a_group_share_the_segments() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 20, 2)
+        await (await world.controller()).split(0)
+        await publish(world, 20, 2, first=2)
+        start = Checkpoint.earliest()
+        async with world.client() as one, world.client() as two:
+            first = await one.create_checkpoint_consumer(TOPIC, start=start, group="g")
+            second = await two.create_checkpoint_consumer(TOPIC, start=start, group="g")
+            await asyncio.sleep(1.0)
+            orders = Orders()
+            for consumer in (first, second):
+                orders.take(await drain(consumer))
+            held = [set(consumer._sources) | set(consumer._finished) for consumer in (first, second)]
+            assert held[0] | held[1] == {0, 1, 2}
+            for numbers in orders.seen.values():
+                assert set(numbers) == {0, 1, 2, 3}
+            both = Checkpoint.merge([first.checkpoint(), second.checkpoint()])
+            assert sorted(both.positions) == [0, 1, 2]
+            await first.close()
+            await second.close()
+            await publish(world, 20, 1, first=4)
+            alone = await one.create_checkpoint_consumer(TOPIC, start=both, group="g")
+            assert {message.value for message in await drain(alone)} == {b"4"}
+
+    run(test)

@@ -1,0 +1,147 @@
+"""Messages in columns through a real broker on a virtual clock: as safe as one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from anabranch import AsyncClient, Checkpoint, Message
+from anabranch.client.bulk import EncodedPart
+from anabranch.errors import AlreadyClosedError
+from anabranch.model.hashing import key_hash
+from anabranch.model.layout import Layout
+from anabranch.model.routing import Router
+from anabranch.protocol.batches import MessageBatch, decode_columns
+from tests.unit.client.world import TOPIC, Orders, World, run
+
+
+class Rows:
+    """Columns as plain lists; one part per bucket, in the order of highest sequence ids."""
+
+    def __init__(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
+        self._keys = keys
+        self._values = values
+
+    @property
+    def row_count(self) -> int:
+        return len(self._keys)
+
+    def encode(self, layout: Layout, first_sequence_id: int, bytes_max: int) -> Sequence[EncodedPart]:
+        router = Router(layout)
+        buckets: dict[tuple[int, int], list[int]] = {}
+        for row, key in enumerate(self._keys):
+            segment = router.segment_for(key_hash(key))
+            buckets.setdefault((segment.id, router.bucket_for(segment, key_hash(key))), []).append(row)
+        parts = []
+        for (segment_id, _), rows in buckets.items():
+            slots = [key_hash(self._keys[row]) & 0xFFFF for row in rows]
+            batch = MessageBatch()
+            for row in rows:
+                batch.add(self._values[row], self._keys[row], first_sequence_id + row)
+            parts.append(
+                EncodedPart(
+                    segment_id,
+                    b"".join(batch._parts),
+                    len(rows),
+                    first_sequence_id + rows[-1],
+                    self._keys[rows[0]],
+                    (min(slots), max(slots)),
+                )
+            )
+        return sorted(parts, key=lambda part: part.sequence_id)
+
+
+async def stored(client: AsyncClient) -> list[Message[bytes]]:
+    consumer = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
+    found: list[Message[bytes]] = []
+    while messages := await consumer.receive_many(1000, timeout=2.0):
+        found += messages
+    await consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_columns_and_single_messages_keep_their_order_through_kills_and_splits(seed: int) -> None:
+    async def test(world: World) -> None:
+        rng = world.rng
+        client = world.client()
+        producer = await client.create_producer(TOPIC)
+        over = asyncio.Event()
+
+        async def trouble() -> None:
+            while not over.is_set():
+                await asyncio.sleep(rng.uniform(0.001, 0.02))
+                dice = rng.random()
+                if dice < 0.4:
+                    await world.change_layout(rng)
+                elif dice < 0.7:
+                    changing = asyncio.ensure_future(world.change_layout(rng))
+                    await asyncio.sleep(rng.uniform(0.0, 0.004))
+                    world.reset_links()
+                    await changing
+                elif dice < 0.85:
+                    world.reset_links()
+                else:
+                    world.kill()
+                    await asyncio.sleep(rng.uniform(0.0, 0.1))
+                    await world.start()
+
+        troubling = asyncio.ensure_future(trouble())
+        waiting = []
+        number = 0
+        while number < 150:
+            if rng.random() < 0.3:
+                for key in range(15):
+                    waiting.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
+                number += 1
+            else:
+                count = rng.randrange(1, 10)
+                pairs = [
+                    (f"key-{key}", b"%d" % n)
+                    for n in range(number, min(number + count, 150))
+                    for key in range(15)
+                ]
+                rows = Rows([key for key, _ in pairs], [value for _, value in pairs])
+                waiting.append(await producer.enqueue_encoded(rows))  # type: ignore[arg-type]
+                number = min(number + count, 150)
+            await asyncio.sleep(rng.uniform(0.0, 0.004))
+        over.set()
+        await troubling
+        for outcome in waiting:
+            await outcome
+        await client.close()
+        orders = Orders()
+        orders.take(await stored(world.client()))
+        orders.check(15, 150)
+
+    run(test, seed=seed)
+
+
+def test_columns_are_stored_as_entries_of_their_buckets() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            producer = await client.create_producer(TOPIC)
+            keys = [f"key-{n}" for n in range(100)]
+            await (await producer.enqueue_encoded(Rows(keys, [b"%d" % n for n in range(100)])))
+            assert producer.last_sequence_id == 99
+            layout = await client.layout(TOPIC)
+            (segment,) = layout.layout.active
+            reader = client.read_segment(layout.segment_topic(segment), 0, 100)
+            entries = [entry async for entry in reader]
+            assert len(entries) == segment.bucket_count
+            assert sum(decode_columns(entry.data, 2**20).count for entry in entries) == 100
+
+    run(test)
+
+
+def test_a_closed_producer_takes_no_columns() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            producer = await client.create_producer(TOPIC)
+            await producer.close()
+            with pytest.raises(AlreadyClosedError):
+                await producer.enqueue_encoded(Rows(["k"], [b"v"]))
+
+    run(test)
