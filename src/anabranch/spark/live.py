@@ -66,6 +66,7 @@ class Session:
 
     def __init__(self, service: LiveService) -> None:
         self._loop = _new_loop()
+        self._leaving: asyncio.Task[None] | None = None
         self.rng = Random()
         self.patience_s: float = dict(service.settings).get("operation_timeout", OPERATION_TIMEOUT_S)
         self.client: AsyncClient = self.run(self._open(service))
@@ -82,6 +83,13 @@ class Session:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the loop until the work is done."""
         return self._loop.run_until_complete(work)
+
+    def leave(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work now, or soon when the loop runs: Python may end an abandoned iterator at any moment."""
+        if self._loop.is_running():
+            self._leaving = self._loop.create_task(work)
+        else:
+            self.run(work)
 
     def now(self) -> float:
         return self._loop.time()
@@ -139,7 +147,7 @@ class LiveReader:
                 number, entries = found
                 yield number, [StoredEntry(entry.first_index, entry.data) for entry in entries]
         finally:
-            self._session.run(ahead.close())
+            self._session.leave(ahead.close())
 
     async def _topology(self, topic: str) -> Topology:
         found = await self._layout(topic)
