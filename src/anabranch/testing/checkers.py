@@ -51,8 +51,10 @@ class History:
     sent: dict[str, Sent] = field(default_factory=dict)
     received: dict[str, list[Received]] = field(default_factory=dict)
     """By subscription, in the order the application got them over all its consumers."""
-    acknowledged: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By subscription: messages whose acknowledgement was confirmed, with how many were received before."""
+    acknowledged: dict[str, dict[str, None]] = field(default_factory=dict)
+    """By subscription: messages whose acknowledgement was confirmed."""
+    quiet: dict[str, int] = field(default_factory=dict)
+    """By subscription: how many had been received when nobody read any more and nothing was on its way."""
     layouts: list[Layout] = field(default_factory=list)
     """Each layout the controller published, once."""
     applied: dict[str, list[int]] = field(default_factory=dict)
@@ -73,10 +75,11 @@ class History:
 
     def acknowledge(self, subscription: str, uids: Iterable[str]) -> None:
         """Note acknowledgements that the broker has confirmed as durable."""
-        seen = len(self.received.get(subscription, ()))
-        known = self.acknowledged.setdefault(subscription, {})
-        for uid in uids:
-            known.setdefault(uid, seen)
+        self.acknowledged.setdefault(subscription, {}).update(dict.fromkeys(uids))
+
+    def note_quiet(self, subscription: str) -> None:
+        """Note that all consumers are gone; whoever comes now begins with what is acknowledged."""
+        self.quiet.setdefault(subscription, len(self.received.get(subscription, ())))
 
     def layout(self, layout: Layout) -> None:
         """Note a published layout; the same epoch twice in a row is one."""
@@ -156,10 +159,14 @@ def skipped(history: History, subscription: str) -> Iterator[str]:
 
 
 def repeated_after_ack(history: History, subscription: str) -> Iterator[str]:
-    """What was confirmed as acknowledged is not delivered again."""
+    """What was confirmed as acknowledged does not come again to those who come later.
+
+    Before everything was quiet a delivery may have been on its way while the acknowledgement was confirmed.
+    """
     confirmed = history.acknowledged.get(subscription, {})
-    for position, message in enumerate(history.received.get(subscription, ())):
-        if message.uid in confirmed and position >= confirmed[message.uid]:
+    received = history.received.get(subscription, [])
+    for message in received[history.quiet.get(subscription, len(received)) :]:
+        if message.uid in confirmed:
             yield f"{subscription}: {message.uid} came again after its acknowledgement was confirmed"
 
 

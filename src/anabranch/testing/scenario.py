@@ -151,7 +151,10 @@ class Scenario:
         self._clients: list[SimProcess] = []
         self._consumers: dict[str, SimProcess] = {}
         self._producing: list[asyncio.Task[None]] = []
+        self._consuming: dict[str, asyncio.Task[None]] = {}
         self._over = False
+        self._heirs = 0
+        """Consumers that are about to take the place of one that was killed."""
         self._missing: dict[str, None] = {}
         """Messages that were confirmed and have not been received yet."""
         self._received: set[str] = set()
@@ -193,8 +196,10 @@ class Scenario:
         if await self._settled():
             await self._probe()
             await self._audit()
+            await self._end_consumers()
+            await self._look_again()
         self.found += violations(cluster.history, ordered=[STREAM])
-        await self._stop()
+        await cluster.stop_broker()
         keeping.cancel()
 
     def _config(self) -> BrokerConfig:
@@ -273,7 +278,7 @@ class Scenario:
 
     def _start_consumer(self, name: str) -> None:
         process = self._consumers[name] = self._process(name)
-        process.spawn(self._consume(process))
+        self._consuming[name] = process.spawn(self._consume(process))
 
     async def _consume(self, process: SimProcess) -> None:
         shape, rng = self.shape, self.loop.random(f"{process.name} {len(self._clients)}")
@@ -395,7 +400,12 @@ class Scenario:
         self._consumers.pop(name).kill(machine=self.rng.random() < 0.3)
         self.counts["consumer killed"] += 1
         heir = name if self.rng.random() < 0.5 else f"{name}+"
-        self.loop.call_later(self.rng.uniform(0.01, 2.0), self._start_consumer, heir)
+        self._heirs += 1
+        self.loop.call_later(self.rng.uniform(0.01, 2.0), self._start_heir, heir)
+
+    def _start_heir(self, name: str) -> None:
+        self._heirs -= 1
+        self._start_consumer(name)
 
     # The end.
 
@@ -403,7 +413,7 @@ class Scenario:
         """Wait until every message is stored and received; False when that takes too long."""
         deadline = self.loop.time() + HEAL_S
         while self.loop.time() < deadline:
-            if all(task.done() for task in self._producing) and not self._missing:
+            if all(task.done() for task in self._producing) and not self._missing and not self._heirs:
                 for task in self._producing:
                     task.result()
                 return True
@@ -476,11 +486,25 @@ class Scenario:
         assert record is not None
         return layout_of(record)
 
-    async def _stop(self) -> None:
-        """End clients and broker in an orderly way: that must work too."""
+    async def _end_consumers(self) -> None:
+        """Let all consumers close, which must work too; afterwards nothing is on its way."""
         self._over = True
-        await asyncio.sleep(5.0)
-        await self.cluster.stop_broker()
+        for name in self._consumers:
+            try:
+                await asyncio.wait_for(asyncio.shield(self._consuming[name]), HEAL_S)
+            except TimeoutError:
+                self.found.append(f"{name} could not close within {HEAL_S:g} s")
+        self._over = False
+        self.cluster.history.note_quiet(STREAM)
+
+    async def _look_again(self) -> None:
+        """After one more crash a newcomer is given nothing whose acknowledgement was confirmed."""
+        self.cluster.kill_broker(machine=True)
+        await self.cluster.in_broker(lambda broker: asyncio.sleep(0))
+        self._consumers.clear()
+        self._start_consumer("newcomer")
+        await asyncio.sleep(3.0)
+        await self._end_consumers()
 
 
 def key_in(part: HashRange) -> str:
