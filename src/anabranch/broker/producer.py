@@ -53,6 +53,7 @@ class Producer:
         "connected_at_ms",
         "epoch",
         "id",
+        "leave",
         "link",
         "messages_in",
         "metadata",
@@ -93,6 +94,8 @@ class Producer:
         self.messages_in = 0
         self.bytes_in = 0
         self.chunks_in = 0
+        self.leave: Callable[[Producer], None] = _nobody_to_leave
+        """How to tell the log's home that the producer goes; set by whoever lets it in."""
         self._log = log
         self._dedup = deduplicate
         # SENDs not answered yet, in order: sequence id, highest, size or _DEFERRED, the sequence id that
@@ -123,7 +126,7 @@ class Producer:
             self._publish_special(send, now_ms)
             return
         if not checksum_ok(entry):
-            self._refuse(sequence_id, highest, ChecksumError("the checksum does not match the entry"))
+            self._break_off(sequence_id, highest)
             return
         if self.splits or entry[:2] != CHECKSUM_MAGIC:
             wrong = self._wrong(entry)
@@ -188,7 +191,7 @@ class Producer:
             self._refuse(sequence_id, highest, wrong_count)
             return
         if not checksum_ok(entry):
-            self._refuse(sequence_id, highest, ChecksumError("the checksum does not match the entry"))
+            self._break_off(sequence_id, highest)
             return
         wrong = self._wrong(entry)
         if wrong is not None:
@@ -221,6 +224,20 @@ class Producer:
             self._waiting.append((sequence_id, highest, _DEFERRED, -1, error))
         else:
             self._send_error(sequence_id, highest, error)
+
+    def _break_off(self, sequence_id: int, highest: int) -> None:
+        """Refuse an entry that was damaged on its way, and send the producer away: it comes back and repeats.
+
+        What is already on its way behind must not be stored, or its higher sequence ids would make the
+        repetition of this one look like something that is stored.
+        """
+        self._refuse(sequence_id, highest, ChecksumError("the checksum does not match the entry"))
+        self.link.forget_producer(self.id)
+        self.when_idle(self._go)
+
+    def _go(self) -> None:
+        self.leave(self)
+        self.close()
 
     def _defer(self, sequence_id: int, highest: int, last: int) -> None:
         """A sequence id seen before: a duplicate if that one was stored, which may not be known yet."""
@@ -258,6 +275,10 @@ class Producer:
         """Take the producer from its client, which is to make a new one."""
         self.link.forget_producer(self.id)
         self.link.send(pb.CommandCloseProducer(producer_id=self.id, request_id=NO_ID))
+
+
+def _nobody_to_leave(producer: Producer) -> None:
+    """A producer that was not let in anywhere."""
 
 
 def _in_one_bucket(entry: bytes, splits: tuple[int, ...]) -> bool:

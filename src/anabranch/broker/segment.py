@@ -129,6 +129,7 @@ class Segment:
                 exclusive=self.exclusive is not None,
                 waiting=len(self.waiting),
             )
+            producer.leave = self.detach
             if self._around.deduplicate:
                 producer.recognise(known)
             if step == "wait":

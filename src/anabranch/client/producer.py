@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import repeat
 from types import TracebackType
 from typing import Generic, TypeVar, cast
@@ -18,7 +19,7 @@ from anabranch.client.batcher import Extras, Lane, Outgoing
 from anabranch.client.bulk import EncodedRows, add_encoded
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.lanes import Lanes, Route
-from anabranch.client.layouts import LayoutWatch, TopicLayout
+from anabranch.client.layouts import RECONNECT, LayoutWatch, TopicLayout
 from anabranch.client.memory import Memory
 from anabranch.client.options import (
     AccessMode,
@@ -31,8 +32,8 @@ from anabranch.client.options import (
 from anabranch.client.outcomes import BulkFuture, SendFuture
 from anabranch.client.preparing import Preparing
 from anabranch.client.schema import Codec
-from anabranch.client.segment_producer import SegmentProducer
-from anabranch.client.tasks import Tasks
+from anabranch.client.segment_producer import SETTLE, SegmentProducer
+from anabranch.client.tasks import Tasks, retry
 from anabranch.clock import Clock
 from anabranch.errors import (
     AlreadyClosedError,
@@ -40,8 +41,10 @@ from anabranch.errors import (
     InvalidConfigurationError,
     MemoryBufferFullError,
     MessageTooBigError,
+    TopicNotFoundError,
 )
 from anabranch.model.ids import MessageId
+from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
 from anabranch.protocol.batches import Compression
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
@@ -143,6 +146,39 @@ class AsyncProducer(Generic[T]):
             stored = await asyncio.shield(segment.attached)
             if not self._sequence_was_given:
                 self._sequence = max(self._sequence, stored)
+        if self.name_was_given and not self._sequence_was_given:
+            # Nor do the successors of sealed segments know what those have stored.
+            for sealed in self._lanes.layout.layout.sealed:
+                stored = await retry(
+                    partial(self._stored_in, sealed),
+                    what=f"asking segment {sealed.id} for its last sequence id",
+                    within_s=self.pool.operation_timeout_s,
+                    backoff=RECONNECT,
+                    rng=self.pool.rng,
+                )
+                self._sequence = max(self._sequence, stored)
+
+    async def _stored_in(self, sealed: Segment) -> int:
+        layout = self._lanes.layout
+        topic = layout.segment_topic(sealed)
+        try:
+            connection = await self.pool.connection_for(topic, layout.owners.get(sealed.id))
+            if not connection.is_ours:
+                return -1
+            command = pb.CommandProducer(
+                topic=topic,
+                producer_id=self.pool.next_id(),
+                request_id=self.pool.next_id(),
+                producer_name=self.name,
+                metadata=[pb.KeyValue(key=SETTLE, value="true")],
+            )
+            reply = await connection.request(
+                command, pb.CommandProducerSuccess, self.pool.operation_timeout_s
+            )
+        except TopicNotFoundError:
+            # It was forgotten since the layout was told, and what it had stored is gone.
+            return -1
+        return reply.last_sequence_id
 
     # What callers see.
 

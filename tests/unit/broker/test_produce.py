@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from anabranch.broker.producer import ENTRY_MESSAGES_MAX
 from anabranch.broker.segment import admit
 from anabranch.errors import ProducerBusyError, ProducerFencedError
 from anabranch.protocol import commands
@@ -140,17 +141,25 @@ def test_without_deduplication_every_entry_is_stored() -> None:
     run(scenario, deduplication=False)
 
 
-def test_a_damaged_entry_is_refused_and_the_next_one_stored() -> None:
+def test_after_a_damaged_entry_the_producer_begins_again_there() -> None:
+    """Storing what follows would make the repetition of the damaged one look like a duplicate."""
+
     async def scenario(world: World) -> None:
         client = await world.client()
-        await client.producer()
-        entry = bytearray(single(b"value", 0))
+        await client.producer(producer_name="p")
+        entry = bytearray(single(b"value", 1))
         entry[-1] ^= 1
-        client.publish(b"", 0, entry=bytes(entry))
-        client.publish(b"good", 1)
+        client.publish(b"first", 0)
+        client.publish(b"", 1, entry=bytes(entry))
+        client.publish(b"next", 2)
+        assert (await client.receipt()).sequence_id == 0
         refused = await client.expect(pb.CommandSendError)
-        assert (refused.error, refused.sequence_id) == (pb.ChecksumError, 0)
-        assert (await client.receipt()).sequence_id == 1
+        assert (refused.error, refused.sequence_id) == (pb.ChecksumError, 1)
+        await client.expect(pb.CommandCloseProducer)
+        again = await client.producer(producer_id=2, producer_name="p")
+        assert again.last_sequence_id == 0
+        receipts = await client.publish_all([b"value", b"next"], first=1, producer_id=2)
+        assert all(receipt.entry != NO_ID for receipt in receipts)
 
     run(scenario)
 
@@ -159,13 +168,11 @@ def test_an_error_is_answered_in_the_order_of_the_sends() -> None:
     async def scenario(world: World) -> None:
         client = await world.client()
         await client.producer()
-        bad = bytearray(single(b"value", 1))
-        bad[-1] ^= 1
         assert client.pump is not None
         client.pump.write_many(
             [
                 *commands.encode_send(1, 0, 1, 0, single(b"a", 0)),
-                *commands.encode_send(1, 1, 1, 0, bytes(bad)),
+                *commands.encode_send(1, 1, ENTRY_MESSAGES_MAX + 1, 0, single(b"b", 1)),
                 *commands.encode_send(1, 2, 1, 0, single(b"c", 2)),
             ]
         )

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from anabranch import AsyncClient, AsyncProducer, Batching, Checkpoint, Message, MessageId, Schema
+from anabranch.client import segment_producer
 from anabranch.client.options import CompressionName
 from anabranch.errors import (
     AlreadyClosedError,
@@ -19,6 +20,7 @@ from anabranch.errors import (
     SendTimeoutError,
 )
 from anabranch.model.names import TopicName
+from anabranch.protocol.commands import encode_send
 from tests.unit.client.world import TOPIC, Orders, World, run
 
 
@@ -275,6 +277,28 @@ def test_a_large_batch_that_shrinks_much_is_taken_back_like_any_other() -> None:
     run(test)
 
 
+def test_an_entry_damaged_on_its_way_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged: list[int] = []
+
+    def encode_damaged(producer: int, sequence: int, count: int, highest: int, entry: bytes) -> list[bytes]:
+        if sequence == 5 and not damaged:
+            damaged.append(sequence)
+            entry = entry[:-1] + bytes([entry[-1] ^ 1])
+        return list(encode_send(producer, sequence, count, highest, entry))
+
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=1))
+            for number in range(20):
+                await producer.enqueue(b"%d" % number, key="k")
+            await producer.flush()
+            assert [int(m.value) for m in await stored(client, 20)] == list(range(20))
+
+    monkeypatch.setattr(segment_producer, "encode_send", encode_damaged)
+    run(test)
+    assert damaged
+
+
 def test_a_merge_waits_until_all_its_parents_are_settled() -> None:
     """A successor must not get a higher sequence id first: it would take lower ones for repetitions."""
 
@@ -429,6 +453,26 @@ def test_a_named_producer_goes_on_counting_after_a_restart() -> None:
             assert again.last_sequence_id == 9
             await again.send(b"y", key="k0")
             await stored(client, 11)
+
+    run(test)
+
+
+def test_a_named_producer_goes_on_counting_after_a_split() -> None:
+    """What its former segments have stored counts, although their successors know nothing of it."""
+
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            producer = await client.create_producer(TOPIC, name="p")
+            await fill(producer, 10, 1)
+            await producer.close()
+            controller = await world.controller()
+            layout = await controller.split(0)
+            await controller.merge([segment.id for segment in layout.active])
+            again = await client.create_producer(TOPIC, name="p")
+            assert again.last_sequence_id == 9
+            await again.close()
+            given = await client.create_producer(TOPIC, name="p", initial_sequence_id=3)
+            assert given.last_sequence_id == 3
 
     run(test)
 
