@@ -382,6 +382,8 @@ class SegmentConsumer:
     async def _attach(self) -> None:
         pool = self.home.pool
         connection = await pool.connection_for(self.topic, self._url)
+        if self._closed:
+            return
         consumer_id = pool.next_id()
         if self._start is not None:
             self.floor = self._start()

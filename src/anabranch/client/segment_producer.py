@@ -316,6 +316,8 @@ class SegmentProducer:
     async def _attach(self) -> None:
         home = self.home
         connection = await home.pool.connection_for(self.topic, self._url)
+        if self._closed:
+            return
         producer_id = home.pool.next_id()
         connection.producers[producer_id] = self
         try:
