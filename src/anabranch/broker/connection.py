@@ -230,10 +230,12 @@ class Connection:
         finally:
             del self._opening[key]
 
-    def give_up(self, what: str, number: int) -> None:
-        """The client closes what may still be in the making."""
-        if (what, number) in self._opening:
-            self._opening[what, number] = True
+    def give_up(self, what: str, number: int) -> bool:
+        """The client closes what may still be in the making; whether it is."""
+        if (what, number) not in self._opening:
+            return False
+        self._opening[what, number] = True
+        return True
 
     def given_up(self, what: str, number: int) -> bool:
         """Whether nobody wants any more what is being made."""

@@ -188,3 +188,21 @@ def test_a_dead_holder_of_a_name_makes_room_after_a_question() -> None:
         assert isinstance(await two.subscribe(), pb.CommandSuccess)
 
     run(scenario)
+
+
+def test_what_is_opened_and_closed_in_one_breath_is_not_left_behind() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        subscribe = pb.CommandSubscribe(
+            topic=TOPIC, subscription="s", subType=pb.CommandSubscribe.Exclusive, consumer_id=1, request_id=1
+        )
+        client.send(subscribe)
+        client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=2))
+        client.send(pb.CommandProducer(topic=TOPIC, producer_name="p", producer_id=2, request_id=3))
+        client.send(pb.CommandCloseProducer(producer_id=2, request_id=4))
+        await settle()
+        other = await world.client()
+        assert isinstance(await other.producer(producer_name="p"), pb.CommandProducerSuccess)
+        assert isinstance(await other.request(subscribe), pb.CommandSuccess)
+
+    run(scenario)

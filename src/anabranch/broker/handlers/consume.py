@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from anabranch.broker.connection import Attached, Connection, Handler
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.handlers.attach import bounded, metadata_of, open_log
@@ -156,8 +159,22 @@ async def unsubscribe(connection: Connection, command: pb.CommandUnsubscribe) ->
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
 
-def close_consumer(connection: Connection, command: pb.CommandCloseConsumer) -> None:
+def close_consumer(
+    connection: Connection, command: pb.CommandCloseConsumer
+) -> Coroutine[Any, Any, None] | None:
+    if command.consumer_id in connection.consumers or connection.give_up("consumer", command.consumer_id):
+        _close_consumer(connection, command)
+        return None
+    return _close_late(connection, command)
+
+
+async def _close_late(connection: Connection, command: pb.CommandCloseConsumer) -> None:
+    """The SUBSCRIBE may have come in the same breath; then it has begun by now."""
     connection.give_up("consumer", command.consumer_id)
+    _close_consumer(connection, command)
+
+
+def _close_consumer(connection: Connection, command: pb.CommandCloseConsumer) -> None:
     attached = connection.consumers.pop(command.consumer_id, None)
     if attached is not None:
         attached.segment.leave(attached.subscription, attached.consumer)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from anabranch.broker.connection import Connection, Handler
 from anabranch.broker.handlers.attach import bounded, metadata_of, open_log
@@ -115,9 +117,23 @@ def _succeed(
     )
 
 
-def close_producer(connection: Connection, command: pb.CommandCloseProducer) -> None:
+def close_producer(
+    connection: Connection, command: pb.CommandCloseProducer
+) -> Coroutine[Any, Any, None] | None:
     """Answer once everything the producer sent is answered; an unknown one is closed already."""
+    if command.producer_id in connection.homes or connection.give_up("producer", command.producer_id):
+        _close_producer(connection, command)
+        return None
+    return _close_late(connection, command)
+
+
+async def _close_late(connection: Connection, command: pb.CommandCloseProducer) -> None:
+    """The PRODUCER may have come in the same breath; then it has begun by now."""
     connection.give_up("producer", command.producer_id)
+    _close_producer(connection, command)
+
+
+def _close_producer(connection: Connection, command: pb.CommandCloseProducer) -> None:
     producers, waiting = connection.producers, connection.waiting
     producer = producers.get(command.producer_id) or waiting.get(command.producer_id)
     if producer is None:
