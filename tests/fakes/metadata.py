@@ -50,12 +50,21 @@ class YieldingStore:
 
 
 class FailingStore(YieldingStore):
-    """Fails the puts that `fails` picks: before they apply, or after, as if only the answer were lost."""
+    """Fails the puts that `fails` picks: before they apply, or after, as if only the answer were lost.
+
+    While it is `down` nothing can be read either.
+    """
 
     def __init__(self, inner: MetadataStore) -> None:
         super().__init__(inner)
-        self.fails: Callable[[str], bool] = lambda path: False
+        self.fails: Callable[[str], bool] = lambda path: self.down
         self.applied = False
+        self.down = False
+
+    async def get(self, path: str) -> Stored | None:
+        if self.down:
+            raise MetadataError("the store is down")
+        return await super().get(path)
 
     async def put(
         self, path: str, value: bytes, *, expected: int | None = None, ephemeral: bool = False

@@ -253,6 +253,38 @@ def test_drains_across_generations_open_one_generation_at_a_time() -> None:
     simulate(main)
 
 
+def test_a_drain_told_after_a_turn_that_failed_is_not_overlooked() -> None:
+    async def main(plant: Plant) -> None:
+        stores: list[FailingStore] = []
+
+        def wrap(store: MetadataStore) -> FailingStore:
+            stores.append(FailingStore(store))
+            return stores[-1]
+
+        await plant.boot(wrap=wrap)
+        await plant.call(plant.service.create_topic(TOPIC, 2))
+        controller = await plant.controller()
+        inbox = Inbox()
+        await join(plant, "a", inbox)
+        plant.publish(controller.layout)
+        await plant.call(controller.split(0))
+        await plant.call(controller.split(1))
+        stores[0].down = True
+        with pytest.raises(MetadataError):
+            await plant.call(controller.set_properties({"a": "b"}))
+        plant.drain(controller.layout, "s", 0)
+        await asyncio.sleep(0.01)
+        stores[0].down = False
+        await asyncio.sleep(10)
+        plant.drain(controller.layout, "s", 1)
+        await asyncio.sleep(1)
+        assert inbox.ids == [2, 3, 4, 5]
+        await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
 def test_what_was_drained_while_nobody_led_is_found_at_the_next_start() -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant, 1)
