@@ -86,6 +86,8 @@ class AsyncStreamConsumer(Inbox[T]):
         self._releases: dict[int, asyncio.Task[Any]] = {}
         self._ack_listeners: list[asyncio.Future[None]] = []
         self._last_acked: dict[int, MessageId] = {}
+        self._taken_over: list[tuple[int, ConsumerBusyError]] = []
+        """Segments another reads by now: the first number that was not confirmed there, and what to say."""
         self._on_assignment = on_assignment
         self._registration = Registration(
             pool, self.tasks, topic, subscription, self.name, start, pb.STREAM, self._assigned
@@ -145,10 +147,18 @@ class AsyncStreamConsumer(Inbox[T]):
             await self.flush_acks()
 
     async def flush_acks(self) -> None:
-        """Send grouped acknowledgements and return when the broker has confirmed them."""
+        """Send grouped acknowledgements and return when the broker has confirmed them.
+
+        ConsumerBusyError when some cannot be confirmed any more, because another consumer was given their
+        segment while this one was away; their messages come again there.
+        """
         self._send_acks()
         for source in list(self._sources.values()):
             await source.acks_done()
+        lost = [error for number, error in self._taken_over if number <= self._acked]
+        self._taken_over = [entry for entry in self._taken_over if entry[0] > self._acked]
+        if lost:
+            raise lost[0]
 
     async def close(self) -> None:
         """Leave the subscription; nothing is acknowledged that the application did not acknowledge."""
@@ -252,6 +262,10 @@ class AsyncStreamConsumer(Inbox[T]):
         release = self._releases.get(source.segment_id)
         if release is not None:
             release.cancel()
+        if not source.acks_confirmed or source.outstanding:
+            first = source.outstanding[0].first_number if source.acks_confirmed else 0
+            taken_over = ConsumerBusyError(f"acknowledgements of {source.topic} are not confirmed: {error}")
+            self._taken_over.append((first, taken_over))
         self._forget(source)
         if source.released:
             # It may be wanted again by now, in another way than it was held.

@@ -357,6 +357,26 @@ def test_a_killed_broker_gets_the_newest_of_several_unanswered_acknowledgements(
     run(test)
 
 
+def test_an_acknowledgement_that_came_too_late_is_not_called_confirmed() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 1, 10)
+        async with world.client() as client:
+            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+            messages = await consumer.receive_many(4, timeout=5)
+            world.hold_links()
+            await consumer.acknowledge_cumulative(messages[1])
+            flushing = asyncio.ensure_future(consumer.flush_acks())
+            await asyncio.sleep(0.1)
+            (source,) = consumer._sources.values()
+            source._give_up(ConsumerBusyError("in use"))
+            with pytest.raises(ConsumerBusyError, match="not confirmed"):
+                await flushing
+            await consumer.flush_acks()
+            world.open_links()
+
+    run(test)
+
+
 def test_a_segment_given_up_after_a_restart_is_attached_again_as_it_is_wanted() -> None:
     """Alone, then shared by buckets; the hand-over is cut short by a restart that lets the other in first."""
 
