@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from random import Random
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from anabranch.client.api import BYTES, AsyncClient
-from anabranch.client.batcher import Extras
+from anabranch.client.batcher import Outgoing
 from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.inbox import Inbox
 from anabranch.client.layouts import TopicLayout
@@ -38,7 +38,8 @@ from anabranch.client.options import (
     Seconds,
     positive,
 )
-from anabranch.client.outcomes import BulkFuture, SendFuture
+from anabranch.client.outcomes import BulkFuture, message_id
+from anabranch.client.preparing import Prepared
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.queue_consumer import AsyncQueueConsumer
 from anabranch.client.schema import Codec, V
@@ -53,33 +54,51 @@ from anabranch.model.ids import Checkpoint, MessageId
 T = TypeVar("T")
 R = TypeVar("R")
 
-QUEUED_SENDS_MAX = 10_000
-"""Messages that may wait for the loop's thread before a caller does."""
+QUEUED_SENDS_MAX = 500
+"""Messages that may wait for the loop's thread before a caller does; with more, the two threads would only
+fight for the interpreter."""
 
 HANDFUL = 256
 """Messages an iteration takes at a time."""
+
+
+_forks = 0
+"""How often this process has been forked since it was started."""
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Portal:
     """The loop's thread; made on first use."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
+        self._forks = _forks
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The running loop of the thread."""
-        if os.getpid() != self._process:
+        # Asking for the process id would be a system call for each message.
+        if self._forks != _forks:
             raise InvalidConfigurationError("this client was made before fork; make one in the new process")
+        loop = self._loop
+        return self._start() if loop is None else loop
+
+    def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = _new_loop()
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="anabranch client", daemon=True
-                )
+                loop = _new_loop()
+                self._thread = threading.Thread(target=loop.run_forever, name="anabranch client", daemon=True)
                 self._thread.start()
+                self._loop = loop
             return self._loop
 
     def check(self, name: str) -> asyncio.AbstractEventLoop:
@@ -147,7 +166,7 @@ class Producer(Handle, Generic[T]):
     def __init__(self, portal: Portal, twin: AsyncProducer[T]) -> None:
         super().__init__(portal)
         self._twin = twin
-        self._outbox: deque[tuple[SendOutcome[Any], Any, Any, Extras | None, int | None]] = deque()
+        self._outbox: deque[_Item] = deque()
         self._emptying = False
         self._turn = asyncio.Lock()
 
@@ -210,7 +229,7 @@ class Producer(Handle, Generic[T]):
             value, key, properties, event_time, sequence_id, deliver_after, deliver_at
         )
         outcome: SendOutcome[MessageId] = SendOutcome()
-        self._put("enqueue", outcome, data, key, extras, sequence_id)
+        self._put("enqueue", (outcome, (data, key, extras, sequence_id)))
         return outcome
 
     def send_many(self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None) -> None:
@@ -224,7 +243,7 @@ class Producer(Handle, Generic[T]):
         """Give many messages their place in the order and return one future for all of them."""
         datas = self._twin.preparing.many(values, keys)
         outcome: SendOutcome[None] = SendOutcome()
-        self._put("enqueue_many", outcome, datas, keys, None, _MANY)
+        self._put("enqueue_many", (outcome, datas, keys))
         return outcome
 
     def flush(self) -> None:
@@ -243,20 +262,12 @@ class Producer(Handle, Generic[T]):
         await self._empty_outbox()
         await self._twin.close(timeout)
 
-    def _put(
-        self,
-        method: str,
-        outcome: SendOutcome[Any],
-        data: Any,
-        key: Any,
-        extras: Extras | None,
-        sequence: int | None,
-    ) -> None:
+    def _put(self, method: str, item: _Item) -> None:
         loop = self._portal.check(f"Producer.{method}")
         self._twin.check_open()
         if len(self._outbox) >= QUEUED_SENDS_MAX or not self._twin.blocks_if_full:
             self._run(method, self._empty_outbox)
-        self._outbox.append((outcome, data, key, extras, sequence))
+        self._outbox.append(item)
         if not self._emptying:
             self._emptying = True
             loop.call_soon_threadsafe(self._start_emptying)
@@ -265,28 +276,41 @@ class Producer(Handle, Generic[T]):
         self._twin.tasks.start(self._empty_outbox(), f"outbox of {self._twin.name}")
 
     async def _empty_outbox(self) -> None:
-        outbox, twin = self._outbox, self._twin
+        outbox = self._outbox
         async with self._turn:
             while outbox:
-                outcome, data, key, extras, sequence = outbox.popleft()
-                try:
-                    if sequence is _MANY:
-                        sent: SendFuture | BulkFuture = await twin.enqueue_many_prepared(data, key)
-                    else:
-                        sent = await twin.enqueue_prepared(data, key, extras, sequence)
-                except Exception as error:
-                    outcome.set_exception(error)
-                    continue
-                sent.add_done_callback(outcome.follow)
+                if len(outbox[0]) == 2:
+                    await self._send_singles()
+                else:
+                    await self._send_list(*outbox.popleft())
             # A caller that saw the flag still set has left its message to this very check.
             self._emptying = False
             if outbox:
                 self._emptying = True
                 self._start_emptying()
 
+    async def _send_singles(self) -> None:
+        outbox = self._outbox
+        rows: list[Prepared] = []
+        outcomes: list[SendOutcome[Any]] = []
+        while outbox and len(outbox[0]) == 2 and len(rows) < HANDFUL:
+            outcome, row = cast(tuple[SendOutcome[Any], Prepared], outbox.popleft())
+            outcomes.append(outcome)
+            rows.append(row)
+        try:
+            await self._twin.enqueue_prepared(rows, outcomes)
+        except Exception as error:
+            for outcome in outcomes:
+                # Those that were taken before have their own end.
+                outcome.fail(error)
 
-_MANY = -1
-"""In place of a sequence id: the data is a list."""
+    async def _send_list(self, outcome: SendOutcome[None], datas: Any, keys: Any) -> None:
+        try:
+            sent = await self._twin.enqueue_many_prepared(datas, keys)
+        except Exception as error:
+            outcome.fail(error)
+        else:
+            sent.add_done_callback(outcome.follow)
 
 
 class SendOutcome(Future[R]):
@@ -294,25 +318,42 @@ class SendOutcome(Future[R]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sent: SendFuture | BulkFuture | None = None
+        self._bulk: BulkFuture | None = None
+        self._batch: Outgoing | None = None
+        self._index = 0
 
-    def follow(self, sent: Any) -> None:
-        """Take over the outcome of the asyncio side."""
-        self._sent = sent
-        if not self.set_running_or_notify_cancel():
-            return
-        error = sent.peek()
-        if error is None:
-            self.set_result(sent.result())
-        else:
+    def settle(self, batch: Outgoing, index: int) -> None:
+        """The batch that holds the message has its outcome."""
+        self._batch, self._index = batch, index
+        if self.set_running_or_notify_cancel():
+            if batch.error is None:
+                # The id is made when somebody asks for it.
+                self.set_result(cast(R, None))
+            else:
+                self.set_exception(batch.error)
+
+    def follow(self, bulk: BulkFuture) -> None:
+        """All messages of a list have their outcome."""
+        self._bulk = bulk
+        if self.set_running_or_notify_cancel():
+            error = bulk.peek()
+            if error is None:
+                self.set_result(cast(R, None))
+            else:
+                self.set_exception(error)
+
+    def fail(self, error: Exception) -> None:
+        """The message was not even taken."""
+        if self._batch is None and not self.done() and self.set_running_or_notify_cancel():
             self.set_exception(error)
 
     def result(self, timeout: float | None = None) -> R:
         """The outcome, waited for; raises why the message failed, or TimeoutError."""
         try:
-            return super().result(timeout)
+            result = super().result(timeout)
         finally:
             self._look()
+        return result if self._batch is None else cast(R, message_id(self._batch, self._index))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why the message failed, waited for; None when it was stored."""
@@ -322,8 +363,15 @@ class SendOutcome(Future[R]):
             self._look()
 
     def _look(self) -> None:
-        if self.done() and self._sent is not None:
-            self._sent.mark_seen()
+        if self.done():
+            if self._batch is not None:
+                self._batch.seen = True
+            if self._bulk is not None:
+                self._bulk.mark_seen()
+
+
+_Item = tuple[SendOutcome[Any], Prepared] | tuple[SendOutcome[Any], Any, Any]
+"""A message, or a list of values and a list of keys."""
 
 
 class Consumer(Handle, Generic[T]):

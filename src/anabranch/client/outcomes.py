@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -39,11 +39,7 @@ class SendFuture(msgspec.Struct, eq=False, gc=False):
         error = self.exception()
         if error is not None:
             raise error
-        batch = self._settled()
-        segment, ledger, entry = batch.place
-        if batch.batched:
-            return MessageId(segment, ledger, entry, self._index, batch.count)
-        return MessageId(segment, ledger, entry)
+        return message_id(self._settled(), self._index)
 
     def exception(self) -> Exception | None:
         """Why the message failed; None when it was stored."""
@@ -136,7 +132,7 @@ class BulkFuture:
         """Wait for this batch too."""
         if batch.trackers is None:
             batch.trackers = []
-        elif batch.trackers[-1] is self:
+        elif batch.trackers and batch.trackers[-1] is self:
             return
         batch.trackers.append(self)
         self._pending += 1
@@ -225,6 +221,51 @@ class BulkFuture:
         return self.result()
 
     __iter__ = __await__
+
+
+class Outcome(Protocol):
+    """Somebody who wants to be told of one message."""
+
+    def settle(self, batch: Outgoing, index: int) -> None:
+        """The batch that holds the message has its outcome."""
+        ...
+
+
+class Follower:
+    """Tells the holders of single messages in a batch, wherever those go; cheaper than a future for each."""
+
+    __slots__ = ("_followed",)
+
+    def __init__(self) -> None:
+        self._followed: list[tuple[int, Outcome]] = []
+
+    def join(self, batch: Outgoing) -> None:
+        """Messages are followed one by one when they move."""
+
+    def finished(self, batch: Outgoing) -> None:
+        """The batch has its outcome, or its messages have moved."""
+        for index, outcome in self._followed:
+            if batch.state == MOVED:
+                follow(*batch.moved[index], outcome)
+            else:
+                outcome.settle(batch, index)
+
+
+def follow(batch: Outgoing, index: int, outcome: Outcome) -> None:
+    """Let `outcome` be told what becomes of a message."""
+    if batch.trackers is None:
+        batch.trackers = []
+    if not batch.trackers or type(batch.trackers[-1]) is not Follower:
+        batch.trackers.append(Follower())
+    batch.trackers[-1]._followed.append((index, outcome))
+
+
+def message_id(batch: Outgoing, index: int) -> MessageId:
+    """The id of a message in a stored batch."""
+    segment, ledger, entry = batch.place
+    if batch.batched:
+        return MessageId(segment, ledger, entry, index, batch.count)
+    return MessageId(segment, ledger, entry)
 
 
 def complete(batch: Outgoing, loop: asyncio.AbstractEventLoop) -> None:

@@ -17,6 +17,9 @@ from anabranch.errors import InvalidConfigurationError
 
 T = TypeVar("T")
 
+Prepared = tuple[bytes, str | bytes | None, Extras | None, int | None]
+"""Encoded value, key, what most messages do not have, and a sequence id where the caller chose one."""
+
 _KEY_TYPES = frozenset((str, bytes, type(None)))
 _BYTES_ONLY = frozenset((bytes,))
 
@@ -42,6 +45,15 @@ class Preparing(Generic[T]):
     ) -> tuple[bytes, Extras | None]:
         """Check a message; returns its bytes and whatever it has beyond value and key."""
         _check_key(key)
+        if (
+            properties is None
+            and event_time is None
+            and deliver_after is None
+            and deliver_at is None
+            and value is not None
+            and sequence_id is None
+        ):
+            return self.encode(value), None
         if sequence_id is not None and sequence_id < 0:
             raise InvalidConfigurationError("a sequence id is 0 or more")
         if deliver_after is not None and deliver_at is not None:

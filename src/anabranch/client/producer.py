@@ -29,8 +29,8 @@ from anabranch.client.options import (
     optional_seconds,
     text_pairs,
 )
-from anabranch.client.outcomes import BulkFuture, SendFuture
-from anabranch.client.preparing import Preparing
+from anabranch.client.outcomes import BulkFuture, Outcome, SendFuture, follow
+from anabranch.client.preparing import Prepared, Preparing
 from anabranch.client.schema import Codec
 from anabranch.client.segment_producer import SETTLE, SegmentProducer
 from anabranch.client.tasks import Tasks, retry
@@ -336,16 +336,15 @@ class AsyncProducer(Generic[T]):
         if self._closed:
             raise AlreadyClosedError("the producer is closed")
 
-    async def enqueue_prepared(
-        self, data: bytes, key: str | bytes | None, extras: Extras | None, sequence_id: int | None
-    ) -> SendFuture:
-        """As `enqueue`, for a message that was prepared."""
-        await self._admit()
-        future = self._add_unusual(data, key, extras, sequence_id)
-        if not self._lanes.route(key)[0].batcher.opened:
-            # Batches were closed just now; let the loop send them.
-            await asyncio.sleep(0)
-        return future
+    async def enqueue_prepared(self, rows: Sequence[Prepared], outcomes: Sequence[Outcome]) -> None:
+        """As `enqueue` for each of several messages that were prepared; `outcomes` are told of them."""
+        for (data, key, extras, sequence_id), outcome in zip(rows, outcomes, strict=True):
+            if self.memory.full or self._closed:
+                await self._admit()
+            future = self._add_unusual(data, key, extras, sequence_id)
+            follow(future._batch, future._index, outcome)
+        # Batches may have been closed; let the loop send them.
+        await asyncio.sleep(0)
 
     async def enqueue_many_prepared(
         self, datas: Sequence[bytes], keys: Sequence[str | bytes | None] | None
