@@ -45,6 +45,7 @@ def step_of(seed: int) -> str | None:
 
 def run_one(seed: int, step: str | None) -> Result:
     """Run one simulation, without a collection in the middle: those would come at moments of their own."""
+    quiet_before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     began = time.perf_counter()
     gc.disable()
@@ -56,6 +57,7 @@ def run_one(seed: int, step: str | None) -> Result:
     finally:
         gc.enable()
         gc.collect()
+        logging.disable(quiet_before)
     return Result(seed, step, found, run.counts, run.loop.digest, time.perf_counter() - began)
 
 
