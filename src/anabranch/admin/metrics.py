@@ -77,9 +77,7 @@ def _traffic(segments: Iterable[Segment]) -> list[Family]:
         Family("anabranch_byte_rate_out", "gauge", "Bytes delivered per second."),
     ]
     stored = Family("anabranch_storage_bytes", "gauge", "Bytes that entries take on disk.")
-    producers = Family(
-        "anabranch_producers", "gauge", "Connected producers, counted on each segment."
-    )
+    producers = Family("anabranch_producers", "gauge", "Connected producers, counted on each segment.")
     consumers = Family("anabranch_consumers", "gauge", "Connected consumers, counted on each segment.")
     backlog = Family("anabranch_backlog_messages", "gauge", "Messages not acknowledged yet.")
     unacked = Family("anabranch_unacked_messages", "gauge", "Messages delivered and not acknowledged yet.")
