@@ -353,9 +353,18 @@ class SimLoop(asyncio.BaseEventLoop):
         """Drop everything that is left, quietly; the outcome has been judged before."""
         if self.is_closed():
             return
-        for process in self.processes:
-            process.bury()
-        _close_tasks([task for task in self._orphans if not task.done()])
+        # Cleaning up, the dead must find this loop, or asyncio makes them one that nobody closes.
+        asyncio._set_running_loop(self)
+        try:
+            for process in self.processes:
+                process.bury()
+            for _ in range(CLOSES_MAX):
+                # Closing may have begun more tasks; those are the dead's too.
+                left = [task for task in self._orphans if not task.done()]
+                self._orphans.clear()
+                _close_tasks(left)
+        finally:
+            asyncio._set_running_loop(None)
         super().close()
 
     def __enter__(self) -> SimLoop:
