@@ -1,0 +1,247 @@
+"""The published Java V5 client, unchanged, on our scalable topics: through a split, a SIGKILL and a merge.
+
+The Java side (`java/`, one process per producer or consumer) says what it sent and received; this side
+drives the broker and judges. Maven fetches the client from Maven Central once; what it made stays in
+`build/java-v5`.
+
+5.0.0-M1 routes by the low half of a key's hash and knows no buckets, so that its entries carry no stamps and
+its batches hold keys of several buckets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.admin.client import AdminClient
+from anabranch.model.names import TopicName
+from anabranch.testing.process import BrokerProcess
+
+# The first run downloads some 60 MB.
+pytestmark = pytest.mark.timeout(900)
+
+PROJECT = Path(__file__).parent / "java"
+BUILT = Path(__file__).parents[2] / "build" / "java-v5"
+JVM = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx192m"]
+LOGGING = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
+TOPIC = TopicName.parse("topic://public/default/orders")
+COUNT = 1200
+CHILD_WAIT_MS_MAX = 1000
+
+Event = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def classpath() -> str:
+    """Build the Java side, unless what is built is of these very sources."""
+    for tool in ("java", "javac", "mvn"):
+        if shutil.which(tool) is None:
+            pytest.fail(f"`{tool}` is not installed; this test needs a JDK 17 and Maven (and Maven Central)")
+    sources = [PROJECT / "pom.xml", *sorted(PROJECT.rglob("*.java"))]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    jars, stamp = BUILT / "classpath.txt", BUILT / "sources.sha256"
+    if not stamp.exists() or stamp.read_text() != digest or not _all_there(jars):
+        command = ["mvn", "-B", "-q", "-f", str(PROJECT / "pom.xml"), f"-Dout={BUILT}"]
+        command += ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.fail(f"Maven could not build {PROJECT}:\n{made.stdout[-4000:]}{made.stderr[-4000:]}")
+        stamp.write_text(digest)
+    return f"{BUILT / 'classes'}:{jars.read_text().strip()}"
+
+
+def _all_there(jars: Path) -> bool:
+    return jars.exists() and all(Path(jar).exists() for jar in jars.read_text().strip().split(":"))
+
+
+class Role:
+    """One Java process, and what it said so far."""
+
+    def __init__(self, name: str, command: list[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self.events: list[Event] = []
+        self._changed = threading.Condition()
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._changed:
+                self.events.append(json.loads(line))
+                self._changed.notify_all()
+
+    def of(self, kind: str) -> list[Event]:
+        return [event for event in list(self.events) if event["event"] == kind]
+
+    def wait(self, what: str, true: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        """Wait until something holds of the events; a process that ended will not say more."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while not true():
+                ended = self._process.poll() is not None and not self._reader.is_alive()
+                if ended or time.monotonic() > deadline:
+                    verdict = "ended without" if ended else "waited in vain for"
+                    log = self.log.read_text()[-6000:]
+                    pytest.fail(f"{self.name} {verdict} {what}; it last said {self.events[-3:]}, log:\n{log}")
+                self._changed.wait(0.2)
+
+    def wait_for(self, kind: str, count: int = 1, timeout_s: float = 60.0) -> None:
+        self.wait(f"{count} times {kind!r}", lambda: len(self.of(kind)) >= count, timeout_s)
+
+    def wait_for_values(self, values: Iterable[str]) -> None:
+        wanted = set(values)
+        self.wait(f"all of {len(wanted)} values", lambda: wanted <= {e["value"] for e in self.of("received")})
+
+    def stop(self) -> None:
+        """Ask a consumer to close, and wait for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("stop\n")
+        self._process.stdin.flush()
+        self.wait_for("done", timeout_s=20.0)
+
+    def end(self) -> None:
+        """Leave no process behind, whatever happened."""
+        if self._process.poll() is None:
+            try:
+                self._process.wait(5 if self.of("done") else 0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+Start = Callable[[str, object], Role]
+
+
+@pytest.fixture
+def start(broker: BrokerProcess, classpath: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts a role on the topic."""
+    with ExitStack() as stack:
+
+        def start_role(kind: str, argument: object) -> Role:
+            name = f"{kind}-{len(list(tmp_path.glob('role-*.log')))}"
+            command = ["java", *JVM, *LOGGING, "-cp", classpath, "anabranch.Role"]
+            command += [kind, broker.url, str(TOPIC), str(argument)]
+            role = Role(name, command, tmp_path / f"role-{name}.log")
+            stack.callback(role.end)
+            return role
+
+        yield start_role
+
+
+def position(event: Event) -> tuple[int, str]:
+    """Segment and V4 message id, out of the text of a V5 one."""
+    found = re.fullmatch(r"MessageIdV5\{segment=(\d+), id=([-\d:]+), .*\}", event["id"])
+    assert found, event
+    return int(found[1]), found[2]
+
+
+def stored_where(events: Iterable[Event]) -> dict[str, set[tuple[int, str]]]:
+    """Value -> the positions it was seen at; more than one means that it is stored twice."""
+    seen: dict[str, set[tuple[int, str]]] = defaultdict(set)
+    for event in events:
+        seen[event["value"]].add(position(event))
+    return seen
+
+
+def check_received(role: str, received: list[Event], sent: dict[str, str]) -> None:
+    """Nothing lost, nothing made up, nothing stored twice."""
+    seen = stored_where(received)
+    assert seen.keys() == sent.keys(), f"{role}: lost {sorted(sent.keys() - seen.keys())[:5]}"
+    assert {event["value"]: event["key"] for event in received} == sent, role
+    doubled = {value: places for value, places in seen.items() if len(places) > 1}
+    assert not doubled, f"{role}: {dict(list(doubled.items())[:5])}"
+
+
+def check_key_order(role: str, received: list[Event]) -> None:
+    """Blocking sends come in order of their key; what a crash made come again is left out."""
+    firsts: dict[str, Event] = {}
+    for event in received:
+        firsts.setdefault(event["value"], event)
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for value, event in firsts.items():
+        kind, _, number = value.partition("-")
+        if kind == "blocking":
+            numbers[event["key"]].append(int(number))
+    for key, found in numbers.items():
+        assert found == sorted(found), f"{role}: {key} came as {found}"
+
+
+def check_children_come_soon(
+    received: list[Event], sent: list[Event], *, parents: set[int], children: set[int]
+) -> None:
+    """A stream consumer gets the children's first message once it is there and the parents are read."""
+
+    def times(events: list[Event], segments: set[int]) -> list[int]:
+        return [event["at_ms"] for event in events if position(event)[0] in segments]
+
+    assert max(times(received, parents)) <= min(times(received, children)), f"{children} before {parents}"
+    possible = max(max(times(received, parents)), min(times(sent, children)))
+    waited_ms = min(times(received, children)) - possible
+    assert waited_ms <= CHILD_WAIT_MS_MAX, f"{children} came {waited_ms} ms late"
+
+
+def test_all_kinds_of_clients_go_through_a_split_a_crash_and_a_merge(
+    broker: BrokerProcess, start: Start
+) -> None:
+    with AdminClient(broker.http_url) as control:
+        control.create_topic(TOPIC)
+        stream, queue, first = start("stream", "s"), start("queue", "q"), start("checkpoint", "earliest")
+        for consumer in (stream, queue, first):
+            consumer.wait_for("ready")
+        blocking, asynchronous = start("blocking", COUNT), start("async", COUNT)
+
+        blocking.wait_for("sent", COUNT // 4)
+        control.split(TOPIC, 0)
+        blocking.wait_for("sent", COUNT // 2)
+        broker.kill()
+        broker.start()
+        blocking.wait_for("sent", COUNT * 5 // 8)
+        first.stop()
+        blocking.wait_for("sent", COUNT * 3 // 4)
+        control.merge(TOPIC, [1, 2])
+        blocking.wait_for("done")
+        asynchronous.wait_for("done")
+
+    sent = {e["value"]: e["key"] for role in (blocking, asynchronous) for e in role.of("sent")}
+    assert not asynchronous.of("failed")
+    assert len(sent) == 2 * COUNT
+
+    second = start("checkpoint", first.of("checkpoint")[0]["value"])
+    early = {event["value"] for event in first.of("received")}
+    second.wait_for_values(sent.keys() - early)
+    for consumer in (stream, queue):
+        consumer.wait_for_values(sent)
+    for consumer in (stream, queue, second):
+        consumer.stop()
+
+    for role in (stream, queue):
+        check_received(role.name, role.of("received"), sent)
+    check_received("checkpoint", first.of("received") + second.of("received"), sent)
+    check_key_order(stream.name, stream.of("received"))
+    assert early.isdisjoint({event["value"] for event in second.of("received")})
+    assert {position(event)[0] for event in stream.of("received")} == {0, 1, 2, 3}
+    receipts = blocking.of("sent") + asynchronous.of("sent")
+    check_children_come_soon(stream.of("received"), receipts, parents={0}, children={1, 2})
+    check_children_come_soon(stream.of("received"), receipts, parents={1, 2}, children={3})
