@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from anabranch.testing.run import run_one
-from anabranch.testing.scenario import FAILPOINTS
+from anabranch.testing.shape import FAILPOINTS
 
 SEEDS_PER_STEP = 3
 RANDOM_SEEDS = 30

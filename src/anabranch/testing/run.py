@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from anabranch.testing.scenario import FAILPOINTS, SOMETIMES, Scenario
+from anabranch.testing.scenario import SOMETIMES, Scenario
+from anabranch.testing.shape import FAILPOINTS
 from anabranch.testing.storage import StorageSimulation
 
 SEEDS_FOR_SOMETIMES = 200

@@ -8,17 +8,14 @@ within bounded virtual time; then the history is checked and the state is looked
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import TypeVar
 
 from anabranch.broker.broker import Broker
 from anabranch.client.message import Message
-from anabranch.client.options import Batching
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.stream_consumer import AsyncStreamConsumer
 from anabranch.config import BrokerConfig
@@ -33,19 +30,15 @@ from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
 from anabranch.model.routing import Router
 from anabranch.testing.checkers import Outcome, Received, Sent, violations
-from anabranch.testing.cluster import Cluster, Death, Limits
-from anabranch.testing.faults import StoreTrouble
+from anabranch.testing.cluster import Cluster
 from anabranch.testing.network import Mode
+from anabranch.testing.shape import FAILPOINTS, OPERATIONS, draw
 from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
 
 T = TypeVar("T")
 
 TOPIC = TopicName("topic", "public", "default", "orders")
 STREAM = "stream"
-
-STEPS = ("planned", "created.first", "created", "sealed.first", "sealed", "committed")
-OPERATIONS = ("split", "merge", "rebucket")
-FAILPOINTS = tuple(f"{kind}.{step}" for kind in OPERATIONS for step in STEPS)
 
 SOMETIMES = (
     *(f"died at {step}" for step in FAILPOINTS),
@@ -67,73 +60,6 @@ AUDITS_MAX = 40
 
 HEAL_S = 60.0
 """Within this long after the last fault everything must be back to normal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a seed draws."""
-
-    segments: int
-    producers: int
-    consumers: int
-    keys: int
-    messages: int
-    operations: int
-    in_flight_max: int
-    pause_s: float
-    ack_receipts: bool
-    batching: Batching
-    queue_size: int
-    limits: Limits
-    link_faults: int
-    consumer_deaths: int
-    kills: int
-    pauses: int
-    store_trouble: StoreTrouble
-    auto_scale: bool
-    deaths: tuple[Death, ...]
-    busy_s: float
-
-
-def draw(rng: random.Random, step: str | None) -> Shape:
-    """A shape; with `step` the broker dies there, otherwise at random times or not at all."""
-    if step is not None:
-        # The second and third death fall into what the next process does about the first.
-        deaths = [Death(step, machine=rng.random() < 0.5)]
-        while rng.random() < 0.3:
-            deaths.append(Death(rng.choice([step, *FAILPOINTS]), machine=rng.random() < 0.5))
-        kills = 0
-    else:
-        deaths, kills = [], rng.choice((0, 1, 1, 2, 3))
-    return Shape(
-        segments=rng.choice((1, 1, 2, 3)),
-        producers=rng.choice((1, 2, 3)),
-        consumers=rng.choice((1, 2, 2, 4)),
-        keys=rng.choice((1, 5, 20)),
-        messages=rng.randrange(30, 150),
-        operations=rng.randrange(1, 5),
-        in_flight_max=rng.choice((1, 10, 1000)),
-        pause_s=rng.choice((0.0, 0.005, 0.03)),
-        ack_receipts=rng.random() < 0.5,
-        batching=Batching(
-            max_delay=rng.choice((0.0005, 0.01)), max_messages=rng.choice((1, 3, 50)), max_bytes=100_000
-        ),
-        queue_size=rng.choice((1, 10, 1000)),
-        limits=Limits(
-            cache_bytes=rng.choice((0, 1000, 1_000_000)),
-            journal_bytes_max=rng.choice((2000, 50_000)),
-            ledger_bytes_max=rng.choice((500, 5000, 500_000)),
-            behind_bytes=rng.choice((1, 2000)),
-        ),
-        link_faults=rng.choice((0, 0, 2, 5)),
-        consumer_deaths=rng.choice((0, 0, 0, 1, 2)),
-        kills=kills,
-        pauses=rng.choice((0, 0, 0, 1)),
-        store_trouble=rng.choice((StoreTrouble(), StoreTrouble(), StoreTrouble(0.05, 0.05))),
-        auto_scale=rng.random() < 0.3,
-        deaths=tuple(deaths),
-        busy_s=rng.uniform(0.3, 3.0),
-    )
 
 
 class Scenario:
