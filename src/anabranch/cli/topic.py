@@ -108,7 +108,9 @@ def _show(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) ->
         for line in picture:
             console.print(Text.assemble(*line), no_wrap=True, crop=True)
     head, rows = dag.table(nodes)
-    table = Table(*head, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(*head, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in table.columns:
+        column.no_wrap = column.header not in ("from", "to")
     for column in table.columns[5:]:
         column.justify = "right"
     for node, row in zip(nodes, rows, strict=True):
