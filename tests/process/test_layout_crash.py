@@ -66,36 +66,21 @@ def check_everything_once_in_order(by_key: dict[str, list[int]], count: int) -> 
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_split_killed_at_a_step_is_finished_by_the_next_start(
-    make_broker: Callable[..., BrokerProcess], step: str
+@pytest.mark.parametrize(("kind", "segments", "path"), [("split", 1, "/split/0"), ("merge", 2, "/merge/0/1")])
+def test_an_operation_killed_at_a_step_is_finished_by_the_next_start(
+    make_broker: Callable[..., BrokerProcess], kind: str, segments: int, path: str, step: str
 ) -> None:
-    broker = make_broker(scalableTopicAutoScaleEnabled="false").start(failpoints=f"split.{step}=kill")
-    call(broker, "PUT", "?numInitialSegments=1")
+    broker = make_broker(scalableTopicAutoScaleEnabled="false").start(failpoints=f"{kind}.{step}=kill")
+    call(broker, "PUT", f"?numInitialSegments={segments}")
     call(broker, "PUT", "/subscriptions/reader?type=STREAM")
     with anabranch.Client(broker.url) as client:
         publish(client, 0, 500)
-    call_until_it_dies(broker, "/split/0")
+    call_until_it_dies(broker, path)
     broker.start()
     restarted = time.monotonic()
     with anabranch.Client(broker.url) as client:
         publish(client, 500, 500)
         assert time.monotonic() - restarted < 5, "every hash is writable soon after the restart, without help"
-        check_everything_once_in_order(consume(client, 1000), 1000)
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_merge_killed_at_a_step_is_finished_by_the_next_start(
-    make_broker: Callable[..., BrokerProcess], step: str
-) -> None:
-    broker = make_broker(scalableTopicAutoScaleEnabled="false").start(failpoints=f"merge.{step}=kill")
-    call(broker, "PUT", "?numInitialSegments=2")
-    call(broker, "PUT", "/subscriptions/reader?type=STREAM")
-    with anabranch.Client(broker.url) as client:
-        publish(client, 0, 500)
-    call_until_it_dies(broker, "/merge/0/1")
-    broker.start()
-    with anabranch.Client(broker.url) as client:
-        publish(client, 500, 500)
         check_everything_once_in_order(consume(client, 1000), 1000)
 
 
