@@ -84,9 +84,13 @@ class KeyedReading(PendingReading):
             if not entries:
                 self._give_back(grants[at:])
                 return False
-            ack_set, _ = self._pending_of(entries[0])
-            assert isinstance(grant.receiver, Consumer)
-            self._give(grant.receiver, entries[0], grant.slot, grant.messages, ack_set)
+            ack_set, messages = self._pending_of(entries[0])
+            receiver = grant.receiver
+            assert isinstance(receiver, Consumer)
+            # Part of the entry may have been acknowledged while it waited; that part costs nothing.
+            receiver.permits += grant.messages - messages
+            receiver.settle(grant.messages - messages)
+            self._give(receiver, entries[0], grant.slot, messages, ack_set)
         return bool(grants)
 
     def _give_back(self, grants: Sequence[Grant]) -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from anabranch.model.hashing import bucket_hash, bucket_index, equal_bucket_splits, key_hash
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, error_of, run, settle, value_of, values_of
+from tests.unit.broker.wire import Client, World, batch, error_of, run, settle, value_of, values_of
 
 KEY_SHARED = pb.CommandSubscribe.Key_Shared
 KEYS = [f"k{n}" for n in range(20)]
@@ -146,6 +146,28 @@ def test_what_is_acknowledged_while_it_waits_to_come_again_does_not_come() -> No
         assert values_of(two.has(Delivery)) == values_of(got[:5])
         stats = await two.request(pb.CommandConsumerStats(consumer_id=2, request_id=0))
         assert (stats.availablePermits, stats.unackedMessages) == (95, 5)
+
+    run(scenario)
+
+
+def test_an_entry_acknowledged_in_part_while_it_waits_costs_only_what_is_left() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        await two.producer()
+        await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
+        two.publish(b"", 0, entry=batch([b"a", b"b", b"c", b"d"], key="k"), messages=4)
+        await two.receipt()
+        entry = (await one.deliveries(1))[0]
+        await two.subscribe(kind=KEY_SHARED, consumer_id=2, permits=0, keySharedMeta=auto_split())
+        one.close()
+        await settle()
+        part = pb.MessageIdData(ledgerId=entry.ledger, entryId=entry.entry, ack_set=[0b1000])
+        two.send(pb.CommandAck(consumer_id=2, ack_type=pb.CommandAck.Individual, message_id=[part]))
+        two.flow(10, 2)
+        await settle()
+        assert [d.ack_set for d in two.has(Delivery)] == [(0b1000,)]
+        stats = await two.request(pb.CommandConsumerStats(consumer_id=2, request_id=0))
+        assert (stats.availablePermits, stats.unackedMessages) == (9, 1)
 
     run(scenario)
 
