@@ -43,7 +43,7 @@ sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
 process: $(STAMP)  ## Real broker processes, killed at every step of a split and a merge
 	$(BIN)/python -m pytest tests/process
 
-interop: $(STAMP)  ## The official pulsar-client against our broker
+interop: $(STAMP)  ## The official pulsar-client and the Java V5 client (needs Maven) against our broker
 	$(BIN)/python -m pytest tests/interop
 
 bench: $(STAMP)  ## Measure beside the official client; writes build/bench.json

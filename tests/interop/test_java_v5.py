@@ -1,4 +1,4 @@
-"""The published Java V5 client, unchanged, on our scalable topics: through a split, a SIGKILL and a merge.
+"""The published Java V5 client, unchanged, on our scalable topics.
 
 The Java side (`java/`, one process per producer or consumer) says what it sent and received; this side
 drives the broker and judges. Maven fetches the client from Maven Central once; what it made stays in
@@ -135,6 +135,13 @@ Start = Callable[[str, object], Role]
 
 
 @pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """M1 has no way to say that a consumer leaves for good: its share is free after the grace period."""
+    with BrokerProcess(tmp_path / "data", {"consumer_grace_s": 1}) as process:
+        yield process
+
+
+@pytest.fixture
 def start(broker: BrokerProcess, classpath: str, tmp_path: Path) -> Iterator[Start]:
     """Starts a role on the topic."""
     with ExitStack() as stack:
@@ -245,3 +252,40 @@ def test_all_kinds_of_clients_go_through_a_split_a_crash_and_a_merge(
     receipts = blocking.of("sent") + asynchronous.of("sent")
     check_children_come_soon(stream.of("received"), receipts, parents={0}, children={1, 2})
     check_children_come_soon(stream.of("received"), receipts, parents={1, 2}, children={3})
+
+
+def start_ready(start: Start) -> Role:
+    consumer = start("stream", "s")
+    consumer.wait_for("ready")
+    return consumer
+
+
+def test_stream_consumers_come_and_go(broker: BrokerProcess, start: Start) -> None:
+    """More consumers than segments: M1 expects the surplus one to wait until there is something for it."""
+    with AdminClient(broker.http_url) as control:
+        control.create_topic(TOPIC, 2)
+        # One after the other: M1 forgets an assignment that comes while it still carries out its first one.
+        consumers = [start_ready(start) for _ in range(3)]
+        blocking = start("blocking", 2 * COUNT)
+        blocking.wait_for("sent", COUNT // 4)
+        leaver = next(consumer for consumer in consumers if consumer.of("received"))
+        leaver.stop()
+        blocking.wait_for("sent", COUNT // 2)
+        consumers.append(start_ready(start))
+        control.split(TOPIC, 0)
+        assert not blocking.of("done"), "the split came too late to show anything"
+        blocking.wait_for("done")
+
+    sent = {event["value"]: event["key"] for event in blocking.of("sent")}
+    assert len(sent) == 2 * COUNT
+    deadline = time.monotonic() + 30
+    while not sent.keys() <= {event["value"] for c in consumers for event in c.of("received")}:
+        assert time.monotonic() < deadline, "not all messages came"
+        time.sleep(0.1)
+    for consumer in consumers:
+        if consumer is not leaver:
+            consumer.stop()
+    received = sorted((e for c in consumers for e in c.of("received")), key=lambda e: e["at_ms"])
+    check_received("streams", received, sent)
+    check_key_order("streams", received)
+    assert consumers[-1].of("received"), "the newcomer got nothing"

@@ -121,6 +121,7 @@ class Connection:
         self.peer_is_ours = False
         self.wants_entry_metadata = False
         self.hears_end_of_topic = False
+        self.knows_buckets = True
         self._handlers = handlers
         self._connections = connections
         self._pump: Pump | None = None
@@ -143,6 +144,7 @@ class Connection:
         self.client_version = machine.peer_version
         self.peer_is_ours = self.wants_entry_metadata = machine.peer_is_ours
         self.hears_end_of_topic = machine.peer_is_ours or machine.peer_is_java
+        self.knows_buckets = machine.peer_knows_buckets
         pump.on_writable = self._writable_again
         if len(self._connections) >= self.services.config.connections_max:
             refused = TooManyRequestsError(f"{len(self._connections)} connections are open already")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from anabranch.broker.consumer import Consumer
@@ -118,6 +119,7 @@ class Subscription:
         self.reading: Reading = OrderedReading(self._path, failover=False)
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
+        self._left = asyncio.Event()
 
     @property
     def consumers(self) -> Sequence[Consumer]:
@@ -162,6 +164,15 @@ class Subscription:
             self.reading.members_changed()
             self.reading.announce()
             self.schedule()
+            self._left.set()
+
+    async def free(self, within_s: float) -> None:
+        """Wait until nobody reads, but not for longer than this."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self.consumers:
+                    self._left.clear()
+                    await self._left.wait()
 
     def close_consumers(self) -> None:
         """Send everybody away; their clients come back by themselves."""

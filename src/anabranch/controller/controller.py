@@ -269,15 +269,23 @@ class TopicController:
         await self._run(lambda: self._subs.skip_all(sub))
 
     async def register(
-        self, sub: str, consumer_name: str, kind: SubscriptionKind, start: StartAt | None, push: Push
+        self,
+        sub: str,
+        consumer_name: str,
+        kind: SubscriptionKind,
+        start: StartAt | None,
+        push: Push,
+        *,
+        whole: bool = False,
     ) -> Registration:
         """Make a consumer a member and say what it reads; `push` is told each time that changes.
 
         ConsumerBusyError while another connection of that name lives. With `start` None an unknown
         subscription is registered without a position; the first `ensure_subscription` gives it one.
+        While a member reads segments only `whole`, nobody shares one by buckets.
         """
         return await self._jobs.run(
-            lambda: self._turn(lambda: self._subs.register(sub, consumer_name, kind, start, push)),
+            lambda: self._turn(lambda: self._subs.register(sub, consumer_name, kind, start, push, whole)),
             # A caller that died while it waited would otherwise stay a living member for ever.
             orphaned=self.connection_lost,
         )

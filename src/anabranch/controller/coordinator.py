@@ -43,11 +43,14 @@ class ConsumerAssignment:
     segments: tuple[AssignedSegment, ...] = ()
 
 
-def join(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> SubscriptionRecord:
-    """The group with one more consumer."""
-    if name in record.consumers:
+def join(
+    record: SubscriptionRecord, layout: Layout, name: str, load: Load, *, whole: bool = False
+) -> SubscriptionRecord:
+    """The group with one more consumer, or with one that came back as another kind of client."""
+    known = record.consumers.get(name, ConsumerRecord(whole=whole))
+    if name in record.consumers and known.whole == whole:
         return record
-    joined = {**record.consumers, name: ConsumerRecord()}
+    joined = {**record.consumers, name: msgspec.structs.replace(known, whole=whole)}
     return reassign(msgspec.structs.replace(record, consumers=joined), layout, load)
 
 
@@ -91,6 +94,7 @@ def reassign(record: SubscriptionRecord, layout: Layout, load: Load) -> Subscrip
         else ConsumerRecord(
             generation=generation,
             segments=tuple(AssignedRecord(segment_id=a.segment, shared=a.shared) for a in given[name]),
+            whole=consumer.whole,
         )
         for name, consumer in record.consumers.items()
     }
@@ -108,7 +112,8 @@ def _assign(
 ) -> dict[str, tuple[Assigned, ...]]:
     names = sorted(record.consumers)
     if record.type != "CHECKPOINT":
-        return assign(layout, names, drained, before, load)
+        share = not any(consumer.whole for consumer in record.consumers.values())
+        return assign(layout, names, drained, before, load, share=share)
     # Positions of a checkpoint group are its own, so the broker cannot tell what is drained: the group gets
     # the whole DAG, each segment whole, and keeps parents before children where it reads.
     unlinked = {id_: replace(segment, parents=(), children=()) for id_, segment in layout.segments.items()}

@@ -325,7 +325,7 @@ class Subscriptions:
     # Consumers.
 
     async def register(
-        self, sub: str, name: str, kind: SubscriptionKind, start: StartAt | None, push: Push
+        self, sub: str, name: str, kind: SubscriptionKind, start: StartAt | None, push: Push, whole: bool
     ) -> Registration:
         """Make the consumer a member, or give it back what it held if its former connection is lost."""
         if kind == "QUEUE":
@@ -334,9 +334,13 @@ class Subscriptions:
             raise ConflictError("a consumer that registers needs a name")
         self._members.check_free(sub, name)
         await self.ensure(sub, kind, start)
-        if name not in self.records[sub].consumers:
+        known = self.records[sub].consumers.get(name)
+        if known is None or known.whole != whole:
             await self._save(
-                sub, lambda found: coordinator.join(found, self._lead.layout, name, self.load_by_segment)
+                sub,
+                lambda found: coordinator.join(
+                    found, self._lead.layout, name, self.load_by_segment, whole=whole
+                ),
             )
             self._changed()
         token = self._members.join(sub, name, push)

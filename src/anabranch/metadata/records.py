@@ -116,6 +116,8 @@ class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
     generation: int = 0
     segments: tuple[AssignedRecord, ...] = ()
+    whole: bool = False
+    """Whether its client can only read segments alone, not by buckets."""
 
 
 class UnfinishedRecord(Record, frozen=True, kw_only=True, rename="camel"):

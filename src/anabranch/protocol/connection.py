@@ -20,6 +20,7 @@ SERVER_VERSION: Final = "Anabranch 0.1.0"
 OUR_CLIENTS: Final = "Anabranch"
 """How the client version of every client of ours starts."""
 
+_WITHOUT_BUCKETS: Final = "Pulsar-Java-v5.0.0-M1"
 _ENTRY_METADATA_VERSION: Final = 18
 _AUTH_ROUNDS_MAX: Final = 10
 _PING: Final = encode(pb.CommandPing())
@@ -115,6 +116,8 @@ class ServerMachine(_Machine):
         self.peer_protocol_version = 0
         self.peer_is_ours = False
         self.peer_is_java = False
+        self.peer_knows_buckets = True
+        """Whether its stream consumers can share a segment, and ask again when it is busy."""
         self.peer_supports_entry_metadata = False
         self._server_version = server_version
         self._max_message_bytes = max_message_bytes
@@ -129,6 +132,7 @@ class ServerMachine(_Machine):
         self.peer_protocol_version = command.protocol_version
         self.peer_is_ours = command.client_version.startswith(OUR_CLIENTS)
         self.peer_is_java = command.client_version.startswith("Pulsar-Java")
+        self.peer_knows_buckets = not command.client_version.startswith(_WITHOUT_BUCKETS)
         self.peer_supports_entry_metadata = (
             command.protocol_version >= _ENTRY_METADATA_VERSION
             and command.feature_flags.supports_broker_entry_metadata

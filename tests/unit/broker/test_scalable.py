@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+from anabranch.broker.handlers.consume import HANDOVER_S
 from anabranch.controller.segments import Drained
 from anabranch.model.names import TopicName
+from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import NO_ID, Delivery, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.broker.wire import Client, SlowStorage, World, batch, error_of, run, settle, single, values_of
 
 NAME = "topic://public/default/orders"
 FIRST = "segment://public/default/orders/0000-ffff-0"
+M1 = "Pulsar-Java-v5.0.0-M1"
+"""A client that knows no buckets and does not ask again when a segment is busy."""
 
 
 async def look_up(
@@ -115,11 +119,16 @@ def test_an_entry_must_lie_within_one_bucket() -> None:
         client.publish(b"fits", 0, hash_range=(0x4000, 0x7FFF))
         client.publish(b"does not", 1, hash_range=(0x3FFF, 0x4000))
         client.publish(b"unstamped", 2, key="k")
+        mixed = MessageBatch()
+        for number in range(16):
+            mixed.add(b"of all buckets", f"key-{number}", 3 + number)
+        client.publish(b"", 3, entry=mixed.build("p", 1), messages=16)
         await settle()
         answers = [c for c in client.inbox if isinstance(c, SendReceipt | pb.CommandSendError)]
-        assert [c.sequence_id for c in answers] == [0, 1, 2]
+        assert [c.sequence_id for c in answers] == [0, 1, 2, 3]
         assert isinstance(answers[1], pb.CommandSendError)
         assert answers[1].error == pb.NotAllowedError
+        assert sum(isinstance(answer, SendReceipt) for answer in answers) == 3
 
     run(scenario)
 
@@ -299,6 +308,50 @@ def test_stream_consumers_are_assigned_segments_and_told_when_that_changes() -> 
         assert [len(s.bucket_ranges) for s in alone.assignment.segments] == [0]
 
     run(scenario, auto_scale_interval_s=3600.0)
+
+
+def test_the_surplus_of_clients_without_buckets_waits_for_a_segment_of_its_own() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(M1), await world.client(M1)
+        await look_up(one)
+        first = await register(one, "a")
+        assert [s.segment_topic for s in first.assignment.segments] == [FIRST]
+        assert list((await register(two, "b")).assignment.segments) == []
+        await settle()
+        assert one.has(pb.CommandScalableTopicAssignmentUpdate) == []
+        one.close()
+        update = await two.expect(pb.CommandScalableTopicAssignmentUpdate)
+        assert [len(s.bucket_ranges) for s in update.assignment.segments] == [0]
+
+    run(scenario, auto_scale_interval_s=3600.0, consumer_grace_s=1.0)
+
+
+def test_a_client_without_buckets_waits_until_the_former_reader_of_a_segment_is_gone() -> None:
+    async def scenario(world: World) -> None:
+        one, two, other = await world.client(M1), await world.client(M1), await world.client()
+        await look_up(one)
+        assert isinstance(await one.subscribe(FIRST), pb.CommandSuccess)
+        assert error_of(await other.subscribe(FIRST)) == pb.ConsumerBusy
+        coming = asyncio.create_task(two.subscribe(FIRST))
+        await settle()
+        assert not coming.done()
+        await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
+        assert isinstance(await coming, pb.CommandSuccess)
+        one.send(
+            pb.CommandSubscribe(
+                topic=FIRST,
+                subscription="sub",
+                subType=pb.CommandSubscribe.Exclusive,
+                consumer_id=2,
+                request_id=99,
+            )
+        )
+        await asyncio.sleep(HANDOVER_S - 1)
+        assert one.has(pb.CommandError) == []
+        await asyncio.sleep(2)
+        assert [answer.error for answer in one.has(pb.CommandError)] == [pb.ConsumerBusy]
+
+    run(scenario)
 
 
 def test_a_registration_outlives_a_short_loss_of_its_connection() -> None:

@@ -122,6 +122,20 @@ def test_surplus_consumers_share_by_all_the_buckets_of_the_segment() -> None:
     assert segment.bucket_ranges == ()
 
 
+def test_nobody_shares_while_a_member_can_only_read_whole_segments() -> None:
+    layout = Layout.initial(1, now_ms=0, bucket_budget=4)
+    mixed = coordinator.join(group("a", layout=layout), layout, "b", {}, whole=True)
+    assert held(mixed) == {"a": [0], "b": []}
+    assert not mixed.consumers["a"].segments[0].shared
+    assert coordinator.join(mixed, layout, "b", {}, whole=True) is mixed
+    passed_on = coordinator.leave(mixed, layout, "a", {})
+    assert held(passed_on) == {"b": [0]}
+    assert passed_on.consumers["b"].whole
+    shared = coordinator.join(mixed, layout, "b", {})
+    assert held(shared) == {"a": [0], "b": [0]}
+    assert shared.consumers["b"].segments[0].shared
+
+
 def test_an_assignment_names_epoch_and_generation_and_a_stranger_reads_nothing() -> None:
     record = group("a")
     assignment = coordinator.assignment(record, TWO, TOPIC, "a")

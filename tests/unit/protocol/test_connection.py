@@ -59,6 +59,8 @@ def test_both_ends_learn_about_each_other() -> None:
 def test_the_server_knows_java_and_old_clients() -> None:
     java = connect_with(client_version="Pulsar-Java-v5.0.0")
     assert (java.peer_is_ours, java.peer_is_java) == (False, True)
+    assert java.peer_knows_buckets
+    assert not connect_with(client_version="Pulsar-Java-v5.0.0-M1-described").peer_knows_buckets
     assert not java.peer_supports_entry_metadata
     old = pb.CommandConnect(client_version="Pulsar-CPP-v2", protocol_version=17)
     old.feature_flags.supports_broker_entry_metadata = True

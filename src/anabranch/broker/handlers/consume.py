@@ -20,6 +20,9 @@ from anabranch.protocol.wire_errors import code_for
 START_INDEX = "anabranch.start_index"
 """Metadata of a reader: start at the entry that holds this message of the log."""
 
+HANDOVER_S = 20.0
+"""How long a client that would not ask again waits until the former reader of a segment is gone."""
+
 
 async def subscribe(connection: Connection, command: pb.CommandSubscribe) -> None:
     if command.consumer_id in connection.consumers:
@@ -48,6 +51,8 @@ async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> No
     )
     if command.subType == pb.CommandSubscribe.Exclusive and command.durable:
         await _drop_dead(segment, subscription)
+        if name.is_segment and not connection.knows_buckets:
+            await subscription.free(HANDOVER_S)
     consumer = Consumer(
         connection,
         command.consumer_id,

@@ -51,7 +51,12 @@ async def _register(connection: Connection, command: pb.CommandScalableTopicSubs
     kind: SubscriptionKind = "CHECKPOINT" if command.consumer_type == pb.CHECKPOINT else "STREAM"
     push = AssignmentPush(connection, command.consumer_id)
     registration = await controller.register(
-        command.subscription, command.consumer_name, kind, _start(command), push
+        command.subscription,
+        command.consumer_name,
+        kind,
+        _start(command),
+        push,
+        whole=not connection.knows_buckets,
     )
     if connection.ended:
         push.active = False
