@@ -1,0 +1,225 @@
+"""Six clients change one topic of a real broker in the same instant, again and again.
+
+Every call is answered with success or a clear refusal; afterwards the layout is sound, storage holds exactly
+what the layout names, every hash can be written and every subscription reads everything in key order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anabranch
+from anabranch.admin.client import AdminClient
+from anabranch.clock import SystemClock
+from anabranch.errors import AnabranchError, ConflictError, InvalidConfigurationError, NotFoundError
+from anabranch.ledger.disk import OsDisk
+from anabranch.ledger.files import FileStorage
+from anabranch.metadata import records
+from anabranch.metadata.topics import layout_of
+from anabranch.model.hashing import key_hash
+from anabranch.model.layout import Layout, check
+from anabranch.model.names import TopicName
+from anabranch.model.routing import Router
+
+from .conftest import MakeBroker
+
+NAME = TopicName.parse("topic://public/default/orders")
+CLIENTS = 6
+ROUNDS = 50
+SECONDS_MAX = 10.0
+ACTIVE_MAX = 12
+SLOTS = 128
+SPLIT_WIDTH_MIN = 4096
+"""A third of it spans two slots, so that every segment holds a whole one."""
+STEADY = {"steady-stream": "STREAM", "steady-queue": "QUEUE"}
+PASSING = {"stream-a": "STREAM", "stream-b": "STREAM", "queue-a": "QUEUE", "queue-b": "QUEUE"}
+ANSWER_S_MAX = 10.0
+
+# 409, 412 and 404: another was faster, the layout does not allow it any more, it is gone.
+REFUSALS = (ConflictError, InvalidConfigurationError, NotFoundError)
+
+Act = Callable[[AdminClient], None]
+
+
+def keys_over_the_ring() -> list[str]:
+    """A key in each of SLOTS equal parts of the hash ring."""
+    found: dict[int, str] = {}
+    for number in itertools.count():
+        found.setdefault(key_hash(f"key-{number}") * SLOTS >> 32, f"key-{number}")
+        if len(found) == SLOTS:
+            return list(found.values())
+    raise AssertionError
+
+
+KEYS = keys_over_the_ring()
+
+
+def layout_now(admin: AdminClient) -> Layout:
+    record = records.decode(records.TopicRecord, json.dumps(admin.topic_metadata(NAME)).encode())
+    return layout_of(record)
+
+
+def choose(rng: random.Random, layout: Layout) -> tuple[str, Act]:
+    """A change that the layout allows now; a faster client may have made it impossible when it arrives."""
+    active = [segment.id for segment in layout.active]
+    at = rng.randrange(len(active))
+    kinds = ["merge", "rebucket", "subscribe", "unsubscribe"]
+    wide = [segment.id for segment in layout.active if segment.range.width >= SPLIT_WIDTH_MIN]
+    kind = rng.choice(kinds + ["split"] * 2 * (len(active) < ACTIVE_MAX))
+    if kind == "merge" and len(active) > 1:
+        run = active[min(at, len(active) - 2) :][: rng.choice([2, 2, 3])]
+        return kind, lambda admin: admin.merge(NAME, run)
+    if kind == "rebucket":
+        count = rng.choice([1, 2, 4, 8])
+        return kind, lambda admin: admin.rebucket(NAME, active[at], bucket_count=count)
+    if kind in ("subscribe", "unsubscribe"):
+        name = rng.choice(sorted(PASSING))
+        if kind == "subscribe":
+            return kind, lambda admin: admin.create_subscription(NAME, name, PASSING[name])
+        return kind, lambda admin: admin.delete_subscription(NAME, name)
+    chosen, parts = rng.choice(wide), rng.choice([None, None, 3])
+    return "split", lambda admin: admin.split(NAME, chosen, parts=parts)
+
+
+@dataclass
+class Answers:
+    """What the clients were told, over all rounds."""
+
+    done: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
+
+    def fire(self, url: str, start: threading.Barrier, kind: str, act: Act) -> None:
+        with AdminClient(url, timeout_s=ANSWER_S_MAX) as admin:
+            start.wait(10)
+            began = time.monotonic()
+            try:
+                act(admin)
+                self.done[kind] += 1
+            except REFUSALS as error:
+                self.refused[kind] += 1
+                if not str(error):
+                    self.wrong.append(f"{kind}: {type(error).__name__} without a reason")
+            except AnabranchError as error:
+                self.wrong.append(f"{kind}: {type(error).__name__}: {error}")
+            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+
+
+def race(
+    url: str, changes: Iterable[tuple[str, Act]], answers: Answers, meanwhile: Callable[[], None]
+) -> None:
+    """Fire all changes at one instant, each from a client of its own; `meanwhile` runs beside them."""
+    start = threading.Barrier(CLIENTS + 1)
+    threads = [threading.Thread(target=answers.fire, args=(url, start, *change)) for change in changes]
+    for thread in threads:
+        thread.start()
+    start.wait(10)
+    meanwhile()
+    for thread in threads:
+        thread.join(ANSWER_S_MAX + 5)
+        assert not thread.is_alive(), "a call was never answered"
+
+
+class Publisher:
+    """Sends each key once at a time, numbered over all keys; so every hash is written again and again."""
+
+    def __init__(self, client: anabranch.Client) -> None:
+        self._producer = client.create_producer(str(NAME))
+        self.sent = 0
+
+    def publish(self) -> None:
+        numbers = range(self.sent, self.sent + len(KEYS))
+        self._producer.send_many([str(n).encode() for n in numbers], keys=KEYS)
+        self.sent += len(KEYS)
+
+
+def race_on(admin: AdminClient, publisher: Publisher) -> None:
+    """Round after round, until there were enough or the time is up."""
+    rng = random.Random(4)
+    answers = Answers()
+    begun = time.monotonic()
+    rounds = 0
+    while rounds < ROUNDS and time.monotonic() - begun < SECONDS_MAX:
+        layout = layout_now(admin)
+        assert check(layout) == ()
+        race(admin.url, [choose(rng, layout) for _ in range(CLIENTS)], answers, publisher.publish)
+        assert answers.wrong == []
+        rounds += 1
+    assert rounds >= 5
+    assert min(answers.done[kind] for kind in ("split", "merge", "rebucket", "subscribe")) > 0
+    assert answers.refused.total() > 0, "the clients never met"
+
+
+def subscriptions_now(admin: AdminClient) -> dict[str, str]:
+    stats = admin.topic_stats(NAME)["subscriptions"]
+    return {name: entry["type"] for name, entry in stats.items()}
+
+
+def test_six_clients_race_and_layout_and_storage_agree(make_broker: MakeBroker) -> None:
+    broker = make_broker(scalableTopicAutoScaleEnabled="false").start()
+    with AdminClient(broker.http_url) as admin, anabranch.Client(broker.url) as client:
+        admin.create_topic(NAME, segments=2)
+        for name, kind in STEADY.items():
+            admin.create_subscription(NAME, name, kind)
+        publisher = Publisher(client)
+        race_on(admin, publisher)
+
+        layout = layout_now(admin)
+        assert check(layout) == ()
+        why = admin.why(NAME)
+        assert (why["operation"], why["waitingChanges"], why["troubles"]) == (None, 0, {})
+        written = {Router(layout).segment_for(key_hash(key)).id for key in KEYS}
+        assert written == {segment.id for segment in layout.active}
+        publisher.publish()
+        subscriptions = subscriptions_now(admin)
+        assert set(STEADY) <= set(subscriptions) <= {*STEADY, *PASSING}
+        for name, kind in subscriptions.items():
+            read_all(client, name, kind, publisher.sent)
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.log_text
+    asyncio.run(check_storage(broker.data, layout, set(subscriptions)))
+
+
+async def check_storage(data: Path, layout: Layout, subscriptions: set[str]) -> None:
+    """Storage holds the segments of the layout and no others, sealed as it says, with every subscription."""
+    storage = FileStorage(OsDisk(data), clock=SystemClock())
+    await storage.open()
+    named = {str(NAME.segment_name(s.range, s.id)): s for s in layout.segments.values()}
+    assert set(storage.names()) == set(named)
+    for name, segment in named.items():
+        log = storage.get(name)
+        assert log is not None
+        assert log.sealed == (not segment.active), name
+        assert set(log.cursors) == subscriptions, name
+    await storage.close()
+
+
+def read_all(client: anabranch.Client, name: str, kind: str, count: int) -> None:
+    """Everything that was sent is there once; a stream gives it in key order."""
+    by_key: dict[str, list[int]] = defaultdict(list)
+    open_ = client.subscribe_stream if kind == "STREAM" else client.subscribe_queue
+    with open_(str(NAME), name) as consumer:
+        taken = 0
+        while taken < count:
+            messages = consumer.receive_many(1000, timeout=10)
+            assert messages, f"{name}: only {taken} of {count} messages came"
+            for message in messages:
+                by_key[message.key or ""].append(int(message.value))
+            taken += len(messages)
+            if isinstance(consumer, anabranch.StreamConsumer):
+                consumer.acknowledge_cumulative(messages[-1])
+            else:
+                consumer.acknowledge(messages)
+    assert sorted(n for numbers in by_key.values() for n in numbers) == list(range(count)), name
+    if kind == "STREAM":
+        assert all(numbers == sorted(numbers) for numbers in by_key.values()), name
