@@ -1,0 +1,278 @@
+"""What splits and merges cost those who use the topic meanwhile, and what they leave behind.
+
+All figures are seen from outside: through our client, the admin API, the data directory and the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer
+from anabranch.admin.client import AdminClient
+from anabranch.bench.results import Row
+from anabranch.model.names import TopicName
+from anabranch.testing.process import BrokerProcess
+
+NAME = TopicName.parse("topic://public/default/bench-layout")
+VALUE = b"x" * 100
+KEYS = [f"key-{n}" for n in range(1000)]
+IN_FLIGHT = 5000
+BY_HAND: dict[str, object] = {"scalableTopicAutoScaleEnabled": "false"}
+SETTLE_S_MAX = 10.0
+
+
+def run(scratch: Path, fast: bool) -> list[Row]:
+    rows: list[Row] = []
+    for part in (_stall, _follow, _wide, _cycles):
+        print(f"    {part.__name__.strip('_')}", file=sys.stderr, flush=True)
+        rows += part(scratch / part.__name__.strip("_"), fast)
+    return rows
+
+
+def _percentile(times: Sequence[float], at: int) -> float:
+    return statistics.quantiles(times, n=100, method="inclusive")[at - 1] * 1e3
+
+
+def _active(admin: AdminClient) -> list[int]:
+    """Ids of the active segments, by range."""
+    segments = admin.topic_metadata(NAME)["segments"].values()
+    active = [(s["hashRange"]["start"], s["segmentId"]) for s in segments if s["state"] == "ACTIVE"]
+    return [id_ for _, id_ in sorted(active)]
+
+
+def _change(admin: AdminClient, number: int) -> None:
+    """Split the one segment, or merge the two."""
+    active = _active(admin)
+    if number % 2 == 0:
+        admin.split(NAME, active[0])
+    else:
+        admin.merge(NAME, active)
+
+
+# A producer with thousands of unanswered sends.
+
+
+class _Flood:
+    """Keeps IN_FLIGHT sends unanswered and notes how long each took; values count up to show the order."""
+
+    def __init__(self, producer: AsyncProducer[bytes]) -> None:
+        self._producer = producer
+        self._window = asyncio.Semaphore(IN_FLIGHT)
+        self.full = asyncio.Event()
+        self.sent: list[float] = []
+        self.answered: list[float] = []
+        self.failures: list[BaseException] = []
+
+    async def send_until(self, done: asyncio.Task[list[tuple[float, float]]]) -> None:
+        while not done.done():
+            await self._window.acquire()
+            if self._window.locked():
+                self.full.set()
+            await self._send(len(self.sent))
+        await self._producer.flush()
+        # The callbacks of the last batch run in the loop's next turn.
+        await asyncio.sleep(0)
+
+    async def _send(self, number: int) -> None:
+        self.sent.append(time.perf_counter())
+        self.answered.append(0.0)
+        outcome = await self._producer.enqueue(b"%d" % number, key=KEYS[number % len(KEYS)])
+
+        def settled(future: object) -> None:
+            self.answered[number] = time.perf_counter()
+            self._window.release()
+            error = outcome.exception()
+            if error is not None:
+                self.failures.append(error)
+
+        outcome.add_done_callback(settled)
+
+    def latencies(self, spans: Sequence[tuple[float, float]]) -> list[float]:
+        """Of all sends that were under way in one of these spans of time."""
+        return [
+            answered - sent
+            for sent, answered in zip(self.sent, self.answered, strict=True)
+            if any(sent <= end and answered >= begin for begin, end in spans)
+        ]
+
+
+async def _quiet(seconds: float) -> tuple[float, float]:
+    began = time.perf_counter()
+    await asyncio.sleep(seconds)
+    return began, time.perf_counter()
+
+
+async def _disturb(flood: _Flood, admin: AdminClient, changes: int) -> list[tuple[float, float]]:
+    """Undisturbed sending first, then the operations, each begun with a full window; when each ran."""
+    await asyncio.sleep(1.0)
+    spans = [await _quiet(1.0)]
+    for number in range(changes):
+        flood.full.clear()
+        await flood.full.wait()
+        began = time.perf_counter()
+        await asyncio.to_thread(_change, admin, number)
+        spans.append((began, time.perf_counter()))
+        await asyncio.sleep(0.2)
+    return spans
+
+
+async def _check_order(client: AsyncClient, count: int) -> None:
+    """Everything is there once, in key order."""
+    consumer = await client.subscribe_stream(str(NAME), "check", initial_position="earliest")
+    newest = dict.fromkeys(KEYS, -1)
+    taken = 0
+    while taken < count:
+        messages = await consumer.receive_many(1000, timeout=20)
+        for message in messages:
+            number, key = int(message.data), message.key or ""
+            if number != (newest[key] + len(KEYS) if newest[key] >= 0 else KEYS.index(key)):
+                raise RuntimeError(f"{key}: {number} came after {newest[key]}")
+            newest[key] = number
+        taken += len(messages)
+        await consumer.acknowledge_cumulative(messages[-1])
+    await consumer.close()
+
+
+async def _run_stall(broker: BrokerProcess, admin: AdminClient, changes: int) -> list[Row]:
+    async with AsyncClient(broker.url) as client:
+        flood = _Flood(await client.create_producer(str(NAME)))
+        operations = asyncio.create_task(_disturb(flood, admin, changes))
+        await flood.send_until(operations)
+        quiet, *spans = await operations
+        if flood.failures:
+            raise RuntimeError(f"{len(flood.failures)} sends failed") from flood.failures[0]
+        await _check_order(client, len(flood.sent))
+    during, before = flood.latencies(spans), flood.latencies([quiet])
+    name, peer = "send during split and merge, 5,000 unanswered", "no operation"
+    return [
+        Row(f"{name}, p99", "ms", _percentile(during, 99), peer, _percentile(before, 99), "p99 250 ms"),
+        Row(f"{name}, max", "ms", max(during) * 1e3, peer, max(before) * 1e3),
+    ]
+
+
+def _stall(scratch: Path, fast: bool) -> list[Row]:
+    scratch.mkdir()
+    with BrokerProcess(scratch / "data", BY_HAND) as broker, AdminClient(broker.http_url) as admin:
+        admin.create_topic(NAME)
+        return asyncio.run(_run_stall(broker, admin, 6 if fast else 20))
+
+
+# A stream consumer that comes to the end of a parent.
+
+
+async def _read_over(consumer: AsyncStreamConsumer[bytes], parents: Sequence[int], count: int) -> float:
+    """Read and acknowledge; seconds from acknowledging the parents' last to the children's first."""
+    drained_at = first_at = 0.0
+    for _ in range(count):
+        message = await consumer.receive(timeout=20)
+        if message.id.segment in parents:
+            drained_at = time.perf_counter()
+        elif not first_at:
+            first_at = time.perf_counter()
+        await consumer.acknowledge_cumulative(message)
+    return first_at - drained_at
+
+
+async def _run_follow(broker: BrokerProcess, admin: AdminClient, splits: int) -> list[float]:
+    keys = KEYS[:20]
+    waits: list[float] = []
+    async with AsyncClient(broker.url) as client:
+        producer = await client.create_producer(str(NAME))
+        consumer = await client.subscribe_stream(str(NAME), "follow", initial_position="earliest")
+        for number in range(2 * splits):
+            parents = await asyncio.to_thread(_active, admin)
+            await producer.send_many([VALUE] * len(keys), keys=keys)
+            await asyncio.to_thread(_change, admin, number)
+            await producer.send_many([VALUE] * len(keys), keys=keys)
+            wait = await _read_over(consumer, parents, 2 * len(keys))
+            if number % 2 == 0:
+                waits.append(wait)
+    return waits
+
+
+def _follow(scratch: Path, fast: bool) -> list[Row]:
+    scratch.mkdir()
+    with BrokerProcess(scratch / "data", BY_HAND) as broker, AdminClient(broker.http_url) as admin:
+        admin.create_topic(NAME)
+        waits = asyncio.run(_run_follow(broker, admin, 20 if fast else 100))
+    name = "parent acknowledged to a child's first message"
+    return [
+        Row(f"{name}, p50", "ms", _percentile(waits, 50)),
+        Row(f"{name}, p99", "ms", _percentile(waits, 99), goal="p99 50 ms"),
+    ]
+
+
+# One operation that makes many segments.
+
+
+def _wide(scratch: Path, fast: bool) -> list[Row]:
+    scratch.mkdir()
+    seconds: list[float] = []
+    with BrokerProcess(scratch / "data", BY_HAND) as broker, AdminClient(broker.http_url) as admin:
+        for _ in range(3 if fast else 7):
+            admin.create_topic(NAME)
+            for number in range(4):
+                admin.create_subscription(NAME, f"sub-{number}", "STREAM" if number % 2 else "QUEUE")
+            (segment,) = _active(admin)
+            began = time.perf_counter()
+            admin.split(NAME, segment, parts=64)
+            seconds.append(time.perf_counter() - began)
+            assert len(_active(admin)) == 64
+            admin.delete_topic(NAME, force=True)
+    return [Row("1 to 64 segments at once, 4 subscriptions", "s", max(seconds), goal="at most 5 s")]
+
+
+# What many cycles leave behind.
+
+
+class _Footprint:
+    """Bytes of the topic's record, files and resident memory, when what is drained has been pruned."""
+
+    def __init__(self, broker: BrokerProcess, admin: AdminClient) -> None:
+        deadline = time.monotonic() + SETTLE_S_MAX
+        record = admin.topic_metadata(NAME)
+        while time.monotonic() < deadline and (len(record["segments"]) > 1 or record["garbage"]):
+            time.sleep(0.05)
+            record = admin.topic_metadata(NAME)
+        self.record_bytes = len(json.dumps(record, separators=(",", ":")))
+        self.files = sum(path.is_file() for path in broker.data.rglob("*"))
+        self.memory_bytes = broker.memory_bytes()
+
+
+async def _run_cycles(broker: BrokerProcess, admin: AdminClient, cycles: int) -> list[_Footprint]:
+    footprints: list[_Footprint] = []
+    async with AsyncClient(broker.url) as client:
+        producer = await client.create_producer(str(NAME))
+        consumer = await client.subscribe_stream(str(NAME), "follow", initial_position="earliest")
+        for number in range(2 * cycles):
+            await producer.send_many([VALUE] * 100, keys=KEYS[:100])
+            await asyncio.to_thread(_change, admin, number)
+            taken = 0
+            while taken < 100:
+                messages = await consumer.receive_many(100, timeout=20)
+                taken += len(messages)
+                await consumer.acknowledge_cumulative(messages[-1])
+            if number + 1 in (cycles, 2 * cycles):
+                footprints.append(await asyncio.to_thread(_Footprint, broker, admin))
+    return footprints
+
+
+def _cycles(scratch: Path, fast: bool) -> list[Row]:
+    scratch.mkdir()
+    cycles = 50 if fast else 200
+    settings = {**BY_HAND, "segment_retention_s": 0, "auto_scale_interval_s": 0.2}
+    with BrokerProcess(scratch / "data", settings) as broker, AdminClient(broker.http_url) as admin:
+        admin.create_topic(NAME)
+        middle, end = asyncio.run(_run_cycles(broker, admin, cycles))
+    name = f"growth over the last {cycles // 2} of {cycles} split/merge cycles"
+    return [
+        Row(f"{name}, record", "bytes", end.record_bytes - middle.record_bytes, goal="flat"),
+        Row(f"{name}, files", "files", end.files - middle.files, goal="flat"),
+        Row(f"{name}, memory", "MB", (end.memory_bytes - middle.memory_bytes) / 1e6, goal="flat"),
+    ]
