@@ -52,10 +52,6 @@ class Backoff:
         return min(grown, self.maximum) * (1 + self.jitter * (rng.random() - 0.5))
 
 
-BATCH_BYTES_MAX = 4 * 2**20
-"""A batch must stay below the largest message that a broker takes, 5 MiB by default."""
-
-
 @dataclass(frozen=True, slots=True)
 class Batching:
     """When a batch is closed: the first limit reached decides, over all open batches of a segment."""
@@ -65,9 +61,9 @@ class Batching:
     max_bytes: int = 128 * 2**10
 
     def __post_init__(self) -> None:
-        if self.max_delay < 0 or self.max_messages < 1 or not 1 <= self.max_bytes <= BATCH_BYTES_MAX:
+        if self.max_delay < 0 or self.max_messages < 1 or self.max_bytes < 1:
             raise InvalidConfigurationError(
-                f"batching needs max_delay >= 0, max_messages >= 1 and max_bytes from 1 to {BATCH_BYTES_MAX}"
+                "batching needs max_delay >= 0, max_messages >= 1 and max_bytes >= 1"
             )
 
 

@@ -23,6 +23,7 @@ from anabranch.clock import Clock
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
+    MessageTooBigError,
     ProducerBusyError,
     SendTimeoutError,
     TopicNotFoundError,
@@ -70,6 +71,13 @@ class SegmentHome(Protocol):
     def segment_settled(self, segment: SegmentProducer) -> None: ...
     def gave_up(self, segment: SegmentProducer) -> None: ...
     def failed(self, batch: Outgoing) -> None: ...
+
+
+def _too_big(batch: Outgoing, limit: int) -> MessageTooBigError:
+    return MessageTooBigError(
+        f"a batch of {batch.count} messages came to {batch.size} bytes and the broker takes up to {limit}; "
+        "choose a smaller max_bytes for batching"
+    )
 
 
 class SegmentProducer:
@@ -167,6 +175,9 @@ class SegmentProducer:
                 connection.on_writable[self._writable] = None
                 return
             batch = unsent.popleft()
+            if batch.size > connection.machine.max_message_bytes:
+                self._fail(batch, _too_big(batch, connection.machine.max_message_bytes))
+                continue
             batch.tried = True
             sent.append(batch)
             highest = batch.sequence if batch.batched else 0

@@ -37,7 +37,6 @@ def test_a_constant_backoff_is_allowed() -> None:
         lambda: Backoff(1.0, 1.0, jitter=2.0),
         lambda: Batching(max_messages=0),
         lambda: Batching(max_bytes=0),
-        lambda: Batching(max_bytes=5 * 2**20),
         lambda: Batching(max_delay=-1.0),
         lambda: DeadLetter(-1),
         lambda: DeadLetter(1, topic="segment://a/b/c/0000-ffff-0"),

@@ -277,6 +277,23 @@ def test_a_large_batch_that_shrinks_much_is_taken_back_like_any_other() -> None:
     run(test)
 
 
+def test_a_batch_that_no_broker_takes_fails_and_the_next_one_goes_on() -> None:
+    async def test(world: World) -> None:
+        batching = Batching(max_messages=10_000, max_bytes=32 * 2**20)
+        async with world.client() as client:
+            producer = await client.create_producer(TOPIC, batching=batching)
+            await producer.send(b"first", key="k")
+            world.hold_links()
+            sent = [await producer.enqueue(bytes(2**20), key="k") for _ in range(8)]
+            await asyncio.sleep(0.1)
+            world.open_links()
+            with pytest.raises(MessageTooBigError, match="max_bytes"):
+                await sent[-1]
+            await producer.send(b"last", key="k")
+
+    run(test)
+
+
 def test_an_entry_damaged_on_its_way_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     damaged: list[int] = []
 
