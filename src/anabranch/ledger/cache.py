@@ -7,7 +7,7 @@ are bounded over all logs together. Entries that no ledger file holds yet are ke
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -33,22 +33,25 @@ class Cache:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._chunks: deque[_Chunk] = deque()
+        self._chunks: OrderedDict[_Chunk, None] = OrderedDict()
         self.size_bytes = 0
 
     def shrink(self) -> None:
         """Let go of the oldest entries until the bound holds."""
         while self.size_bytes > self._bytes_max and self._chunks:
-            chunk = self._chunks[0]
+            chunk = next(iter(self._chunks))
             if not chunk.tail.let_go(chunk):
                 return
-            self._chunks.popleft()
-            self.size_bytes -= chunk.size_bytes
+            self.remove(chunk)
 
     def begin_chunk(self, tail: Tail) -> _Chunk:
         chunk = _Chunk(tail)
-        self._chunks.append(chunk)
+        self._chunks[chunk] = None
         return chunk
+
+    def remove(self, chunk: _Chunk) -> None:
+        del self._chunks[chunk]
+        self.size_bytes -= chunk.size_bytes
 
 
 class Tail:
@@ -58,7 +61,6 @@ class Tail:
         self._cache = cache
         self._chunks: list[_Chunk] = []
         self._starts: list[int] = []
-        self._dropped = False
         self.flushed = 0
         """Entries from this ordinal on are nowhere but in the journal and here."""
 
@@ -98,15 +100,14 @@ class Tail:
             skip = 0
 
     def drop(self) -> None:
-        """The log is gone; nothing here need be kept."""
-        self._dropped = True
+        """The log is gone; its entries leave the memory at once, not when their turn comes."""
+        for chunk in self._chunks:
+            self._cache.remove(chunk)
         self._chunks.clear()
         self._starts.clear()
 
     def let_go(self, chunk: _Chunk) -> bool:
         """Forget the oldest chunk, unless its entries are in no file yet."""
-        if self._dropped:
-            return True
         if chunk.entries[-1].ordinal >= self.flushed:
             return False
         del self._chunks[0], self._starts[0]
