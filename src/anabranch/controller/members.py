@@ -93,7 +93,7 @@ class Members:
             self._leases.pop(sub, None)
 
     def evict_later(self, sub: str, token: int, delay_s: float) -> None:
-        """Ask for the eviction again: it could not be stored."""
+        """Ask for the eviction again, unless the consumer is gone or back by then."""
         if self.holder(sub, token) is not None:
             self._start_timer(sub, token, delay_s)
 

@@ -362,14 +362,9 @@ class Subscriptions:
         self._changed()
 
     def _grace_over(self, sub: str, token: int) -> None:
-        async def evict() -> None:
-            try:
-                await self.leave(sub, token, only_lost=True)
-            except Exception:
-                self._members.evict_later(sub, token, self._lead.world.settings.retry_max_s)
-                raise
-
-        self._post(evict)
+        # Asked for until the consumer is gone or back: a turn may also end before it comes to its work.
+        self._members.evict_later(sub, token, self._lead.world.settings.retry_max_s)
+        self._post(lambda: self.leave(sub, token, only_lost=True))
 
     def assignment(self, sub: str, name: str) -> ConsumerAssignment:
         return coordinator.assignment(self.records[sub], self._lead.layout, self._lead.name, name)

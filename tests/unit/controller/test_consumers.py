@@ -200,6 +200,33 @@ def test_an_eviction_that_cannot_be_stored_is_tried_again() -> None:
     simulate(main)
 
 
+def test_an_eviction_whose_turn_ends_before_it_is_tried_again() -> None:
+    async def main(plant: Plant) -> None:
+        faulty: list[FailingStore] = []
+
+        def wrap(store: MetadataStore) -> MetadataStore:
+            faulty.append(FailingStore(store))
+            return faulty[0]
+
+        await plant.boot(wrap=wrap)
+        await plant.call(plant.service.create_topic(TOPIC, 1))
+        controller = await plant.controller()
+        one = await join(plant, "a")
+        controller.connection_lost(one)
+        await asyncio.sleep(59)
+        # What failed half-way must be read again before anything else is done, and cannot be.
+        faulty[0].down = True
+        with pytest.raises(MetadataError):
+            await plant.call(controller.ensure_subscription("t", "QUEUE", "earliest"))
+        await asyncio.sleep(2)
+        faulty[0].down = False
+        await asyncio.sleep(10)
+        assert await stored(plant) == {}
+        await plant.stop()
+
+    simulate(main)
+
+
 def test_children_are_handed_over_when_their_parent_is_drained() -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant, 1)
