@@ -28,10 +28,12 @@ def test_crashes_at_random_times_lose_nothing_and_keep_the_order(seed: int) -> N
     assert result.found == [], f"python -m anabranch.testing.run --seed {seed}"
 
 
-def test_one_seed_gives_one_trace_under_any_hash_seed() -> None:
+@pytest.mark.parametrize("chosen", [("3", "--step", "split.sealed"), ("7",)])
+def test_one_seed_gives_one_trace_under_any_hash_seed(chosen: tuple[str, ...]) -> None:
+    """The second one has queue and checkpoint consumers too."""
     outputs = set()
     for hash_seed in ("1", "2"):
-        command = [sys.executable, "-m", "anabranch.testing.run", "--seed", "3", "--step", "split.sealed"]
+        command = [sys.executable, "-m", "anabranch.testing.run", "--seed", *chosen]
         environment = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)}
         outputs.add(
             subprocess.run(

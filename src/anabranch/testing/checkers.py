@@ -53,8 +53,9 @@ class History:
     """By subscription, in the order the application got them over all its consumers."""
     acknowledged: dict[str, dict[str, None]] = field(default_factory=dict)
     """By subscription: messages whose acknowledgement was confirmed."""
-    quiet: dict[str, int] = field(default_factory=dict)
-    """By subscription: how many had been received when nobody read any more and nothing was on its way."""
+    quiet: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By subscription: how many had been received, and how many acknowledged, when nobody read any more and
+    nothing was on its way."""
     layouts: list[Layout] = field(default_factory=list)
     """Each layout the controller published, once."""
     applied: dict[str, list[int]] = field(default_factory=dict)
@@ -73,13 +74,24 @@ class History:
         """Note what an application was given."""
         self.received.setdefault(subscription, []).append(message)
 
+    def take_back(self, subscription: str, count: int, aside: str) -> list[Received]:
+        """Keep the first `count` deliveries only; the others, returned, count as those of `aside`.
+
+        They are still looked at for where each message is stored, which no restored reader may change.
+        """
+        received = self.received.get(subscription, [])
+        taken, received[count:] = received[count:], []
+        self.received.setdefault(aside, []).extend(taken)
+        return taken
+
     def acknowledge(self, subscription: str, uids: Iterable[str]) -> None:
         """Note acknowledgements that the broker has confirmed as durable."""
         self.acknowledged.setdefault(subscription, {}).update(dict.fromkeys(uids))
 
     def note_quiet(self, subscription: str) -> None:
         """Note that all consumers are gone; whoever comes now begins with what is acknowledged."""
-        self.quiet.setdefault(subscription, len(self.received.get(subscription, ())))
+        received, acknowledged = self.received.get(subscription, ()), self.acknowledged.get(subscription, ())
+        self.quiet.setdefault(subscription, (len(received), len(acknowledged)))
 
     def layout(self, layout: Layout) -> None:
         """Note a published layout; the same epoch twice in a row is one."""
@@ -163,11 +175,22 @@ def repeated_after_ack(history: History, subscription: str) -> Iterator[str]:
 
     Before everything was quiet a delivery may have been on its way while the acknowledgement was confirmed.
     """
-    confirmed = history.acknowledged.get(subscription, {})
-    received = history.received.get(subscription, [])
-    for message in received[history.quiet.get(subscription, len(received)) :]:
+    if subscription not in history.quiet:
+        return
+    delivered, acknowledged = history.quiet[subscription]
+    confirmed = frozenset(list(history.acknowledged.get(subscription, ()))[:acknowledged])
+    for message in history.received.get(subscription, [])[delivered:]:
         if message.uid in confirmed:
             yield f"{subscription}: {message.uid} came again after its acknowledgement was confirmed"
+
+
+def delivered_twice(history: History, subscription: str) -> Iterator[str]:
+    """Who keeps its own position gets every message once: before a checkpoint or after restoring it (K1)."""
+    seen: set[str] = set()
+    for message in history.received.get(subscription, ()):
+        if message.uid in seen:
+            yield f"{subscription}: {message.uid} was delivered twice"
+        seen.add(message.uid)
 
 
 def bad_layouts(history: History) -> Iterator[str]:
@@ -186,12 +209,16 @@ def epochs_fell(history: History) -> Iterator[str]:
                 yield f"{client} went from epoch {before} back to {after}"
 
 
-def violations(history: History, *, ordered: Sequence[str], unordered: Sequence[str] = ()) -> list[str]:
-    """Everything that must not have happened; `ordered` and `unordered` are subscriptions."""
+def violations(
+    history: History, *, ordered: Sequence[str], unordered: Sequence[str] = (), exact: Sequence[str] = ()
+) -> list[str]:
+    """Everything that must not have happened; the names are subscriptions, `exact` ones among the others."""
     found = [*bad_layouts(history), *epochs_fell(history), *stored_twice(history)]
     for subscription in ordered:
         found += out_of_order(history, subscription)
         found += skipped(history, subscription)
+    for subscription in exact:
+        found += delivered_twice(history, subscription)
     for subscription in [*ordered, *unordered]:
         found += lost(history, subscription)
         found += invented(history, subscription)

@@ -23,6 +23,7 @@ from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.port import Change
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore, layout_of
+from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.testing.checkers import History
 from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
@@ -96,6 +97,12 @@ class Cluster:
     def process(self) -> SimProcess | None:
         """The broker process that runs now, if one does."""
         return None if self._life is None else self._life.process
+
+    @property
+    def broker(self) -> Broker | None:
+        """The broker that is up now, to be looked at; None while there is none."""
+        life = self._life
+        return life.broker if life is not None and life.process.alive and self._up.is_set() else None
 
     async def keep_up(self) -> None:
         """Start the broker, and start it again whenever it died; runs until it is cancelled."""
@@ -196,21 +203,22 @@ class Cluster:
     async def record(self, name: TopicName) -> TopicRecord | None:
         return await self._observer.find(name)
 
-    def watch_layouts(self, name: TopicName) -> None:
-        """Write every layout of a topic into the history as it is committed."""
+    def watch_layouts(self, name: TopicName, seen: Callable[[Layout], None]) -> None:
+        """Write every layout of a topic into the history as it is committed, and show it to `seen`."""
 
         def changed(change: Change) -> None:
             if change.path == records.topic_path(name):
-                self.loop.create_task(self._note_layout(name))
+                self.loop.create_task(self._note_layout(name, seen))
 
         self._observer.watch(name, changed)
 
-    async def _note_layout(self, name: TopicName) -> None:
+    async def _note_layout(self, name: TopicName, seen: Callable[[Layout], None]) -> None:
         record = await self.record(name)
         if record is not None and not record.deleted:
             layout = layout_of(record)
             if not self.history.layouts or self.history.layouts[-1].epoch != layout.epoch:
                 self.history.layout(layout)
+                seen(layout)
 
     # Clients.
 

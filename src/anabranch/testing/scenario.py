@@ -9,44 +9,43 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from functools import partial
 from itertools import count
 from typing import TypeVar
 
 from anabranch.broker.broker import Broker
-from anabranch.client.message import Message
 from anabranch.client.producer import AsyncProducer
-from anabranch.client.stream_consumer import AsyncStreamConsumer
 from anabranch.config import BrokerConfig
 from anabranch.controller.controller import TopicController
-from anabranch.errors import AnabranchError, ConsumerBusyError, LayoutError, SegmentNotFoundError
+from anabranch.errors import AnabranchError, LayoutError, SegmentNotFoundError
 from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import equal_bucket_splits, key_hash, segment_hash
 from anabranch.model.ids import MessageId
 from anabranch.model.layout import Layout
-from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
 from anabranch.model.routing import Router
-from anabranch.testing.checkers import Outcome, Received, Sent, violations
+from anabranch.testing.checkers import Outcome, Sent, violations
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.network import Mode
+from anabranch.testing.readers import CHECKPOINT, QUEUE, STREAM, TOPIC, Readers, persist
 from anabranch.testing.shape import FAILPOINTS, OPERATIONS, draw
 from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
 
 T = TypeVar("T")
-
-TOPIC = TopicName("topic", "public", "default", "orders")
-STREAM = "stream"
 
 SOMETIMES = (
     *(f"died at {step}" for step in FAILPOINTS),
     *(f"{kind} asked for" for kind in OPERATIONS),
     *(f"link {kind}" for kind in ("reset", "cut", "hold", "swallow")),
     "broker paused",
+    "checkpoint restored",
+    "checkpoint saved",
     "consumer killed",
     "delivered again",
+    "delivery taken back",
+    "given back",
     "killed while starting",
     "machine lost",
     "message crossed a seal",
@@ -73,19 +72,15 @@ class Scenario:
         self.shape = draw(self.rng, step)
         self.counts: Counter[str] = Counter()
         self.cluster: Cluster
+        self.readers: Readers
         self.found: list[str] = []
         self._clients: list[SimProcess] = []
-        self._consumers: dict[str, SimProcess] = {}
+        self._consumers: dict[str, tuple[str, SimProcess]] = {}
+        """Those that live: what they read, and where."""
         self._producing: list[asyncio.Task[None]] = []
         self._consuming: dict[str, asyncio.Task[None]] = {}
-        self._over = False
         self._heirs = 0
         """Consumers that are about to take the place of one that was killed."""
-        self._missing: dict[str, None] = {}
-        """Messages that were confirmed and have not been received yet."""
-        self._received: set[str] = set()
-        self._aimed: dict[str, int] = {}
-        """The segment a message would have gone to when it was sent."""
 
     def run(self) -> list[str]:
         """Run it; what must not have happened, in words."""
@@ -101,15 +96,17 @@ class Scenario:
         shape = self.shape
         self.cluster = cluster = Cluster(self.loop, config=self._config(), limits=shape.limits)
         cluster.counts = self.counts
+        self.readers = Readers(cluster, shape, self.counts)
         cluster.deaths = list(shape.deaths)
         keeping = self.loop.create_task(cluster.keep_up(), name="keep the broker up")
-        cluster.watch_layouts(TOPIC)
+        cluster.watch_layouts(TOPIC, self._look_at_children)
         await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, shape.segments))
-        await cluster.with_controller(
-            TOPIC, lambda controller: controller.ensure_subscription(STREAM, "STREAM", "earliest")
-        )
-        for number in range(shape.consumers):
-            self._start_consumer(f"consumer-{number}")
+        for subscription in self.readers.subscriptions:
+            await cluster.with_controller(TOPIC, partial(_subscribe, subscription))
+        counts = {STREAM: shape.consumers, QUEUE: shape.queue_consumers, CHECKPOINT: shape.checkpoints}
+        for kind, wanted in counts.items():
+            for number in range(wanted):
+                self._start_consumer(kind, f"{kind}-{number}")
         for number in range(shape.producers):
             process = self._process(f"producer-{number}")
             self._producing.append(process.spawn(self._produce(process)))
@@ -124,7 +121,12 @@ class Scenario:
             await self._audit()
             await self._end_consumers()
             await self._look_again()
-        self.found += violations(cluster.history, ordered=[STREAM])
+        self.found += violations(
+            cluster.history,
+            ordered=[kind for kind in self.readers.kinds if kind != QUEUE],
+            unordered=[kind for kind in self.readers.kinds if kind == QUEUE],
+            exact=[kind for kind in self.readers.kinds if kind == CHECKPOINT],
+        )
         await cluster.stop_broker()
         keeping.cancel()
 
@@ -188,7 +190,7 @@ class Scenario:
     def _aim(self, sent: Sent) -> None:
         layouts = self.cluster.history.layouts
         if layouts:
-            self._aimed[sent.uid] = Router(layouts[-1]).segment_for(key_hash(sent.key)).id
+            self.readers.aimed[sent.uid] = Router(layouts[-1]).segment_for(key_hash(sent.key)).id
 
     async def _outcome(self, sent: Sent, future: Awaitable[MessageId], room: asyncio.Semaphore) -> None:
         try:
@@ -199,58 +201,13 @@ class Scenario:
         finally:
             room.release()
         sent.outcome = Outcome.OK
-        if sent.uid not in self._received:
-            self._missing[sent.uid] = None
+        self.readers.confirmed(sent.uid)
 
-    def _start_consumer(self, name: str) -> None:
-        process = self._consumers[name] = self._process(name)
-        self._consuming[name] = process.spawn(self._consume(process))
-
-    async def _consume(self, process: SimProcess) -> None:
-        shape, rng = self.shape, self.loop.random(f"{process.name} {len(self._clients)}")
-        async with self.cluster.client(process) as client:
-            consumer: AsyncStreamConsumer[bytes] = await persist(
-                lambda: client.subscribe_stream(
-                    str(TOPIC),
-                    STREAM,
-                    name=process.name,
-                    initial_position="earliest",
-                    receiver_queue_size=shape.queue_size,
-                    ack_receipts=shape.ack_receipts,
-                    ack_group_time=rng.choice((0.0, 0.1)),
-                )
-            )
-            handed: list[str] = []
-            while not self._over:
-                messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
-                for message in messages:
-                    handed.append(self._note(message, process.name))
-                if not messages:
-                    continue
-                if rng.random() < 0.3:
-                    await asyncio.sleep(rng.uniform(0, 0.1))
-                try:
-                    await consumer.acknowledge_cumulative(messages[-1])
-                except ConsumerBusyError:
-                    # Another reads a segment of these by now: they are not confirmed, and come again there.
-                    handed.clear()
-                    continue
-                if shape.ack_receipts:
-                    self.cluster.history.acknowledge(STREAM, handed)
-                    handed.clear()
-
-    def _note(self, message: Message[bytes], consumer: str) -> str:
-        uid = bytes(message.value).decode()
-        id_ = message.id
-        place = (id_.segment, id_.ledger, id_.entry, id_.batch_index)
-        self.cluster.history.receive(STREAM, Received(uid, message.key or "", place, consumer))
-        if uid in self._received:
-            self.counts["delivered again"] += 1
-        elif self._aimed.get(uid, id_.segment) != id_.segment:
-            self.counts["message crossed a seal"] += 1
-        self._received.add(uid)
-        self._missing.pop(uid, None)
-        return uid
+    def _start_consumer(self, kind: str, name: str) -> None:
+        process = self._process(name)
+        self._consumers[name] = kind, process
+        rng = self.loop.random(f"{name} {len(self._clients)}")
+        self._consuming[name] = process.spawn(self.readers.read(kind, process, rng))
 
     # Layout changes and faults.
 
@@ -328,15 +285,16 @@ class Scenario:
         if not self._consumers:
             return
         name = self.rng.choice(sorted(self._consumers))
-        self._consumers.pop(name).kill(machine=self.rng.random() < 0.3)
+        kind, process = self._consumers.pop(name)
+        process.kill(machine=self.rng.random() < 0.3)
         self.counts["consumer killed"] += 1
         heir = name if self.rng.random() < 0.5 else f"{name}+"
         self._heirs += 1
-        self.loop.call_later(self.rng.uniform(0.01, 2.0), self._start_heir, heir)
+        self.loop.call_later(self.rng.uniform(0.01, 2.0), self._start_heir, kind, heir)
 
-    def _start_heir(self, name: str) -> None:
+    def _start_heir(self, kind: str, name: str) -> None:
         self._heirs -= 1
-        self._start_consumer(name)
+        self._start_consumer(kind, name)
 
     # The end.
 
@@ -344,19 +302,23 @@ class Scenario:
         """Wait until every message is stored and received; False when that takes too long."""
         deadline = self.loop.time() + HEAL_S
         while self.loop.time() < deadline:
-            if all(task.done() for task in self._producing) and not self._missing and not self._heirs:
+            if all(task.done() for task in self._producing) and not self._missing() and not self._heirs:
                 for task in self._producing:
                     task.result()
                 return True
             await asyncio.sleep(0.1)
+        missing = self._missing()
         stuck = [task for task in self._producing if not task.done()]
         unknown = [s.uid for s in self.cluster.history.sent.values() if s.outcome is Outcome.UNKNOWN]
         self.found.append(
             f"not healed after {HEAL_S:g} s: {len(stuck)} producers wait, {len(unknown)} messages are not "
-            f"confirmed ({', '.join(unknown[:3])}), {len(self._missing)} not received "
-            f"({', '.join(list(self._missing)[:3])})"
+            f"confirmed ({', '.join(unknown[:3])}), {len(missing)} not received "
+            f"({', '.join(missing[:3])})"
         )
         return False
+
+    def _missing(self) -> list[str]:
+        return [f"{kind}: {uid}" for kind, uids in self.readers.missing.items() for uid in uids]
 
     async def _probe(self) -> None:
         """Every hash is writable without help."""
@@ -370,8 +332,7 @@ class Scenario:
                     sent = self.cluster.history.send("prober", key_in(segment.range))
                     await asyncio.wait_for(producer.send(sent.uid.encode(), key=sent.key), 10)
                     sent.outcome = Outcome.OK
-                    if sent.uid not in self._received:
-                        self._missing[sent.uid] = None
+                    self.readers.confirmed(sent.uid)
 
         try:
             await process.spawn(probe())
@@ -390,6 +351,23 @@ class Scenario:
             wrong = await self._look_over()
         self.found += wrong
 
+    def _look_at_children(self, layout: Layout) -> None:
+        """When a layout becomes visible its new segments have every subscription already (L3).
+
+        Consumers make what is missing as they come; who looked later would not know.
+        """
+        broker = self.cluster.broker
+        before = self.cluster.history.layouts[:-1]
+        if broker is None or not before:
+            return
+        for id_ in sorted(layout.segments.keys() - before[-1].segments.keys()):
+            log = broker._storage.get(str(TOPIC.segment_name(layout.segments[id_].range, id_)))
+            self.found += self._absent(id_, log.cursors if log is not None else ())
+
+    def _absent(self, segment: int, cursors: Container[str]) -> list[str]:
+        absent = [name for name in self.readers.subscriptions if name not in cursors]
+        return [f"segment {segment} lacks the subscription {name}" for name in absent]
+
     async def _look_over(self) -> list[str]:
         record = await self.cluster.record(TOPIC)
         assert record is not None
@@ -406,8 +384,8 @@ class Scenario:
                     wrong.append(f"segment {segment.id} has no log")
                 elif log.sealed == segment.active:
                     wrong.append(f"segment {segment.id} is {segment.state}, its log says otherwise")
-                elif STREAM not in log.cursors:
-                    wrong.append(f"segment {segment.id} lacks the subscription")
+                else:
+                    wrong.extend(self._absent(segment.id, log.cursors))
 
         await self.cluster.in_broker(look)
         return wrong
@@ -419,34 +397,37 @@ class Scenario:
 
     async def _end_consumers(self) -> None:
         """Let all consumers close, which must work too; afterwards nothing is on its way."""
-        self._over = True
+        self.readers.over = True
         for name in self._consumers:
             try:
                 await asyncio.wait_for(asyncio.shield(self._consuming[name]), HEAL_S)
             except TimeoutError:
                 self.found.append(f"{name} could not close within {HEAL_S:g} s")
-        self._over = False
-        self.cluster.history.note_quiet(STREAM)
+        self.readers.over = False
+        for subscription in self.readers.subscriptions:
+            self.cluster.history.note_quiet(subscription)
 
     async def _look_again(self) -> None:
-        """After one more crash a newcomer is given nothing whose acknowledgement was confirmed."""
+        """After one more crash newcomers are given nothing whose acknowledgement was confirmed.
+
+        Whoever comes with a checkpoint gets the rest.
+        """
         self.cluster.kill_broker(machine=True)
         await self.cluster.in_broker(lambda broker: asyncio.sleep(0))
         self._consumers.clear()
-        self._start_consumer("newcomer")
+        for kind in self.readers.kinds:
+            self._start_consumer(kind, f"{kind} newcomer")
         await asyncio.sleep(3.0)
+        await self._settled()
         await self._end_consumers()
+
+
+async def _subscribe(subscription: str, controller: TopicController) -> None:
+    await controller.ensure_subscription(
+        subscription, "QUEUE" if subscription == QUEUE else "STREAM", "earliest"
+    )
 
 
 def key_in(part: HashRange) -> str:
     """A key whose hash falls into a range."""
     return next(key for key in map(str, count()) if segment_hash(key_hash(key)) in part)
-
-
-async def persist(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try to open something until the broker is there."""
-    while True:
-        try:
-            return await attempt()
-        except AnabranchError:
-            await asyncio.sleep(0.5)

@@ -24,6 +24,9 @@ class Shape:
     segments: int
     producers: int
     consumers: int
+    queue_consumers: int
+    checkpoints: bool
+    """Whether somebody reads without a cursor, from checkpoint to checkpoint."""
     keys: int
     messages: int
     operations: int
@@ -57,6 +60,8 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         segments=rng.choice((1, 1, 2, 3)),
         producers=rng.choice((1, 2, 3)),
         consumers=rng.choice((1, 2, 2, 4)),
+        queue_consumers=rng.choice((0, 0, 0, 1, 2)),
+        checkpoints=rng.random() < 0.3,
         keys=rng.choice((1, 5, 20)),
         messages=rng.randrange(30, 150),
         operations=rng.randrange(1, 5),

@@ -115,6 +115,30 @@ def test_a_delivery_after_its_confirmed_acknowledgement_is_seen(history: History
     ]
 
 
+def test_what_newcomers_acknowledge_themselves_is_not_held_against_them(history: History) -> None:
+    deliver(history, "p/a/0", "p/a/1")
+    history.acknowledge("s", ["p/a/0"])
+    history.note_quiet("s")
+    deliver(history, "p/a/1")
+    history.acknowledge("s", ["p/a/1"])
+    assert list(checkers.repeated_after_ack(history, "s")) == []
+
+
+def test_a_message_from_before_and_after_a_checkpoint_is_seen(history: History) -> None:
+    deliver(history, "p/a/0", "p/a/1", "p/a/1")
+    assert list(checkers.delivered_twice(history, "s")) == ["s: p/a/1 was delivered twice"]
+
+
+def test_what_a_restored_reader_takes_back_may_come_again_from_the_same_place(history: History) -> None:
+    deliver(history, "p/a/0", "p/a/1", "p/a/2")
+    taken = history.take_back("s", 1, "aside")
+    assert [message.uid for message in taken] == ["p/a/1", "p/a/2"]
+    deliver(history, "p/a/1")
+    assert list(checkers.delivered_twice(history, "s")) == []
+    history.receive("s", Received("p/a/2", "a", (9, 9, 9, -1), "c"))
+    assert "is stored at" in next(checkers.stored_twice(history))
+
+
 def test_a_layout_with_a_hole_is_seen(history: History) -> None:
     good = Layout.initial(2, now_ms=0)
     history.layout(good)

@@ -1,0 +1,210 @@
+"""What the consumers of a cluster run do, and what they were given: stream, queue and checkpoint.
+
+A reader is a coroutine inside a client's process; whoever starts it may kill it at any point and start its
+heir. What must outlive a process, as the bytes of a checkpoint would on a disk, is kept here. Knows nothing
+of faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.message import Message
+from anabranch.client.queue_consumer import AsyncQueueConsumer
+from anabranch.client.stream_consumer import AsyncStreamConsumer
+from anabranch.errors import AnabranchError, ConsumerBusyError
+from anabranch.model.ids import Checkpoint
+from anabranch.model.names import TopicName
+from anabranch.testing.checkers import Outcome, Received
+from anabranch.testing.cluster import Cluster
+from anabranch.testing.shape import Shape
+from anabranch.testing.simloop import SimProcess
+
+T = TypeVar("T")
+
+TOPIC = TopicName("topic", "public", "default", "orders")
+
+STREAM = "stream"
+QUEUE = "queue"
+CHECKPOINT = "checkpoint"
+"""Not a subscription: the deliveries that the last checkpoint and what followed it stand for."""
+
+TAKEN_BACK = "taken back"
+"""Deliveries after the last checkpoint of a reader that was restored from it; they count for nothing."""
+
+
+class Readers:
+    """All readers of one run, by subscription."""
+
+    def __init__(self, cluster: Cluster, shape: Shape, counts: Counter[str]) -> None:
+        self.over = False
+        """Readers close in good order when this is set."""
+        self.kinds = [STREAM] + [QUEUE] * bool(shape.queue_consumers) + [CHECKPOINT] * shape.checkpoints
+        self.missing: dict[str, dict[str, None]] = {kind: {} for kind in self.kinds}
+        """Messages that were confirmed and have not been received yet."""
+        self._received: dict[str, set[str]] = {kind: set() for kind in self.kinds}
+        self.aimed: dict[str, int] = {}
+        """The segment a message would have gone to when it was sent."""
+        self._cluster = cluster
+        self._history = cluster.history
+        self._shape = shape
+        self._counts = counts
+        self._saved: bytes | None = None
+        """The last checkpoint, as the application stored it."""
+        self._saved_count = 0
+        """How many deliveries it stands for."""
+
+    @property
+    def subscriptions(self) -> list[str]:
+        """Those with a cursor in the broker."""
+        return [kind for kind in self.kinds if kind != CHECKPOINT]
+
+    def confirmed(self, uid: str) -> None:
+        """The message is stored: everybody must get it."""
+        for kind, received in self._received.items():
+            if uid not in received:
+                self.missing[kind][uid] = None
+
+    async def read(self, kind: str, process: SimProcess, rng: random.Random) -> None:
+        """Be a reader until `over`."""
+        await {STREAM: self._stream, QUEUE: self._queue, CHECKPOINT: self._checkpoint}[kind](process, rng)
+
+    async def _stream(self, process: SimProcess, rng: random.Random) -> None:
+        shape = self._shape
+        async with self._cluster.client(process) as client:
+            consumer: AsyncStreamConsumer[bytes] = await persist(
+                lambda: client.subscribe_stream(
+                    str(TOPIC),
+                    STREAM,
+                    name=process.name,
+                    initial_position="earliest",
+                    receiver_queue_size=shape.queue_size,
+                    ack_receipts=shape.ack_receipts,
+                    ack_group_time=rng.choice((0.0, 0.1)),
+                )
+            )
+            handed: list[str] = []
+            while not self.over:
+                messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
+                handed += self._note(STREAM, messages, process.name)
+                if not messages:
+                    continue
+                if rng.random() < 0.3:
+                    await asyncio.sleep(rng.uniform(0, 0.1))
+                try:
+                    await consumer.acknowledge_cumulative(messages[-1])
+                except ConsumerBusyError:
+                    # Another reads a segment of these by now: they are not confirmed, and come again there.
+                    handed.clear()
+                    continue
+                if shape.ack_receipts:
+                    self._history.acknowledge(STREAM, handed)
+                    handed.clear()
+
+    async def _queue(self, process: SimProcess, rng: random.Random) -> None:
+        """Acknowledge in any order, so that cursors have holes, and give some messages back."""
+        shape = self._shape
+        async with self._cluster.client(process) as client:
+            consumer: AsyncQueueConsumer[bytes] = await persist(
+                lambda: client.subscribe_queue(
+                    str(TOPIC),
+                    QUEUE,
+                    name=process.name,
+                    initial_position="earliest",
+                    receiver_queue_size=shape.queue_size,
+                    ack_receipts=shape.ack_receipts,
+                    ack_group_time=rng.choice((0.0, 0.1)),
+                )
+            )
+            acknowledged: list[str] = []
+            while not self.over:
+                messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
+                noted = list(zip(messages, self._note(QUEUE, messages, process.name), strict=True))
+                rng.shuffle(noted)
+                given_back = rng.randrange(len(noted) + 1) if rng.random() < 0.2 else 0
+                for message, _ in noted[:given_back]:
+                    self._counts["given back"] += 1
+                    await consumer.negative_acknowledge(message, delay=rng.uniform(0, 0.3))
+                if rng.random() < 0.3:
+                    await asyncio.sleep(rng.uniform(0, 0.1))
+                await consumer.acknowledge(message for message, _ in noted[given_back:])
+                acknowledged += (uid for _, uid in noted[given_back:])
+                if acknowledged and (shape.ack_receipts or rng.random() < 0.1):
+                    await consumer.flush_acks()
+                    self._history.acknowledge(QUEUE, acknowledged)
+                    acknowledged.clear()
+
+    async def _checkpoint(self, process: SimProcess, rng: random.Random) -> None:
+        """Read from the last checkpoint on, save one at random points; now and then close and restore."""
+        closings = rng.randrange(4)
+        async with self._cluster.client(process) as client:
+            while not self.over:
+                consumer: AsyncCheckpointConsumer[bytes] = await persist(
+                    partial(
+                        client.create_checkpoint_consumer,
+                        str(TOPIC),
+                        start=self._restore(),
+                        receiver_queue_size=self._shape.queue_size,
+                    )
+                )
+                while not self.over and not (closings and rng.random() < 0.05):
+                    messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
+                    self._note(CHECKPOINT, messages, process.name)
+                    if rng.random() < 0.3:
+                        await asyncio.sleep(rng.uniform(0, 0.1))
+                    if rng.random() < 0.2:
+                        self._save(consumer.checkpoint())
+                closings -= 1
+                await consumer.close()
+                if rng.random() < 0.5:
+                    self._save(consumer.checkpoint())
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        self._counts["checkpoint saved"] += 1
+        self._saved = checkpoint.to_bytes()
+        self._saved_count = len(self._history.received.get(CHECKPOINT, ()))
+
+    def _restore(self) -> Checkpoint:
+        """The last checkpoint; what was received after it is taken back, since it must come again."""
+        for message in self._history.take_back(CHECKPOINT, self._saved_count, TAKEN_BACK):
+            self._counts["delivery taken back"] += 1
+            self._received[CHECKPOINT].discard(message.uid)
+            if self._history.sent[message.uid].outcome is Outcome.OK:
+                self.missing[CHECKPOINT][message.uid] = None
+        if self._saved is None:
+            return Checkpoint.earliest()
+        self._counts["checkpoint restored"] += 1
+        return Checkpoint.from_bytes(self._saved)
+
+    def _note(self, kind: str, messages: Sequence[Message[bytes]], consumer: str) -> list[str]:
+        """Write what was received into the history; the uids."""
+        received, missing = self._received[kind], self.missing[kind]
+        uids = []
+        for message in messages:
+            uid = bytes(message.value).decode()
+            id_ = message.id
+            place = (id_.segment, id_.ledger, id_.entry, id_.batch_index)
+            self._history.receive(kind, Received(uid, message.key or "", place, consumer))
+            if uid in received:
+                self._counts["delivered again"] += 1
+            elif self.aimed.get(uid, id_.segment) != id_.segment:
+                self._counts["message crossed a seal"] += 1
+            received.add(uid)
+            missing.pop(uid, None)
+            uids.append(uid)
+        return uids
+
+
+async def persist(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try to open something until the broker is there."""
+    while True:
+        try:
+            return await attempt()
+        except AnabranchError:
+            await asyncio.sleep(0.5)
