@@ -108,7 +108,7 @@ class BrokerConfig:
     )
     segment_retention_s: float = _setting(
         604_800.0,
-        "How long a sealed segment stays after every subscription has drained it. -1 keeps it for ever.",
+        "How long messages stay at least; then they go once every subscription is past them. -1 is for ever.",
         low=-1,
     )
     max_unacked_per_consumer: int = _setting(

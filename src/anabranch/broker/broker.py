@@ -17,6 +17,7 @@ from anabranch.broker.services import Services
 from anabranch.broker.subscription import Limits
 from anabranch.broker.tasks import Tasks
 from anabranch.broker.topics import Topics
+from anabranch.broker.trimming import Trimming
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.leading import ControllerSettings
@@ -121,6 +122,9 @@ class Broker:
         self._server = await listen(self.config.host, self.config.port, self._accept)
         self._services.url = self.url
         self._tasks.spawn(self._sample_rates())
+        if self.config.segment_retention_s >= 0:
+            trimming = Trimming(self._storage, self.topics, self._clock, self.config.segment_retention_s)
+            self._tasks.spawn(trimming.run())
 
     async def stop(self) -> None:
         """Answer what was taken, hang up, make everything durable. May be called at any stage of `start`."""

@@ -219,6 +219,7 @@ class Subscription:
 
     def _turn(self) -> None:
         self._scheduled = False
+        self.pass_trimmed()
         if self.reading.turn():
             self.schedule()
         elif self.log.sealed:
@@ -361,6 +362,15 @@ class Subscription:
             self._told_drained = False
             await self.cursor.flush()
         self.check_end()
+
+    def pass_trimmed(self) -> None:
+        """What is not stored any more counts as acknowledged: a reader was too slow, or a seek met a trim."""
+        first, mark = self.log.first_ordinal, self.cursor.acks.mark
+        # A trimmed log keeps its last entry. One with nothing left is being deleted, and nobody drained that.
+        if mark < first < self.log.next_ordinal:
+            self.cursor.acknowledge_up_to(first)
+            self.reading.acknowledged(range(mark, first))
+            self.check_end()
 
     # The end of a sealed log.
 

@@ -14,6 +14,7 @@ from anabranch.broker.broker import Broker
 from anabranch.config import BrokerConfig
 from anabranch.failpoints import NoFailpoints
 from anabranch.ledger.memory import MemoryStorage
+from anabranch.ledger.port import SegmentStorage
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.protocol import batches, commands
 from anabranch.protocol.commands import Command, Delivery, SendReceipt
@@ -209,9 +210,9 @@ def values_of(deliveries: list[Delivery]) -> list[bytes]:
 class World:
     """A broker with memory behind it, which a test may stop and start again."""
 
-    def __init__(self, config: BrokerConfig, storage: MemoryStorage | None = None) -> None:
+    def __init__(self, config: BrokerConfig, storage: SegmentStorage | None = None) -> None:
         self.config = config
-        self.storage = storage or MemoryStorage()
+        self.storage: SegmentStorage = storage or MemoryStorage()
         self.tree = MemoryTree()
         self.broker = self._broker()
 
@@ -253,7 +254,7 @@ class SlowStorage(MemoryStorage):
 def run(
     scenario: Callable[[World], Coroutine[Any, Any, None]],
     *,
-    storage: MemoryStorage | None = None,
+    storage: SegmentStorage | None = None,
     **settings: Any,
 ) -> None:
     """Run a scenario against a fresh broker; an error nobody handled fails it too."""

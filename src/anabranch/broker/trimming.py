@@ -1,0 +1,88 @@
+"""Gives the disk back what is old and acknowledged, in logs that are still written to.
+
+Sealed segments go as a whole when the controller prunes them. An active segment and a classic topic stay, so
+their beginning is dropped instead, a ledger at a time, by the same retention time. Must not know connections,
+commands or layouts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from anabranch.broker.topics import Topics
+from anabranch.clock import Clock
+from anabranch.errors import AnabranchError
+from anabranch.ledger.port import SegmentLog, SegmentStorage
+
+_logger = logging.getLogger(__name__)
+
+ROUND_S = 60.0
+"""How often all logs are looked at."""
+
+LOOKED_AT_ONCE = 200
+"""Logs looked at in one turn of the loop."""
+
+
+def plan_trim(marks: Iterable[int], young: int, next_ordinal: int) -> int:
+    """Below which ordinal a log may be dropped.
+
+    `marks` are the lowest unacknowledged ordinals of its durable cursors, `young` is the first ordinal that
+    the retention time still protects. The last entry always stays, and its ledger with it, so that everybody
+    can still ask for the last message.
+    """
+    return max(0, min(young, next_ordinal - 1, *marks))
+
+
+class Trimming:
+    """Trims every log of a storage, round after round."""
+
+    def __init__(self, storage: SegmentStorage, topics: Topics, clock: Clock, retention_s: float) -> None:
+        assert retention_s >= 0, "without an end of retention there is nothing to trim"
+        self._storage = storage
+        self._topics = topics
+        self._clock = clock
+        self._retention_ms = int(retention_s * 1000)
+        self._failing: set[str] = set()
+
+    async def run(self) -> None:
+        """Look at all logs now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(ROUND_S)
+            await self.round()
+
+    async def round(self) -> None:
+        """Look at every log once; one that cannot be trimmed is logged and keeps nobody else waiting."""
+        # Of all that are stored, not only those in use: what nobody has asked for since the start is old too.
+        names = self._storage.names()
+        self._failing.intersection_update(names)
+        for number, name in enumerate(names):
+            log = self._storage.get(name)
+            if log is not None:
+                await self._try(log)
+            if number % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for segment in self._topics.served:
+            for subscription in tuple(segment.subscriptions.values()):
+                subscription.pass_trimmed()
+
+    async def _try(self, log: SegmentLog) -> None:
+        try:
+            await self._trim(log)
+        except (AnabranchError, OSError) as error:
+            if log.name not in self._failing:
+                self._failing.add(log.name)
+                _logger.error("%s: old entries cannot be dropped: %s", log.name, error)
+        else:
+            self._failing.discard(log.name)
+
+    async def _trim(self, log: SegmentLog) -> None:
+        # An acknowledgement counted here is queued for the disk already, and so is never behind the trim.
+        ordinal = plan_trim(
+            (cursor.acks.mark for cursor in log.cursors.values()),
+            log.ordinal_at_time(self._clock.wall_ms() - self._retention_ms),
+            log.next_ordinal,
+        )
+        if ordinal > log.first_ordinal:
+            await log.trim(ordinal)

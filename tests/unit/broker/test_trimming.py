@@ -1,0 +1,371 @@
+"""What is old and acknowledged leaves the disk, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from anabranch.broker.handlers.consume import START_INDEX
+from anabranch.broker.segment import Segment
+from anabranch.broker.trimming import ROUND_S, plan_trim
+from anabranch.errors import PersistenceError
+from anabranch.ledger.memory import MemoryLog, MemoryStorage
+from anabranch.ledger.port import SegmentLog, SegmentStorage
+from anabranch.model.names import TopicName
+from anabranch.protocol.commands import NO_ID, Delivery
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.fakes.disk import DictDisk
+from tests.unit.broker.wire import TOPIC, Client, World, batch, run, settle, values_of
+from tests.unit.ledger.support import make
+
+RETENTION_S = 200.0
+OTHER = "persistent://public/default/other"
+
+Stored = Callable[[], SegmentStorage]
+
+
+@pytest.fixture(params=["memory", "files"])
+def stored(request: pytest.FixtureRequest) -> Stored:
+    """How to open the storage, the first time and again after a stop; ledgers are small, memory is none."""
+    if request.param == "memory":
+        memory = MemoryStorage(ledger_entries_max=2)
+        return lambda: memory
+    disk = DictDisk()
+
+    def files() -> SegmentStorage:
+        disk.locked = False
+        return make(disk, ledger_bytes_max=200, cache_bytes=0, behind_bytes=1)
+
+    return files
+
+
+def log_of(world: World, topic: str = TOPIC) -> SegmentLog:
+    log = world.storage.get(topic)
+    assert log is not None
+    return log
+
+
+def segment_of(world: World) -> Segment:
+    return world.broker.topics.require(TopicName.parse(TOPIC))
+
+
+async def publish(client: Client, lo: int, hi: int) -> None:
+    await client.publish_all([b"%d" % n for n in range(lo, hi)], first=lo)
+
+
+async def aged(world: World, old: int = 10, young: int = 10) -> Client:
+    """A topic with a subscription at its start, entries just beyond the retention time, then fresh ones."""
+    client = await world.client()
+    await client.producer()
+    await client.subscribe(permits=0)
+    await publish(client, 0, old)
+    await asyncio.sleep(RETENTION_S - ROUND_S / 2)
+    await publish(client, old, old + young)
+    await asyncio.sleep(ROUND_S * 2)
+    return client
+
+
+async def acknowledge(client: Client, count: int) -> None:
+    client.flow(count)
+    found = await client.deliveries(count)
+    await client.acknowledge_durably(found[-1], cumulative=True)
+
+
+def values(lo: int, hi: int) -> list[bytes]:
+    return [b"%d" % n for n in range(lo, hi)]
+
+
+# The decision.
+
+
+def test_the_slowest_cursor_and_the_retention_time_decide_together() -> None:
+    assert plan_trim([40, 30, 50], 35, 100) == 30
+    assert plan_trim([40, 30, 50], 20, 100) == 20
+
+
+def test_without_cursors_the_retention_time_alone_decides() -> None:
+    assert plan_trim([], 35, 100) == 35
+
+
+def test_the_last_entry_stays_however_old_and_acknowledged() -> None:
+    assert plan_trim([100], 100, 100) == 99
+    assert plan_trim([], 0, 0) == 0
+
+
+# The round.
+
+
+def test_what_is_old_and_acknowledged_goes_and_the_young_stays(stored: Stored) -> None:
+    async def scenario(world: World) -> None:
+        client = await aged(world)
+        log = log_of(world)
+        before = log.size_bytes
+        await acknowledge(client, 20)
+        assert log.first_ordinal == 0
+        await asyncio.sleep(ROUND_S)
+        assert 8 <= log.first_ordinal <= 10
+        assert log.size_bytes < before * 0.7
+        await asyncio.sleep(RETENTION_S)
+        assert 18 <= log.first_ordinal < 20
+        assert log.next_ordinal == 20
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+def test_dropped_files_are_deleted() -> None:
+    disk = DictDisk()
+
+    async def scenario(world: World) -> None:
+        client = await aged(world)
+        before = sum(name.endswith(".data") for name in disk.files)
+        await acknowledge(client, 20)
+        await asyncio.sleep(RETENTION_S + ROUND_S)
+        assert sum(name.endswith(".data") for name in disk.files) == 1 < before
+
+    storage = make(disk, ledger_bytes_max=200, cache_bytes=0, behind_bytes=1)
+    run(scenario, storage=storage, segment_retention_s=RETENTION_S)
+
+
+def test_what_one_subscription_has_not_acknowledged_stays(stored: Stored) -> None:
+    async def scenario(world: World) -> None:
+        client = await aged(world)
+        await acknowledge(client, 20)
+        await client.subscribe(subscription="slow", consumer_id=2, permits=0)
+        await asyncio.sleep(5 * RETENTION_S)
+        log = log_of(world)
+        assert log.first_ordinal == 0
+        client.flow(20, consumer_id=2)
+        found = await client.deliveries(20, consumer_id=2)
+        assert values_of(found) == values(0, 20)
+        # A hole at the seventh entry keeps that one and all behind it.
+        client.acknowledge(*(d for at, d in enumerate(found) if at != 7), consumer_id=2)
+        await asyncio.sleep(ROUND_S)
+        assert 5 <= log.first_ordinal <= 7
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+def test_without_subscriptions_old_entries_go_by_their_age(stored: Stored) -> None:
+    async def scenario(world: World) -> None:
+        client = await aged(world)
+        client.send(pb.CommandUnsubscribe(consumer_id=1, request_id=90))
+        await asyncio.sleep(ROUND_S)
+        assert 8 <= log_of(world).first_ordinal <= 10
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+def test_a_log_nobody_asked_for_since_the_start_is_trimmed_too(stored: Stored) -> None:
+    async def scenario(world: World) -> None:
+        await acknowledge(await aged(world), 20)
+        world.storage = stored()
+        await world.restart()
+        await asyncio.sleep(ROUND_S * 1.5)
+        assert world.broker.topics.served == ()
+        assert 8 <= log_of(world).first_ordinal <= 10
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+def test_minus_one_keeps_everything_for_ever(stored: Stored) -> None:
+    async def scenario(world: World) -> None:
+        await acknowledge(await aged(world), 20)
+        await asyncio.sleep(10 * RETENTION_S)
+        assert log_of(world).first_ordinal == 0
+
+    run(scenario, storage=stored(), segment_retention_s=-1)
+
+
+def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = MemoryLog.trim
+    broken = [TOPIC]
+
+    async def trim(self: MemoryLog, ordinal: int) -> None:
+        if self.name in broken:
+            raise PersistenceError("no")
+        await whole(self, ordinal)
+
+    monkeypatch.setattr(MemoryLog, "trim", trim)
+
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        for number, topic in enumerate((TOPIC, OTHER)):
+            await client.producer(topic, producer_id=number)
+            await client.publish_all(values(0, 10), producer_id=number)
+        await asyncio.sleep(RETENTION_S + 5 * ROUND_S)
+        assert log_of(world, OTHER).first_ordinal == 8
+        assert log_of(world).first_ordinal == 0
+        assert [TOPIC in record.getMessage() for record in caplog.records] == [True]
+        broken.clear()
+        await asyncio.sleep(ROUND_S)
+        assert log_of(world).first_ordinal == 8
+
+    with caplog.at_level(logging.WARNING, logger="anabranch.broker.trimming"):
+        run(scenario, storage=MemoryStorage(ledger_entries_max=2), segment_retention_s=RETENTION_S)
+
+
+# What clients see of a trimmed log.
+
+
+async def trimmed(world: World) -> Client:
+    """As `aged`, with everything acknowledged and what is old dropped; the consumer is gone."""
+    client = await aged(world)
+    await acknowledge(client, 20)
+    await asyncio.sleep(ROUND_S)
+    assert 8 <= log_of(world).first_ordinal <= 10
+    client.inbox.clear()
+    return client
+
+
+async def last_id(client: Client) -> pb.CommandGetLastMessageIdResponse:
+    answer = await client.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
+    assert isinstance(answer, pb.CommandGetLastMessageIdResponse)
+    return answer
+
+
+def test_the_last_message_and_both_indexes_are_told(stored: Stored) -> None:
+    async def scenario(world: World) -> None:
+        client = await trimmed(world)
+        log = log_of(world)
+        for _ in range(2):
+            found = await last_id(client)
+            assert found.last_message_id.entryId != NO_ID
+            assert (found.last_message_id.ledgerId, found.last_message_id.entryId) == log.position_of(19)
+            assert (found.first_index, found.next_index) == (log.first_index, 20)
+            # Again when all of it is old: the last ledger is there still.
+            await asyncio.sleep(2 * RETENTION_S)
+        assert log.first_index >= 18
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+def test_indexes_count_messages_and_not_entries_behind_a_trim(stored: Stored) -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        for number in range(10):
+            client.publish(b"", 3 * number, entry=batch([b"a", b"b", b"c"], 3 * number), messages=3)
+            await client.receipt()
+        await asyncio.sleep(RETENTION_S + 2 * ROUND_S)
+        log = log_of(world)
+        assert log.first_ordinal >= 8
+        assert (log.first_index, log.next_index) == (3 * log.first_ordinal, 30)
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+def test_a_seek_to_the_earliest_starts_at_the_first_stored_entry(stored: Stored) -> None:
+    async def scenario(world: World) -> None:
+        client = await trimmed(world)
+        first = log_of(world).first_ordinal
+        aim = pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID)
+        await client.request(pb.CommandSeek(consumer_id=1, request_id=0, message_id=aim))
+        assert segment_of(world).subscriptions["sub"].backlog == 20 - first
+        await client.subscribe()
+        assert values_of(await client.deliveries(20 - first)) == values(first, 20)
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+@pytest.mark.parametrize("start", [None, 0, 3])
+def test_readers_that_start_before_a_trim_begin_at_the_first_stored_entry(
+    stored: Stored, start: int | None
+) -> None:
+    async def scenario(world: World) -> None:
+        client = await trimmed(world)
+        first = log_of(world).first_ordinal
+        asked = [] if start is None else [pb.KeyValue(key=START_INDEX, value=str(start))]
+        await client.subscribe(subscription="reader", consumer_id=2, durable=False, metadata=asked)
+        assert values_of(await client.deliveries(20 - first, consumer_id=2)) == values(first, 20)
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+def test_a_restart_after_a_trim_finds_the_same_log_and_goes_on(stored: Stored) -> None:
+    async def scenario(world: World) -> None:
+        client = await trimmed(world)
+        log = log_of(world)
+        before = log.first_ordinal, log.first_index, log.next_ordinal, log.next_index, log.position_of(19)
+        world.storage = stored()
+        await world.restart()
+        log = log_of(world)
+        after = log.first_ordinal, log.first_index, log.next_ordinal, log.next_index, log.position_of(19)
+        assert after == before
+        assert log.cursors["sub"].acks.mark == 20
+        client = await world.client()
+        await client.subscribe()
+        await client.producer()
+        await publish(client, 20, 23)
+        assert values_of(await client.deliveries(3)) == values(20, 23)
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+KINDS = [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reader_that_was_overtaken_goes_on_at_the_first_stored_entry(stored: Stored, kind: int) -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        await publish(client, 0, 10)
+        await client.subscribe(subscription="reader", kind=kind, durable=False, permits=2)
+        await client.deliveries(2)
+        await asyncio.sleep(RETENTION_S)
+        await publish(client, 10, 14)
+        await asyncio.sleep(2 * ROUND_S)
+        first = log_of(world).first_ordinal
+        assert 8 <= first <= 10
+        found = segment_of(world).subscriptions["reader"]
+        assert found.backlog == 14 - first
+        assert found.reading.unacked == 0
+        # What it had got and now wants again is gone too, and must not come as something else.
+        client.send(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
+        client.flow(100)
+        await settle()
+        assert values_of(client.has(Delivery)) == values(first, 14)
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cursor_that_a_seek_left_below_a_trim_can_be_drained(stored: Stored, kind: int) -> None:
+    async def scenario(world: World) -> None:
+        client = await trimmed(world)
+        client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=90))
+        segment = segment_of(world)
+        told: list[str] = []
+        world.broker.topics.drained = lambda segment, name: told.append(name)
+        # As a seek that came between the decision and the commit of the trim.
+        segment.subscriptions["sub"].cursor.reset(0)
+        await segment.seal()
+        await client.subscribe(kind=kind)
+        first = segment.log.first_ordinal
+        found = await client.deliveries(20 - first)
+        assert values_of(found) == values(first, 20)
+        assert told == []
+        await client.acknowledge_durably(*found)
+        await settle()
+        assert told == ["sub"]
+
+    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+def test_a_deleted_log_is_not_taken_for_a_drained_one() -> None:
+    async def scenario(world: World) -> None:
+        client = await aged(world)
+        told: list[str] = []
+        world.broker.topics.drained = lambda segment, name: told.append(name)
+        await segment_of(world).seal()
+        client.flow(1)
+        await world.broker.topics.delete(TopicName.parse(TOPIC), force=True)
+        await asyncio.sleep(2 * ROUND_S)
+        assert told == []
+
+    run(scenario, segment_retention_s=RETENTION_S)
