@@ -15,6 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import NamedTuple
 
 from anabranch.testing.scenario import SOMETIMES, Scenario
@@ -23,6 +24,9 @@ from anabranch.testing.storage import StorageSimulation
 
 SEEDS_FOR_SOMETIMES = 200
 """From this many seeds on, everything that happens sometimes must have happened."""
+
+RUNS_PER_POOL = 1000
+"""Then come fresh processes. `max_tasks_per_child` would do that too, but may hang (CPython gh-115634)."""
 
 STORAGE = "storage"
 LINE_MAX = 2000
@@ -74,12 +78,13 @@ def run_many(first: int, count: int, jobs: int) -> int:
     counts: Counter[str] = Counter()
     failed = 0
     began = time.perf_counter()
-    with ProcessPoolExecutor(jobs, max_tasks_per_child=200) as pool:
-        for result in pool.map(_run_given, work, chunksize=4):
-            counts.update(result.counts)
-            if result.found:
-                failed += 1
-                _report(result)
+    for start in range(0, len(work), RUNS_PER_POOL):
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+            for result in pool.map(_run_given, work[start : start + RUNS_PER_POOL], chunksize=4):
+                counts.update(result.counts)
+                if result.found:
+                    failed += 1
+                    _report(result)
     print(f"{len(work)} runs, {failed} failed, {time.perf_counter() - began:.0f} s")
     never = [name for name in SOMETIMES if not counts[name]]
     if never:
