@@ -26,7 +26,7 @@ SEEDS_FOR_SOMETIMES = 200
 """From this many seeds on, everything that happens sometimes must have happened."""
 
 RUNS_PER_POOL = 1000
-"""Then come fresh processes. `max_tasks_per_child` would do that too, but may hang (CPython gh-115634)."""
+"""Then come fresh processes. `max_tasks_per_child` should do that too, but was seen to hang."""
 
 STORAGE = "storage"
 LINE_MAX = 2000
