@@ -149,7 +149,7 @@ def _decision_text(decision: dict[str, Any]) -> str:
     when = datetime.fromtimestamp(decision["lastMs"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
     times = f" (for the {decision['count']}. time)" if decision["count"] > 1 else ""
     lines = [f"{when}  {decision['action']}{times}: {decision['reason']}"]
-    lines += [f"    against more: {reason}" for reason in decision["against"]]
+    lines += [f"    why not {reason}" for reason in decision["against"]]
     if decision["outcome"]:
         lines.append(f"    {decision['outcome']}")
     return "\n".join(lines)
