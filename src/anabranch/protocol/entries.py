@@ -194,7 +194,8 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
             if length >= 0x80:
                 length += (data[at] << 7) - 0x80
                 at += 1
-            if tag == _SIZE_TAG and data[at] == _SEQUENCE_TAG and length < 0x4000:
+            # A header may end here, and with it the payload.
+            if tag == _SIZE_TAG and at < value_start and data[at] == _SEQUENCE_TAG and length < 0x4000:
                 low = data[at + 1]
                 if low >= 0x80 and data[at + 2 : value_start] == upper:
                     sequence_id = upper_value + low

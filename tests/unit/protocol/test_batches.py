@@ -271,3 +271,13 @@ def test_encrypted_and_chunked_entries_are_refused() -> None:
         decode_columns(build_entry(metadata.SerializeToString(), b""), LIMIT)
     with pytest.raises(UnsupportedFeatureError, match="chunk"):
         decode_columns(entry_of(b"", 1, num_chunks_from_msg=2, chunk_id=0), LIMIT)
+
+
+def test_a_batch_may_end_with_an_empty_value_without_a_sequence_id() -> None:
+    for key in (None, "k"):
+        header = pb.SingleMessageMetadata(payload_size=0)
+        if key is not None:
+            header.partition_key = key
+        packed = header.SerializeToString()
+        columns = decode_columns(entry_of(len(packed).to_bytes(4, "big") + packed, 1), LIMIT)
+        assert (columns.values, columns.keys) == ([b""], [None if key is None else key.encode()])
