@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructField, StructType
 
 from anabranch.admin.client import AdminClient
+from anabranch.client.layouts import TopicLayout
 from anabranch.errors import MessageTooBigError, OperationTimeoutError, TopicNotFoundError
+from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
 from anabranch.spark.live import LiveService, close_sessions
@@ -157,9 +161,38 @@ def test_a_classic_topic_is_read_and_written_through_its_synthetic_layout(broker
     check(read(broker, subscribe=classic), 1000)
 
 
-def test_reading_creates_no_topic(broker: BrokerProcess) -> None:
+def test_partitions_that_nobody_used_yet_are_empty_and_not_missing(broker: BrokerProcess) -> None:
+    url = f"{broker.http_url}/admin/v2/persistent/public/default/classic/partitions"
+    urlopen(Request(url, b"3", method="PUT"), timeout=10).close()
+    classic = "persistent://public/default/classic"
+    check(read(broker, subscribe=classic), 0)
+    write(broker, iter([batch(0, 100)]), topic=classic)
+    urlopen(Request(url, b"5", method="POST"), timeout=10).close()
+    check(read(broker, subscribe=classic), 100)
+
+
+def test_a_segment_pruned_since_the_layout_was_looked_up_is_passed(broker: BrokerProcess) -> None:
+    with AdminClient(broker.http_url) as api:
+        api.create_topic(ORDERS, 1)
+        reader = LiveService(broker.url).reader()
+        reader.topology("orders")
+        stale = Layout.initial(1, now_ms=0).split(0, now_ms=0)
+        looked_up = reader._layouts["orders"]
+        answers = [replace(looked_up, layout=stale), looked_up]
+
+        async def layout(topic: str) -> TopicLayout:
+            return answers.pop(0)
+
+        reader._layout = layout  # type: ignore[method-assign]
+        assert list(reader.topology("orders").tails) == [0]
+        reader._layouts["orders"] = replace(looked_up, layout=stale)
+        assert list(reader.read([Slice("orders", 1, FULL, 0, 5)], 5)) == []
+
+
+@pytest.mark.parametrize("name", ["nothing", "persistent://public/default/nothing"])
+def test_reading_creates_no_topic(broker: BrokerProcess, name: str) -> None:
     with pytest.raises(TopicNotFoundError):
-        LiveService(broker.url).reader().topology("nothing")
+        LiveService(broker.url).reader().topology(name)
 
 
 def test_a_row_that_is_too_large_fails_the_write_and_not_the_session(broker: BrokerProcess) -> None:

@@ -15,6 +15,7 @@ from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.options import Backoff
 from anabranch.client.tasks import is_transient, retry
 from anabranch.errors import AlreadyClosedError, NotConnectedError, UnsupportedFeatureError
+from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -260,7 +261,8 @@ async def _subscribe(
         consumer_id=consumer_id,
         request_id=pool.next_id(),
         durable=False,
-        force_topic_creation=False,
+        # A partition of a classic topic is made on its first use, and this may be the first. Nothing else is.
+        force_topic_creation=TopicName.parse(topic).partition is not None,
         initialPosition=pb.CommandSubscribe.Latest,
     )
     if start_index is not None:

@@ -25,7 +25,7 @@ from anabranch.client.outcomes import BulkFuture
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.segment_reader import AGAIN, RawEntry, SegmentReader, SegmentTails
 from anabranch.client.tasks import retry
-from anabranch.errors import OperationTimeoutError
+from anabranch.errors import OperationTimeoutError, TopicNotFoundError
 from anabranch.spark.encoding import RowEncoder
 from anabranch.spark.options import Settings
 from anabranch.spark.planner import Slice, Tail, Topology
@@ -151,11 +151,19 @@ class LiveReader:
 
     async def _topology(self, topic: str) -> Topology:
         found = await self._layout(topic)
-        segments = found.layout.segments
-        names = {found.segment_topic(segment): id_ for id_, segment in segments.items()}
-        # The tails come after the layout: what it calls sealed has its final tail then.
-        tails = await self._tails(list(names))
-        return Topology(found.layout, {names[name]: tail for name, tail in tails.items()})
+        while True:
+            segments = found.layout.segments
+            names = {found.segment_topic(segment): id_ for id_, segment in segments.items()}
+            # The tails come after the layout: what it calls sealed has its final tail then.
+            try:
+                tails = await self._tails(list(names))
+            except TopicNotFoundError:
+                # A segment was pruned in between; then there is a layout without it.
+                found = await self._layout(topic)
+                if segments.keys() <= found.layout.segments.keys():
+                    raise
+                continue
+            return Topology(found.layout, {names[name]: tail for name, tail in tails.items()})
 
     async def _layout(self, topic: str) -> TopicLayout:
         """The layout now; a broker that is being started again is waited for."""
@@ -249,7 +257,11 @@ class _ReadAhead:
 
     async def _more(self, number: int) -> list[RawEntry]:
         reader = self._readers[number]
-        return [] if reader is None else await reader.read()
+        try:
+            return [] if reader is None else await reader.read()
+        except TopicNotFoundError:
+            # Pruned since the layout was looked up; whoever asked for the slice says what that means.
+            return []
 
     async def close(self) -> None:
         """Stop reading, wherever it is."""
