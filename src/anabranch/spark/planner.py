@@ -157,23 +157,24 @@ def advance(
     """The cut to read up to next; `start` itself when there is nothing to read.
 
     A child is admitted once its parents are read to their ends: with `chain` in the same micro-batch, without
-    it in the next one. The map changes only together with rows to read, because every change costs a
-    micro-batch. A segment leaves the map only in a step that reads nothing of it, so that the two maps name
-    every slice between them.
+    it in the next one. Children are admitted also when they hold nothing yet, though that costs an empty
+    micro-batch: when retention takes their parents, only the map can tell that these were read to their ends.
+    A segment leaves the map only in a step that reads nothing of it, so that the two maps name every slice
+    between them.
     """
     work = [_Progress(name, start.topics[name], topologies[name]) for name in sorted(start.topics)]
+    moved = False
     for topic in work:
         while topic.admit():
             # Segments that were sealed empty are passed at once.
-            pass
+            moved = True
         topic.leave_finished()
     rows, size = limit.rows, limit.bytes
-    taken_any = False
     while (rows is None or rows > 0) and (size is None or size > 0):
         taken = _take(work, rows, size, sizes)
         if not taken:
             break
-        taken_any = True
+        moved = True
         rows = None if rows is None else rows - sum(taken.values())
         size = None if size is None else size - int(sum(n * sizes.of(*key) for key, n in taken.items()))
         if not chain:
@@ -184,7 +185,7 @@ def advance(
                 admitted = True
         if not admitted:
             break
-    if not taken_any:
+    if not moved:
         return start
     return Cut({topic.name: TopicCut(topic.positions, topic.topology.layout.epoch) for topic in work})
 
@@ -198,7 +199,7 @@ class _Progress:
         self.positions = dict(start.positions)
 
     def admit(self) -> bool:
-        """Add the children whose parents are all read to the end; False when there is none."""
+        """Add what may start now, which is children whose parents are all read; False when there is none."""
         segments, tails = self.topology.layout.segments, self.topology.tails
         new = {
             child
@@ -207,6 +208,12 @@ class _Progress:
             for child in segments[id_].children
             # A child without a tail is newer than the view this run works on.
             if child not in self.positions and child in tails and self._may_start(child)
+        }
+        # A classic topic that gets more partitions gets segments without parents.
+        new |= {
+            id_
+            for id_, segment in segments.items()
+            if segment.legacy_topic is not None and not segment.parents and id_ not in self.positions
         }
         # Not at the first retained position: what was trimmed unread must show up as loss.
         self.positions.update((child, 0) for child in sorted(new))

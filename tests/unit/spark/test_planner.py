@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.layout import Layout
+from anabranch.model.layout import Layout, Segment
+from anabranch.model.ranges import FULL
 from anabranch.spark.offsets import Cut, TopicCut
 from anabranch.spark.planner import (
     Limit,
@@ -79,9 +80,26 @@ def test_nothing_to_read_gives_the_start_itself() -> None:
     assert advance(start, {T: topology(Layout.initial(1, now_ms=0), s0=5)}) is start
 
 
-def test_empty_children_alone_do_not_change_the_map() -> None:
-    start = cut(s0=5)
-    assert advance(start, {T: topology(split_once(), s0=5)}) is start
+def test_children_come_into_the_map_while_they_are_empty_so_that_their_parent_may_be_pruned() -> None:
+    layout = split_once()
+    moved = advance(cut(s0=5), {T: topology(layout, s0=5)})
+    assert at(moved) == {1: 0, 2: 0}
+    assert advance(moved, {T: topology(layout, s0=5)}) is moved
+    assert forget_gone(moved, {T: topology(layout.prune([0]))}, fail) is moved
+
+
+def test_a_classic_topic_that_gets_more_partitions_is_read_on_with_all_of_them() -> None:
+    def classic(count: int, **counts: int) -> Topology:
+        ranges = FULL.parts(count)
+        segments = {n: Segment(n, part, legacy_topic=f"{T}-partition-{n}") for n, part in enumerate(ranges)}
+        return topology(Layout(0, count, segments), **counts)
+
+    start = Cut({T: resolve("latest", classic(2, s0=5, s1=6), T)})
+    view = classic(4, s0=5, s1=7, s2=3)
+    end = advance(start, {T: view})
+    assert at(end) == {0: 5, 1: 7, 2: 3, 3: 0}
+    assert [s[1:2] + s[3:] for s in slices_between(start, end, {T: view}, fail)] == [(1, 6, 7), (2, 0, 3)]
+    assert advance(end, {T: view}) is end
 
 
 def test_chained_children_follow_their_parent_in_the_same_batch() -> None:

@@ -125,7 +125,9 @@ def test_nothing_new_gives_the_very_same_offset(topic: FileTopic) -> None:
     _, end, _ = drain(reader, reader.initialOffset())
     assert reader.latestOffset(end, ReadAllAvailable()) is end
     topic.split(0)
-    assert reader.latestOffset(end, ReadAllAvailable()) is end
+    moved = reader.latestOffset(end, ReadAllAvailable())
+    assert reader.partitions(end, moved) == []
+    assert reader.latestOffset(moved, ReadAllAvailable()) is moved
 
 
 def test_a_view_is_kept_for_a_while(topic: FileTopic) -> None:
