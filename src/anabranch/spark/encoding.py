@@ -160,7 +160,8 @@ class _Messages:
         if keys.null_count:
             self._no_key = np.asarray(keys.is_null())
         binary = _binary(keys)
-        if keys.type == binary.type and not _is_text(binary):
+        is_string = pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)
+        if not is_string and not _is_text(binary):
             # A key that is not UTF-8 travels as Base64, marked as such.
             raw = binary.to_pylist()
             texts = [key if key is None or _is_utf8(key) else b64encode(key) for key in raw]

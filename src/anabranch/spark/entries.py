@@ -21,6 +21,7 @@ from anabranch.errors import ChecksumError, CorruptDataError, RemoteProtocolErro
 from anabranch.protocol.compression import decompress
 from anabranch.protocol.frames import checksum_ok, metadata_span
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.varints import encode_varint
 from anabranch.spark.columns import Bytes, Flags, Numbers
 
 # Fields of the header of a message inside a batch, as tags on the wire.
@@ -86,7 +87,12 @@ def _as_batch(metadata: pb.MessageMetadata, value: bytes) -> bytes:
     header = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=metadata.sequence_id)
     header.properties.extend(metadata.properties)
     if metadata.HasField("partition_key") and not metadata.null_partition_key:
-        header.partition_key = metadata.partition_key
+        key: str | bytes = metadata.partition_key
+        if isinstance(key, bytes):
+            # A peer's text that is not UTF-8 can be parsed but not set.
+            header.MergeFromString(bytes((_KEY,)) + encode_varint(len(key)) + key)
+        else:
+            header.partition_key = key
         header.partition_key_b64_encoded = metadata.partition_key_b64_encoded
     if metadata.event_time:
         header.event_time = metadata.event_time

@@ -164,10 +164,13 @@ class _Rows:
             skip = self._of_entry([piece.skip for piece in pieces])
             within = self._within_entry()
             wanted &= (within >= skip) & (within < skip + self._of_entry([p.take for p in pieces]))
-        for piece, first in zip(pieces, self._firsts.tolist(), strict=True):
-            if piece.keep is not None:
-                rows = slice(first, first + piece.payload.count)
-                wanted[rows] &= _in_ranges(spans, rows, piece.part.range, piece.keep)
+        if any(piece.keep is not None for piece in pieces):
+            # Of all rows at once: hashing looks at all bytes, and there may be an entry for each row.
+            slots = _key_hashes(spans) >> np.uint32(16)
+            for piece, first in zip(pieces, self._firsts.tolist(), strict=True):
+                if piece.keep is not None:
+                    rows = slice(first, first + piece.payload.count)
+                    wanted[rows] &= _in_ranges(slots[rows], piece.part.range, piece.keep)
         self.all = bool(wanted.all())
         self._picked = wanted if self.all else np.flatnonzero(wanted)
         self.count = len(self._picked)
@@ -201,27 +204,27 @@ class _Rows:
         return picked
 
 
-def _in_ranges(spans: Spans, rows: slice, whole: HashRange, keep: tuple[HashRange, ...]) -> Flags:
+def _in_ranges(slots: Words, whole: HashRange, keep: tuple[HashRange, ...]) -> Flags:
     """Which messages have their slot in one of the ranges.
 
     A message without a key, or one that another rule put into the segment, may have a slot outside the
     segment; it counts as the nearest slot inside, because each message must belong to exactly one lane.
     """
-    slots = (_key_hashes(spans, rows) >> np.uint32(16)).clip(whole.start, whole.end)
+    slots = slots.clip(whole.start, whole.end)
     kept = np.zeros(len(slots), np.bool_)
     for part in keep:
         kept |= (slots >= part.start) & (slots <= part.end)
     return kept
 
 
-def _key_hashes(spans: Spans, rows: slice) -> Words:
-    starts, ends = spans.key_starts[rows], spans.key_ends[rows]
+def _key_hashes(spans: Spans) -> Words:
+    starts, ends = spans.key_starts, spans.key_ends
     hashes = hash_spans(spans.data, starts, ends - starts)
-    encoded = np.flatnonzero(spans.encoded_key[rows])
+    encoded = np.flatnonzero(spans.encoded_key)
     if len(encoded):
         decoded = [_decoded(spans.raw[starts[row] : ends[row]]) for row in encoded.tolist()]
         hashes[encoded] = hash_column(pa.array(decoded, pa.binary()))
-    hashes[spans.no_key[rows]] = 0
+    hashes[spans.no_key] = 0
     return hashes
 
 
@@ -267,7 +270,7 @@ def _event_times(rows: _Rows) -> Any:
 
 
 def _hashes(rows: _Rows) -> Any:
-    hashes = rows.pick(_key_hashes(rows.spans, slice(None)))
+    hashes = rows.pick(_key_hashes(rows.spans))
     return pa.array(hashes.view(np.int32), pa.int32(), mask=rows.pick(rows.spans.no_key))
 
 
@@ -278,8 +281,19 @@ def _headers(rows: _Rows, kind: Any) -> Any:
     lists: list[list[dict[str, Any]]] = [[]] * rows.count
     for row in np.flatnonzero(rows.pick(spans.properties)).tolist():
         header = pb.SingleMessageMetadata.FromString(spans.raw[starts[row] : ends[row]])
-        lists[row] = [{"key": pair.key, "value": pair.value.encode()} for pair in header.properties]
+        lists[row] = [{"key": _text(pair.key), "value": _raw(pair.value)} for pair in header.properties]
     return pa.array(lists, kind)
+
+
+# Where a peer wrote text that is not UTF-8, protobuf hands out bytes instead of a string.
+
+
+def _raw(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _text(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode(errors="replace")
 
 
 _BUILDERS: Mapping[str, Callable[[_Rows], Any]] = {

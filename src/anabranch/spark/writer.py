@@ -179,7 +179,12 @@ def outgoing_rows(batch: Any, options: SinkOptions) -> OutgoingRows:
 
 def _milliseconds(times: Any) -> Any:
     microseconds = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
-    return np.asarray(pc.fill_null(microseconds, 0)) // 1000
+    found = np.asarray(pc.fill_null(microseconds, 0)) // 1000
+    if len(found) and found.min() < 0:
+        raise InvalidConfigurationError(
+            "a column of times holds one before 1970, which has no wire form; make it null"
+        )
+    return found
 
 
 def _header_map(pairs: list[dict[str, Any]] | None) -> dict[str, str] | None:

@@ -161,5 +161,13 @@ def test_text_and_large_columns_are_taken_as_they_come() -> None:
     assert found == {b"k1": b"a", b"k2": "ü".encode()}
 
 
+def test_a_key_that_is_not_text_travels_as_base64_in_a_large_column_too() -> None:
+    keys = pa.array([b"\xff\xfe", b"k"], pa.large_binary())
+    rows = OutgoingRows(pa.array([b"1", b"2"], pa.large_binary()), keys, hash_column(keys))
+    parts = RowEncoder(rows, 2**20).encode(Layout.initial(1, now_ms=0, bucket_budget=1), 0, 2**20)
+    assert b"//4=" in parts[0].messages
+    assert [key for part in parts for key in opened(part).keys] == [b"\xff\xfe", b"k"]
+
+
 def test_no_rows_make_no_parts() -> None:
     assert RowEncoder(columns([], []), 2**20).encode(ONE, 0, 2**20) == []

@@ -11,6 +11,8 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.ranges import FULL
 from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.frames import build_entry
+from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.entries import open_entry
 from anabranch.spark.planner import Slice
 from anabranch.spark.rows import COLUMNS, RowBuilder, arrow_schema, check_source_schema, source_schema
@@ -153,3 +155,18 @@ def test_columns_the_source_does_not_have_are_refused_at_planning() -> None:
 def test_optional_columns_are_off_by_default() -> None:
     names = source_schema(event_time=False, headers=False, key_hash=False).names
     assert names == ["key", "value", "topic", "segment", "position", "timestamp"]
+
+
+def test_text_of_a_peer_that_is_not_utf8_is_read_as_the_client_reads_it() -> None:
+    pair = b"\x0a\x01\xff\x12\x02\xfe\x01"
+    batch = MessageBatch()
+    header = b"\x0a" + bytes([len(pair)]) + pair + b"\x12\x01\xff\x18\x01\x40\x01"
+    batch.add_encoded(len(header).to_bytes(4, "big") + header + b"v", 1, 1, None)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=PUBLISHED_MS)
+    outside = metadata.SerializeToString() + b"\x22" + bytes([len(pair)]) + pair + b"\x32\x01\xff"
+    for stored in (batch.build("p", PUBLISHED_MS), build_entry(outside, b"v")):
+        builder = RowBuilder(ALL, "orders")
+        builder.add(open_entry(stored, 2**20), 0, Slice("orders", 0, FULL, 0, 1), None)
+        (row,) = taken(builder)
+        assert (row["key"], row["value"]) == (b"\xff", b"v")
+        assert row["headers"] == [{"key": "\ufffd", "value": b"\xfe\x01"}]

@@ -130,6 +130,17 @@ def test_an_event_time_wins_over_the_time_of_publishing() -> None:
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
+def test_a_time_before_1970_is_refused() -> None:
+    (batch,) = batches(
+        {
+            "value": pa.array([b"a"], pa.binary()),
+            "eventTime": pa.array([datetime(1969, 12, 31, tzinfo=UTC)], pa.timestamp("us", "UTC")),
+        }
+    )
+    with pytest.raises(InvalidConfigurationError, match="1970"):
+        outgoing_rows(batch, options())
+
+
 def test_headers_become_properties() -> None:
     rows = [[{"key": "a", "value": b"b"}], [], None]
     batch = pa.record_batch({"value": pa.array([b"a"] * 3), "headers": pa.array(rows, HEADERS)})
