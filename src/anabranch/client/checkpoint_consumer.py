@@ -207,7 +207,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._finished = {id_: None for id_ in self._finished if id_ in segments}
         for id_ in list(self._sources):
             if id_ not in segments:
-                # Retention took what was not read yet.
+                # Retention took it, and with it what was not read yet.
+                log.warning("%s is gone before it was read to its end", self._sources[id_].topic)
                 self.tasks.start(self._sources.pop(id_).close(), f"leave segment {id_}")
         self._open_readable()
 
