@@ -157,6 +157,12 @@ class AsyncCheckpointConsumer(Inbox[T]):
                 positions[entry.source.segment_id] = _place(entry, index)
         elif entry is not None:
             positions[entry.source.segment_id] = _place(entry, entry.wanted.bit_length() - 1)
+        return self._checkpoint_at(positions)
+
+    def _checkpoint_at(self, positions: dict[int, MessageId]) -> Checkpoint:
+        if self._start.kind is CheckpointKind.AT_TIME:
+            # What lies before the time is passed over while reading, so the time must come along.
+            return Checkpoint(positions, CheckpointKind.AT_TIME, self._start.timestamp_ms)
         return Checkpoint(positions)
 
     def checkpoint_before(self, waiting: Sequence[Message[T]]) -> Checkpoint:
@@ -168,7 +174,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
             before = _place(entry, earlier[-1]) if earlier else entry.before
             if before is not None and entry.source.segment_id in positions:
                 positions[entry.source.segment_id] = before
-        return Checkpoint(positions)
+        return self._checkpoint_at(positions)
 
     async def close(self) -> None:
         """Stop reading; the last checkpoint can still be taken."""

@@ -32,13 +32,10 @@ def start_positions(layout: Layout, start: Checkpoint) -> dict[int, MessageId]:
     """
     positions: dict[int, MessageId] = {}
     for id_ in sorted(layout.segments):
-        if start.is_regular:
-            given = start.positions.get(id_)
-            positions[id_] = before_first(id_) if given is None else given
-        elif start.is_latest:
+        if start.is_latest:
             positions[id_] = after_last(id_)
         else:
-            positions[id_] = before_first(id_)
+            positions[id_] = start.positions.get(id_) or before_first(id_)
     return positions
 
 

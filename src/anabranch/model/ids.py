@@ -164,7 +164,8 @@ class CheckpointKind(IntEnum):
 class Checkpoint:
     """Where to go on reading: after the last message covered, per segment, or at one of three starts.
 
-    A segment that a regular checkpoint does not name is newer than it and is read from its beginning.
+    A segment that a regular checkpoint does not name is newer than it and is read from its beginning. One
+    taken by a reader that started at a time keeps that time, which still holds for segments it does not name.
     """
 
     positions: Mapping[int, MessageId] = field(default_factory=dict)
@@ -173,8 +174,8 @@ class Checkpoint:
     """For AT_TIME: reading starts at the first message published then or later."""
 
     def __post_init__(self) -> None:
-        if self.positions and self.kind is not CheckpointKind.REGULAR:
-            raise InvalidConfigurationError("only a regular checkpoint has positions")
+        if self.positions and self.kind in (CheckpointKind.EARLIEST, CheckpointKind.LATEST):
+            raise InvalidConfigurationError("a checkpoint at an end of the topic has no positions")
         ordered = {segment: self.positions[segment] for segment in sorted(self.positions)}
         object.__setattr__(self, "positions", MappingProxyType(ordered))
 
@@ -226,23 +227,27 @@ class Checkpoint:
         given = list(checkpoints)
         if not given:
             raise InvalidConfigurationError("there is no checkpoint to merge")
-        regular = [checkpoint for checkpoint in given if checkpoint.is_regular]
-        if not regular:
+        placed = [checkpoint for checkpoint in given if checkpoint.is_regular or checkpoint.positions]
+        if not placed:
             if any(checkpoint != given[0] for checkpoint in given):
                 raise InvalidConfigurationError("checkpoints with different starts cannot be merged")
             return given[0]
         positions: dict[int, MessageId] = {}
-        for checkpoint in regular:
+        for checkpoint in placed:
             for segment, id_ in checkpoint.positions.items():
                 positions[segment] = max(id_, positions.get(segment, id_))
-        return Checkpoint(positions)
+        times = sorted({c.timestamp_ms for c in given if c.kind is CheckpointKind.AT_TIME})
+        if len(times) > 1:
+            raise InvalidConfigurationError("checkpoints with different starts cannot be merged")
+        return Checkpoint(positions, CheckpointKind.AT_TIME, times[0]) if times else Checkpoint(positions)
 
     def to_bytes(self) -> bytes:
         """The byte form other V5 clients read; AT_TIME is ours alone."""
         if self.is_regular:
             return bytes((self.kind,)) + _vector_bytes(tuple(self.positions.items()))
         if self.kind is CheckpointKind.AT_TIME:
-            return bytes((self.kind,)) + _LONG.pack(self.timestamp_ms)
+            rest = _vector_bytes(tuple(self.positions.items())) if self.positions else b""
+            return bytes((self.kind,)) + _LONG.pack(self.timestamp_ms) + rest
         return bytes((self.kind,))
 
     @staticmethod
@@ -349,8 +354,9 @@ def _read_checkpoint(reader: _Reader) -> Checkpoint:
     if first not in CheckpointKind._value2member_map_:
         raise _BadBytes(f"unknown first byte {first}")
     kind = CheckpointKind(first)
-    positions = dict(_read_vector(reader)) if kind is CheckpointKind.REGULAR else {}
     timestamp_ms = reader.int64() if kind is CheckpointKind.AT_TIME else 0
+    placed = kind is CheckpointKind.REGULAR or (kind is CheckpointKind.AT_TIME and reader.left)
+    positions = dict(_read_vector(reader)) if placed else {}
     reader.end()
     return Checkpoint(positions, kind, timestamp_ms)
 

@@ -179,6 +179,25 @@ def test_reading_can_start_at_a_time() -> None:
     run(test)
 
 
+def test_a_checkpoint_of_a_reader_that_started_at_a_time_keeps_the_time() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 5, 10)
+        await asyncio.sleep(10.0)
+        now_ms = int(1000 * (1_700_000_000 + world.loop.time()))
+        await publish(world, 5, 1, first=10)
+        async with world.client() as client:
+            start = Checkpoint.at_ms(now_ms - 1000)
+            consumer = await client.create_checkpoint_consumer(TOPIC, start=start, receiver_queue_size=1)
+            early = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
+            taken = [await consumer.receive(timeout=5) for _ in range(2)]
+            later = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
+            for checkpoint, expected in ((early, 5), (later, 5 - len(taken))):
+                again = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
+                assert [message.value for message in await drain(again)] == [b"10"] * expected
+
+    run(test)
+
+
 def test_iteration_hands_out_and_ends_with_the_consumer() -> None:
     async def test(world: World) -> None:
         await publish(world, 1, 5)

@@ -112,7 +112,13 @@ def test_checkpoint_bytes_are_those_of_the_other_clients() -> None:
 
 @pytest.mark.parametrize(
     "checkpoint",
-    [Checkpoint(), Checkpoint.earliest(), Checkpoint.latest(), Checkpoint.at_ms(1_700_000_000_000)],
+    [
+        Checkpoint(),
+        Checkpoint.earliest(),
+        Checkpoint.latest(),
+        Checkpoint.at_ms(1_700_000_000_000),
+        Checkpoint({3: MessageId(3, 5, 7)}, CheckpointKind.AT_TIME, 1_700_000_000_000),
+    ],
 )
 def test_every_kind_of_checkpoint_survives_bytes_and_pickle(checkpoint: Checkpoint) -> None:
     assert Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
@@ -135,9 +141,16 @@ def test_positions_of_a_checkpoint_cannot_be_changed() -> None:
         checkpoint.positions[4] = MessageId(4, 0, 0)  # type: ignore[index]
 
 
-def test_only_a_regular_checkpoint_has_positions() -> None:
+def test_a_checkpoint_at_an_end_of_the_topic_has_no_positions() -> None:
     with pytest.raises(InvalidConfigurationError):
         Checkpoint({3: MessageId(3, 5, 7)}, CheckpointKind.LATEST)
+
+
+def test_a_merge_keeps_the_time_its_members_started_at() -> None:
+    placed = Checkpoint({1: MessageId(1, 0, 5)}, CheckpointKind.AT_TIME, 9)
+    assert Checkpoint.merge([Checkpoint.at_ms(9), placed]) == placed
+    with pytest.raises(InvalidConfigurationError):
+        Checkpoint.merge([Checkpoint.at_ms(8), placed])
 
 
 def test_a_merge_takes_the_later_position_of_each_segment() -> None:
