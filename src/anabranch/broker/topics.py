@@ -84,8 +84,7 @@ class Topics:
             return found
         record = await self.records.find_classic(name)
         if record is None:
-            await self._check_partition(name)
-            if not (create and self.auto_create):
+            if not await self._is_declared(name) and not (create and self.auto_create):
                 raise TopicNotFoundError(f"{name} does not exist")
             with suppress(TopicExistsError):
                 await self.create(name)
@@ -146,13 +145,17 @@ class Topics:
                 found.append(name)
         return sorted(found, key=str)
 
-    async def _check_partition(self, name: TopicName) -> None:
-        """A partition beyond the count of its topic must not come to be by a slip of the keyboard."""
+    async def _is_declared(self, name: TopicName) -> bool:
+        """Whether the name is a partition of a topic that somebody created with so many.
+
+        One beyond the count must not come to be by a slip of the keyboard: TopicNotFoundError.
+        """
         if name.partition is None:
-            return
+            return False
         whole = await self.records.find_classic(name.partitioned_topic)
         if whole is not None and name.partition >= whole.partitions:
             raise TopicNotFoundError(f"{name.partitioned_topic} has {whole.partitions} partitions")
+        return whole is not None
 
     def _check_unused(self, name: TopicName) -> None:
         found = self.get(name)

@@ -9,6 +9,7 @@ import pytest
 from anabranch.broker.producer import ENTRY_MESSAGES_MAX
 from anabranch.broker.segment import admit
 from anabranch.errors import ProducerBusyError, ProducerFencedError
+from anabranch.model.names import TopicName
 from anabranch.protocol import commands
 from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.frames import build_entry
@@ -273,6 +274,11 @@ def test_topics_are_not_made_where_that_is_switched_off() -> None:
     async def scenario(world: World) -> None:
         client = await world.client()
         assert error_of(await client.producer()) == pb.TopicNotFound
+        four = TopicName.parse("persistent://public/default/four")
+        await world.broker.topics.create(four, partitions=4)
+        assert error_of(await client.producer(str(four.partition_name(4)))) == pb.TopicNotFound
+        used_first = await client.producer(str(four.partition_name(3)), producer_id=2)
+        assert isinstance(used_first, pb.CommandProducerSuccess), "what was declared need not be made"
 
     run(scenario, auto_create_topics=False)
 
