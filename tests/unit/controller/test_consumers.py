@@ -23,6 +23,18 @@ async def lead(plant: Plant, segments: int = 2) -> TopicController:
     return await plant.controller()
 
 
+async def lead_on_failing_store(plant: Plant, segments: int) -> tuple[TopicController, FailingStore]:
+    stores: list[FailingStore] = []
+
+    def wrap(store: MetadataStore) -> MetadataStore:
+        stores.append(FailingStore(store))
+        return stores[-1]
+
+    await plant.boot(wrap=wrap)
+    await plant.call(plant.service.create_topic(TOPIC, segments))
+    return await plant.controller(), stores[-1]
+
+
 async def join(plant: Plant, name: str, inbox: Inbox | None = None, sub: str = "s") -> Registration:
     controller = await plant.controller()
     return await plant.call(
@@ -177,21 +189,13 @@ def test_a_caller_that_dies_while_it_registers_is_not_a_member_for_ever(delay_s:
 
 def test_an_eviction_that_cannot_be_stored_is_tried_again() -> None:
     async def main(plant: Plant) -> None:
-        faulty: list[FailingStore] = []
-
-        def wrap(store: MetadataStore) -> MetadataStore:
-            faulty.append(FailingStore(store))
-            return faulty[0]
-
-        await plant.boot(wrap=wrap)
-        await plant.call(plant.service.create_topic(TOPIC, 1))
-        controller = await plant.controller()
+        controller, store = await lead_on_failing_store(plant, 1)
         one = await join(plant, "a")
         controller.connection_lost(one)
-        faulty[0].fails = lambda path: "subscriptions" in path
+        store.fails = lambda path: "subscriptions" in path
         await asyncio.sleep(61)
         assert list(await stored(plant)) == ["a"]
-        faulty[0].fails = lambda path: False
+        store.fails = lambda path: False
         await asyncio.sleep(10)
         assert await stored(plant) == {}
         assert controller.why()["troubles"] == {}
@@ -202,24 +206,16 @@ def test_an_eviction_that_cannot_be_stored_is_tried_again() -> None:
 
 def test_an_eviction_whose_turn_ends_before_it_is_tried_again() -> None:
     async def main(plant: Plant) -> None:
-        faulty: list[FailingStore] = []
-
-        def wrap(store: MetadataStore) -> MetadataStore:
-            faulty.append(FailingStore(store))
-            return faulty[0]
-
-        await plant.boot(wrap=wrap)
-        await plant.call(plant.service.create_topic(TOPIC, 1))
-        controller = await plant.controller()
+        controller, store = await lead_on_failing_store(plant, 1)
         one = await join(plant, "a")
         controller.connection_lost(one)
         await asyncio.sleep(59)
         # What failed half-way must be read again before anything else is done, and cannot be.
-        faulty[0].down = True
+        store.down = True
         with pytest.raises(MetadataError):
             await plant.call(controller.ensure_subscription("t", "QUEUE", "earliest"))
         await asyncio.sleep(2)
-        faulty[0].down = False
+        store.down = False
         await asyncio.sleep(10)
         assert await stored(plant) == {}
         await plant.stop()
@@ -282,26 +278,18 @@ def test_drains_across_generations_open_one_generation_at_a_time() -> None:
 
 def test_a_drain_told_after_a_turn_that_failed_is_not_overlooked() -> None:
     async def main(plant: Plant) -> None:
-        stores: list[FailingStore] = []
-
-        def wrap(store: MetadataStore) -> FailingStore:
-            stores.append(FailingStore(store))
-            return stores[-1]
-
-        await plant.boot(wrap=wrap)
-        await plant.call(plant.service.create_topic(TOPIC, 2))
-        controller = await plant.controller()
+        controller, store = await lead_on_failing_store(plant, 2)
         inbox = Inbox()
         await join(plant, "a", inbox)
         plant.publish(controller.layout)
         await plant.call(controller.split(0))
         await plant.call(controller.split(1))
-        stores[0].down = True
+        store.down = True
         with pytest.raises(MetadataError):
             await plant.call(controller.set_properties({"a": "b"}))
         plant.drain(controller.layout, "s", 0)
         await asyncio.sleep(0.01)
-        stores[0].down = False
+        store.down = False
         await asyncio.sleep(10)
         plant.drain(controller.layout, "s", 1)
         await asyncio.sleep(1)
