@@ -348,6 +348,9 @@ class BaseCommand(_message.Message):
         WATCH_TC_ASSIGNMENTS_UPDATE: BaseCommand._Type.ValueType  # 80
         WATCH_TC_ASSIGNMENTS_CLOSE: BaseCommand._Type.ValueType  # 81
         SCALABLE_TOPIC_UNSUBSCRIBE: BaseCommand._Type.ValueType  # 82
+        PEER_CALL: BaseCommand._Type.ValueType  # 1001
+        PEER_REPLY: BaseCommand._Type.ValueType  # 1002
+        PEER_PUSH: BaseCommand._Type.ValueType  # 1003
 
     class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
     CONNECT: BaseCommand.Type.ValueType  # 2
@@ -421,6 +424,9 @@ class BaseCommand(_message.Message):
     WATCH_TC_ASSIGNMENTS_UPDATE: BaseCommand.Type.ValueType  # 80
     WATCH_TC_ASSIGNMENTS_CLOSE: BaseCommand.Type.ValueType  # 81
     SCALABLE_TOPIC_UNSUBSCRIBE: BaseCommand.Type.ValueType  # 82
+    PEER_CALL: BaseCommand.Type.ValueType  # 1001
+    PEER_REPLY: BaseCommand.Type.ValueType  # 1002
+    PEER_PUSH: BaseCommand.Type.ValueType  # 1003
 
     TYPE_FIELD_NUMBER: _builtins.int
     CONNECT_FIELD_NUMBER: _builtins.int
@@ -494,6 +500,9 @@ class BaseCommand(_message.Message):
     WATCHTCASSIGNMENTSUPDATE_FIELD_NUMBER: _builtins.int
     WATCHTCASSIGNMENTSCLOSE_FIELD_NUMBER: _builtins.int
     SCALABLETOPICUNSUBSCRIBE_FIELD_NUMBER: _builtins.int
+    PEERCALL_FIELD_NUMBER: _builtins.int
+    PEERREPLY_FIELD_NUMBER: _builtins.int
+    PEERPUSH_FIELD_NUMBER: _builtins.int
     type: Global___BaseCommand.Type.ValueType
     @_builtins.property
     def connect(self) -> Global___CommandConnect: ...
@@ -637,6 +646,12 @@ class BaseCommand(_message.Message):
     def watchTcAssignmentsClose(self) -> Global___CommandWatchTcAssignmentsClose: ...
     @_builtins.property
     def scalableTopicUnsubscribe(self) -> Global___CommandScalableTopicUnsubscribe: ...
+    @_builtins.property
+    def peerCall(self) -> Global___CommandPeerCall: ...
+    @_builtins.property
+    def peerReply(self) -> Global___CommandPeerReply: ...
+    @_builtins.property
+    def peerPush(self) -> Global___CommandPeerPush: ...
     def __init__(
         self,
         *,
@@ -712,10 +727,13 @@ class BaseCommand(_message.Message):
         watchTcAssignmentsUpdate: Global___CommandWatchTcAssignmentsUpdate | None = ...,
         watchTcAssignmentsClose: Global___CommandWatchTcAssignmentsClose | None = ...,
         scalableTopicUnsubscribe: Global___CommandScalableTopicUnsubscribe | None = ...,
+        peerCall: Global___CommandPeerCall | None = ...,
+        peerReply: Global___CommandPeerReply | None = ...,
+        peerPush: Global___CommandPeerPush | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "scalableTopicAssignmentUpdate", b"scalableTopicAssignmentUpdate", "scalableTopicClose", b"scalableTopicClose", "scalableTopicLookup", b"scalableTopicLookup", "scalableTopicSubscribe", b"scalableTopicSubscribe", "scalableTopicSubscribeResponse", b"scalableTopicSubscribeResponse", "scalableTopicUnsubscribe", b"scalableTopicUnsubscribe", "scalableTopicUpdate", b"scalableTopicUpdate", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchScalableTopics", b"watchScalableTopics", "watchScalableTopicsClose", b"watchScalableTopicsClose", "watchScalableTopicsUpdate", b"watchScalableTopicsUpdate", "watchTcAssignments", b"watchTcAssignments", "watchTcAssignmentsClose", b"watchTcAssignmentsClose", "watchTcAssignmentsUpdate", b"watchTcAssignmentsUpdate", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "peerCall", b"peerCall", "peerPush", b"peerPush", "peerReply", b"peerReply", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "scalableTopicAssignmentUpdate", b"scalableTopicAssignmentUpdate", "scalableTopicClose", b"scalableTopicClose", "scalableTopicLookup", b"scalableTopicLookup", "scalableTopicSubscribe", b"scalableTopicSubscribe", "scalableTopicSubscribeResponse", b"scalableTopicSubscribeResponse", "scalableTopicUnsubscribe", b"scalableTopicUnsubscribe", "scalableTopicUpdate", b"scalableTopicUpdate", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchScalableTopics", b"watchScalableTopics", "watchScalableTopicsClose", b"watchScalableTopicsClose", "watchScalableTopicsUpdate", b"watchScalableTopicsUpdate", "watchTcAssignments", b"watchTcAssignments", "watchTcAssignmentsClose", b"watchTcAssignmentsClose", "watchTcAssignmentsUpdate", b"watchTcAssignmentsUpdate", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "scalableTopicAssignmentUpdate", b"scalableTopicAssignmentUpdate", "scalableTopicClose", b"scalableTopicClose", "scalableTopicLookup", b"scalableTopicLookup", "scalableTopicSubscribe", b"scalableTopicSubscribe", "scalableTopicSubscribeResponse", b"scalableTopicSubscribeResponse", "scalableTopicUnsubscribe", b"scalableTopicUnsubscribe", "scalableTopicUpdate", b"scalableTopicUpdate", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchScalableTopics", b"watchScalableTopics", "watchScalableTopicsClose", b"watchScalableTopicsClose", "watchScalableTopicsUpdate", b"watchScalableTopicsUpdate", "watchTcAssignments", b"watchTcAssignments", "watchTcAssignmentsClose", b"watchTcAssignmentsClose", "watchTcAssignmentsUpdate", b"watchTcAssignmentsUpdate", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "peerCall", b"peerCall", "peerPush", b"peerPush", "peerReply", b"peerReply", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "scalableTopicAssignmentUpdate", b"scalableTopicAssignmentUpdate", "scalableTopicClose", b"scalableTopicClose", "scalableTopicLookup", b"scalableTopicLookup", "scalableTopicSubscribe", b"scalableTopicSubscribe", "scalableTopicSubscribeResponse", b"scalableTopicSubscribeResponse", "scalableTopicUnsubscribe", b"scalableTopicUnsubscribe", "scalableTopicUpdate", b"scalableTopicUpdate", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchScalableTopics", b"watchScalableTopics", "watchScalableTopicsClose", b"watchScalableTopicsClose", "watchScalableTopicsUpdate", b"watchScalableTopicsUpdate", "watchTcAssignments", b"watchTcAssignments", "watchTcAssignmentsClose", b"watchTcAssignmentsClose", "watchTcAssignmentsUpdate", b"watchTcAssignmentsUpdate", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3833,3 +3851,85 @@ class CommandWatchTcAssignmentsClose(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommandWatchTcAssignmentsClose: _TypeAlias = CommandWatchTcAssignmentsClose  # noqa: Y015
+
+@_typing.final
+class CommandPeerCall(_message.Message):
+    """Between brokers of one cluster only; types from 1001 on are ours."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    VERB_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    target: _builtins.str
+    verb: _builtins.str
+    arguments: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        target: _builtins.str | None = ...,
+        verb: _builtins.str | None = ...,
+        arguments: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "request_id", b"request_id", "target", b"target", "verb", b"verb"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "request_id", b"request_id", "target", b"target", "verb", b"verb"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandPeerCall: _TypeAlias = CommandPeerCall  # noqa: Y015
+
+@_typing.final
+class CommandPeerReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    result: _builtins.bytes
+    error: _builtins.str
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        result: _builtins.bytes | None = ...,
+        error: _builtins.str | None = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandPeerReply: _TypeAlias = CommandPeerReply  # noqa: Y015
+
+@_typing.final
+class CommandPeerPush(_message.Message):
+    """Something that the called side has to tell later; the request id is that of the call that asked for it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    value: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        value: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandPeerPush: _TypeAlias = CommandPeerPush  # noqa: Y015
