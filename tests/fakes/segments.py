@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from anabranch.controller.segments import Drained, SegmentLoad, StartAt
+from anabranch.controller.segments import Drained, Place, SegmentLoad, StartAt
 from anabranch.errors import NotFoundError, StaleTermError, TopicTerminatedError
 from anabranch.model.names import TopicName
 
@@ -65,49 +65,47 @@ class MemorySegments:
         self.world = world
         self.fails: Callable[[str, TopicName], Exception | None] = lambda verb, name: None
 
-    async def create(self, segment: TopicName, subscriptions: Mapping[str, StartAt], term: int) -> None:
-        await self._enter("create", segment, term)
-        stored = self.world.stored.setdefault(segment, StoredSegment())
+    async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
+        await self._enter("create", place.name, term)
+        stored = self.world.stored.setdefault(place.name, StoredSegment())
         for subscription, start in subscriptions.items():
             stored.cursors.setdefault(subscription, 0 if start == "earliest" else len(stored.entries))
 
-    async def seal(self, segment: TopicName, term: int) -> None:
-        await self._enter("seal", segment, term)
-        self._stored(segment).sealed = True
+    async def seal(self, place: Place, term: int) -> None:
+        await self._enter("seal", place.name, term)
+        self._stored(place.name).sealed = True
 
-    async def delete(self, segment: TopicName, term: int) -> None:
-        await self._enter("delete", segment, term)
-        self.world.stored.pop(segment, None)
+    async def delete(self, place: Place, term: int) -> None:
+        await self._enter("delete", place.name, term)
+        self.world.stored.pop(place.name, None)
 
-    async def create_subscription(
-        self, segment: TopicName, subscription: str, start: StartAt, term: int
-    ) -> None:
-        await self._enter("create_subscription", segment, term)
-        stored = self._stored(segment)
+    async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
+        await self._enter("create_subscription", place.name, term)
+        stored = self._stored(place.name)
         stored.cursors.setdefault(subscription, 0 if start == "earliest" else len(stored.entries))
 
-    async def delete_subscription(self, segment: TopicName, subscription: str, term: int) -> None:
-        await self._enter("delete_subscription", segment, term)
-        self._stored(segment).cursors.pop(subscription, None)
+    async def delete_subscription(self, place: Place, subscription: str, term: int) -> None:
+        await self._enter("delete_subscription", place.name, term)
+        self._stored(place.name).cursors.pop(subscription, None)
 
-    async def seek(self, segment: TopicName, subscription: str, timestamp_ms: int, term: int) -> None:
-        await self._enter("seek", segment, term)
-        stored = self._stored(segment)
+    async def seek(self, place: Place, subscription: str, timestamp_ms: int, term: int) -> None:
+        await self._enter("seek", place.name, term)
+        stored = self._stored(place.name)
         stored.cursors[subscription] = sum(at_ms < timestamp_ms for at_ms in stored.entries)
 
-    async def skip_all(self, segment: TopicName, subscription: str, term: int) -> None:
-        await self._enter("skip_all", segment, term)
-        stored = self._stored(segment)
+    async def skip_all(self, place: Place, subscription: str, term: int) -> None:
+        await self._enter("skip_all", place.name, term)
+        stored = self._stored(place.name)
         stored.cursors[subscription] = len(stored.entries)
 
-    async def backlog(self, segment: TopicName, subscription: str) -> int | None:
-        await self._enter("backlog", segment, None)
-        self._stored(segment)
-        return self.world.backlog(segment, subscription)
+    async def backlog(self, place: Place, subscription: str) -> int | None:
+        await self._enter("backlog", place.name, None)
+        self._stored(place.name)
+        return self.world.backlog(place.name, subscription)
 
-    async def load(self, segment: TopicName) -> SegmentLoad:
-        await self._enter("load", segment, None)
-        return self._stored(segment).load
+    async def load(self, place: Place) -> SegmentLoad:
+        await self._enter("load", place.name, None)
+        return self._stored(place.name).load
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
         self.world.listeners.setdefault(topic, []).append(drained)

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.broker.local_segments import LocalSegments
 from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.controller.segments import StartAt
+from anabranch.controller.segments import Place, StartAt
 from anabranch.ledger import cursors, recovery
 from anabranch.ledger.disk import Write
 from anabranch.ledger.filelog import FileLog
@@ -17,7 +17,6 @@ from anabranch.model import assignment
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Checkpoint
 from anabranch.model.layout import Layout, Segment
-from anabranch.model.names import TopicName
 from anabranch.testing.run import run_one, step_of
 from anabranch.testing.simdisk import SimDisk
 
@@ -64,10 +63,10 @@ def forget_a_subscription_on_one_child(patch: pytest.MonkeyPatch) -> None:
     honest = LocalSegments.create
 
     async def create(
-        self: LocalSegments, segment: TopicName, subscriptions: Mapping[str, StartAt], term: int
+        self: LocalSegments, place: Place, subscriptions: Mapping[str, StartAt], term: int
     ) -> None:
-        assert segment.segment is not None
-        await honest(self, segment, {} if segment.segment.id % 2 else subscriptions, term)
+        assert place.name.segment is not None
+        await honest(self, place, {} if place.name.segment.id % 2 else subscriptions, term)
 
     patch.setattr(LocalSegments, "create", create)
 

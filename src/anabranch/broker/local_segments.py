@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from anabranch.broker.segment import Segment
 from anabranch.broker.topics import Topics
-from anabranch.controller.segments import Drained, SegmentLoad, StartAt
+from anabranch.controller.segments import Drained, Place, SegmentLoad, StartAt
 from anabranch.errors import StaleTermError
 from anabranch.model.names import TopicName
 
@@ -25,9 +25,9 @@ class LocalSegments:
         self._listeners: dict[TopicName, list[Callable[[Drained], None]]] = {}
         topics.drained = self._tell
 
-    async def create(self, segment: TopicName, subscriptions: Mapping[str, StartAt], term: int) -> None:
-        self._check(segment, term)
-        made = await self._topics.make(segment)
+    async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
+        self._check(place.name, term)
+        made = await self._topics.make(place.name)
         # Together, so that one commit serves all of them.
         await asyncio.gather(
             *(
@@ -36,43 +36,41 @@ class LocalSegments:
             )
         )
 
-    async def seal(self, segment: TopicName, term: int) -> None:
-        self._check(segment, term)
-        await self._topics.require(segment).seal()
+    async def seal(self, place: Place, term: int) -> None:
+        self._check(place.name, term)
+        await self._topics.require(place.name).seal()
 
-    async def delete(self, segment: TopicName, term: int) -> None:
-        self._check(segment, term)
-        await self._topics.drop(segment)
+    async def delete(self, place: Place, term: int) -> None:
+        self._check(place.name, term)
+        await self._topics.drop(place.name)
 
-    async def create_subscription(
-        self, segment: TopicName, subscription: str, start: StartAt, term: int
-    ) -> None:
-        self._check(segment, term)
-        found = self._topics.require(segment)
+    async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
+        self._check(place.name, term)
+        found = self._topics.require(place.name)
         await found.subscription(subscription, durable=True, ordinal=_ordinal(found, start))
 
-    async def delete_subscription(self, segment: TopicName, subscription: str, term: int) -> None:
-        self._check(segment, term)
-        found = self._topics.get(segment)
+    async def delete_subscription(self, place: Place, subscription: str, term: int) -> None:
+        self._check(place.name, term)
+        found = self._topics.get(place.name)
         if found is not None:
             await found.unsubscribe(subscription)
 
-    async def seek(self, segment: TopicName, subscription: str, timestamp_ms: int, term: int) -> None:
-        self._check(segment, term)
-        found = self._topics.require(segment)
+    async def seek(self, place: Place, subscription: str, timestamp_ms: int, term: int) -> None:
+        self._check(place.name, term)
+        found = self._topics.require(place.name)
         known = found.subscriptions.get(subscription)
         if known is not None:
             await known.seek(found.log.ordinal_at_time(timestamp_ms))
 
-    async def skip_all(self, segment: TopicName, subscription: str, term: int) -> None:
-        self._check(segment, term)
-        found = self._topics.require(segment)
+    async def skip_all(self, place: Place, subscription: str, term: int) -> None:
+        self._check(place.name, term)
+        found = self._topics.require(place.name)
         known = found.subscriptions.get(subscription)
         if known is not None:
             await known.seek(found.log.next_ordinal)
 
-    async def backlog(self, segment: TopicName, subscription: str) -> int | None:
-        found = self._topics.get(segment)
+    async def backlog(self, place: Place, subscription: str) -> int | None:
+        found = self._topics.get(place.name)
         known = None if found is None else found.subscriptions.get(subscription)
         if known is None:
             return None
@@ -81,8 +79,8 @@ class LocalSegments:
             await known.cursor.flush()
         return known.backlog
 
-    async def load(self, segment: TopicName) -> SegmentLoad:
-        found = self._topics.get(segment)
+    async def load(self, place: Place) -> SegmentLoad:
+        found = self._topics.get(place.name)
         if found is None:
             return SegmentLoad()
         log = found.log

@@ -19,7 +19,7 @@ from anabranch.controller.layout_changes import LayoutChanges, Plan
 from anabranch.controller.leading import Leading, World
 from anabranch.controller.members import Push
 from anabranch.controller.scaling import Scaling, history_to_store
-from anabranch.controller.segments import StartAt
+from anabranch.controller.segments import Place, StartAt
 from anabranch.controller.subscriptions import Registration, Subscriptions
 from anabranch.controller.upkeep import Upkeep
 from anabranch.controller.watches import LayoutWatches
@@ -36,7 +36,7 @@ from anabranch.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, TopicRecord
+from anabranch.metadata.records import GarbageRecord, SubscriptionKind, SubscriptionRecord, TopicRecord
 from anabranch.model.autoscale import Decision, Keep
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -305,9 +305,9 @@ class TopicController:
 
     async def collect_garbage(self) -> None:
         """Delete what the layout has forgotten, and strike it off the list; whatever fails stays on it."""
-        names = [item.name for item in self.record.garbage]
-        deleted = await together(self._delete_segment(name) for name in names)
-        gone = [name for name, done in zip(names, deleted, strict=True) if done]
+        garbage = self.record.garbage
+        deleted = await together(self._delete_segment(item) for item in garbage)
+        gone = [item.name for item, done in zip(garbage, deleted, strict=True) if done]
         try:
             if gone:
                 await self._run(lambda: self._changes.strike_off(gone))
@@ -315,13 +315,14 @@ class TopicController:
             if self.record.garbage:
                 self._upkeep.collect_within(self._world.jitter_s(self._world.settings.retry_max_s))
 
-    async def _delete_segment(self, name: str) -> bool:
+    async def _delete_segment(self, item: GarbageRecord) -> bool:
+        place = Place(TopicName.parse(item.name), item.store)
         try:
-            await self._world.segments.delete(TopicName.parse(name), self._lead.term)
+            await self._world.segments.delete(place, self._lead.term)
         except AnabranchError as error:
-            self.troubles[f"garbage {name}"] = f"{type(error).__name__}: {error}"
+            self.troubles[f"garbage {item.name}"] = f"{type(error).__name__}: {error}"
             return False
-        self.troubles.pop(f"garbage {name}", None)
+        self.troubles.pop(f"garbage {item.name}", None)
         return True
 
     async def prune(self) -> None:

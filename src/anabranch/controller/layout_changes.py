@@ -15,13 +15,13 @@ from anabranch.controller import coordinator, operation
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
 from anabranch.controller.scaling import Scaling
+from anabranch.controller.segments import Place
 from anabranch.controller.subscriptions import Subscriptions
 from anabranch.controller.watches import LayoutWatches
 from anabranch.errors import AnabranchError, StaleTermError
 from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
 from anabranch.metadata.topics import layout_of, with_layout
 from anabranch.model.layout import Layout
-from anabranch.model.names import TopicName
 
 replace = msgspec.structs.replace
 
@@ -51,9 +51,9 @@ class LayoutChanges:
         troubles: dict[str, str] = {}
 
         async def announce(id_: int) -> None:
-            name = self._lead.segment_name(self._lead.layout.segments[id_])
+            place = self._lead.place(self._lead.layout.segments[id_])
             try:
-                await self._world.segments.create(name, self._subscriptions.for_new(), self._lead.term)
+                await self._world.segments.create(place, self._subscriptions.for_new(), self._lead.term)
             except StaleTermError:
                 raise
             except AnabranchError as error:
@@ -82,16 +82,16 @@ class LayoutChanges:
         """Children with all subscriptions, then sealed parents, then one commit, then tell everybody."""
         segments, term, kind = self._world.segments, self._lead.term, intent.kind
         subscriptions = self._subscriptions.for_new()
-        parents = [self._lead.segment_name(s) for s in operation.parents(self._lead.layout, intent)]
+        parents = [self._lead.place(s) for s in operation.parents(self._lead.layout, intent)]
         try:
             self.phase = "creating"
             await self._each(
                 f"{kind}.created",
                 operation.children(intent),
-                lambda name: segments.create(name, subscriptions, term),
+                lambda place: segments.create(place, subscriptions, term),
             )
             self.phase = "sealing"
-            await self._each(f"{kind}.sealed", parents, lambda name: segments.seal(name, term))
+            await self._each(f"{kind}.sealed", parents, lambda place: segments.seal(place, term))
             self.phase = "committing"
             await self._commit()
         finally:
@@ -100,13 +100,13 @@ class LayoutChanges:
         self.publish()
 
     async def _each(
-        self, step: str, names: Sequence[TopicName], verb: Callable[[TopicName], Coroutine[Any, Any, None]]
+        self, step: str, places: Sequence[Place], verb: Callable[[Place], Coroutine[Any, Any, None]]
     ) -> None:
         """The first by itself, so that a crash between it and the rest can be tried; then all others."""
-        for name in names[:1]:
-            await verb(name)
+        for place in places[:1]:
+            await verb(place)
             await self._world.failpoints.reach(f"{step}.first")
-        await together(verb(name) for name in names[1:])
+        await together(verb(place) for place in places[1:])
         await self._world.failpoints.reach(step)
 
     async def _commit(self) -> None:
@@ -142,8 +142,9 @@ class LayoutChanges:
 
         def forget(record: TopicRecord) -> TopicRecord:
             layout = layout_of(record)
-            names = [str(self._lead.segment_name(layout.segment(id_))) for id_ in ids]
-            garbage = (*record.garbage, *(GarbageRecord(name=name, since_ms=now_ms) for name in names))
+            places = [self._lead.place(layout.segment(id_)) for id_ in ids]
+            dropped = (GarbageRecord(name=str(p.name), since_ms=now_ms, store=p.store) for p in places)
+            garbage = (*record.garbage, *dropped)
             return replace(with_layout(record, layout.prune(ids)), garbage=garbage)
 
         await self._lead.update(forget)

@@ -16,7 +16,7 @@ import msgspec
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.operation import Origin, segment_name
-from anabranch.controller.segments import Segments
+from anabranch.controller.segments import Place, Segments
 from anabranch.errors import StaleTermError
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.records import TopicRecord
@@ -67,6 +67,8 @@ class World:
     settings: ControllerSettings
     failpoints: Failpoints
     rng: random.Random
+    stores: Callable[[], tuple[int, ...]]
+    """Where new segments may go at the moment: the stores that somebody serves."""
 
     def jitter_s(self, delay_s: float) -> float:
         """The delay, up to a fifth longer, so that what failed together does not come back together."""
@@ -97,10 +99,14 @@ class Leading:
         return asyncio.get_running_loop().time() + self._wall_offset_s
 
     def origin(self, reason: str = "", *, automatic: bool = False) -> Origin:
-        return Origin(self.term, self.world.clock.wall_ms(), reason, automatic)
+        stores = self.world.stores() or (self.record.store,)
+        return Origin(self.term, self.world.clock.wall_ms(), reason, automatic, stores)
 
     def segment_name(self, segment: Segment) -> TopicName:
         return segment_name(self.name, segment)
+
+    def place(self, segment: Segment) -> Place:
+        return Place(self.segment_name(segment), segment.store)
 
     async def update(self, change: Callable[[TopicRecord], TopicRecord]) -> Layout:
         """Change the record if this term still leads, else StaleTermError; returns the layout it then has."""

@@ -15,9 +15,11 @@ from anabranch.controller import operation
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import World
 from anabranch.controller.operation import Origin
+from anabranch.controller.segments import Place
 from anabranch.errors import AnabranchError, TopicExistsError
 from anabranch.metadata.records import GarbageRecord, LineageRecord, TopicRecord
 from anabranch.metadata.topics import layout_of, with_layout
+from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 
@@ -27,7 +29,10 @@ replace = msgspec.structs.replace
 async def record_topic(world: World, name: TopicName, count: int, properties: Mapping[str, str]) -> None:
     """Write the record of a new topic; whoever leads it then makes the segments. TopicExistsError."""
     now_ms = world.clock.wall_ms()
+    stores = world.stores() or (0,)
     layout = Layout.initial(count, now_ms=now_ms, bucket_budget=world.settings.bucket_budget)
+    layout = operation.put(layout, dict(enumerate(operation.spread((), count, stores))))
+    home = stores[key_hash(str(name)) % len(stores)]
     found = await world.topics.find(name)
     if found is not None and found.deleted:
         await forget_topic(world, name)
@@ -40,6 +45,7 @@ async def record_topic(world: World, name: TopicName, count: int, properties: Ma
             next_segment_id=lineage.next_segment_id + count,
             next_epoch=lineage.next_epoch + 1,
             next_term=lineage.next_term + 1,
+            store=home,
         )
 
     lineage = await world.topics.update_lineage(name, reserve)
@@ -51,6 +57,7 @@ async def record_topic(world: World, name: TopicName, count: int, properties: Ma
         segments={},
         properties=dict(properties),
         incarnation=await world.topics.next_incarnation(),
+        store=home,
         term=term,
         created_at_ms=now_ms,
         intent=operation.plan_create(layout, name, Origin(term, now_ms)),
@@ -74,11 +81,12 @@ async def forget_topic(world: World, name: TopicName) -> None:
     if record is None or not record.deleted:
         return
     layout = layout_of(record)
-    names = [str(operation.segment_name(name, segment)) for segment in layout.segments.values()]
+    places = [Place(operation.segment_name(name, s), s.store) for s in layout.segments.values()]
     if record.intent is not None:
-        names += record.intent.child_names
+        places += operation.children(record.intent)
     now_ms = world.clock.wall_ms()
-    leftovers = [*record.garbage, *(GarbageRecord(name=text, since_ms=now_ms) for text in names)]
+    dropped = (GarbageRecord(name=str(p.name), since_ms=now_ms, store=p.store) for p in places)
+    leftovers = [*record.garbage, *dropped]
 
     def bury(lineage: LineageRecord) -> LineageRecord:
         garbage = {item.name: item for item in (*leftovers, *lineage.garbage)}
@@ -104,7 +112,7 @@ async def sweep(world: World, name: TopicName) -> bool:
     # A topic of the same name may be led again by now; its segments' owners know that newer term.
     living = await world.topics.find(name)
     term = max(lineage.next_term - 1, living.term if living is not None else 0)
-    deleted = await together(_delete(world, item.name, term) for item in lineage.garbage)
+    deleted = await together(_delete(world, item, term) for item in lineage.garbage)
     gone = [item.name for item, done in zip(lineage.garbage, deleted, strict=True) if done]
     await world.failpoints.reach("delete.swept")
     if gone:
@@ -115,9 +123,9 @@ async def sweep(world: World, name: TopicName) -> bool:
     return not lineage.garbage
 
 
-async def _delete(world: World, name: str, term: int) -> bool:
+async def _delete(world: World, item: GarbageRecord, term: int) -> bool:
     try:
-        await world.segments.delete(TopicName.parse(name), term)
+        await world.segments.delete(Place(TopicName.parse(item.name), item.store), term)
     except AnabranchError:
         return False
     return True

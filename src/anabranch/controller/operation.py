@@ -7,9 +7,11 @@ planned here is carried out by the controller.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from anabranch.controller.segments import Place
 from anabranch.errors import LayoutError
 from anabranch.metadata.records import IntentRecord, OperationKind, StepRecord
 from anabranch.model.autoscale import Action, History, Merge, Rebucket, Split, record_action
@@ -25,6 +27,8 @@ class Origin:
     now_ms: int
     reason: str = ""
     automatic: bool = False
+    stores: tuple[int, ...] = (0,)
+    """Where new segments may go."""
 
 
 def plan_create(layout: Layout, topic: TopicName, origin: Origin) -> IntentRecord:
@@ -34,6 +38,7 @@ def plan_create(layout: Layout, topic: TopicName, origin: Origin) -> IntentRecor
         steps=(),
         first_id=min(layout.segments),
         child_names=tuple(str(segment_name(topic, segment)) for segment in layout.active),
+        child_stores=tuple(segment.store for segment in layout.active),
         started_at_ms=origin.now_ms,
         term=origin.term,
         reason=origin.reason,
@@ -94,7 +99,7 @@ def next_layout(layout: Layout, intent: IntentRecord, now_ms: int) -> Layout:
     for step in intent.steps:
         layout = _apply(layout, intent.kind, step, now_ms, first_id)
         first_id += _child_count(step)
-    return layout
+    return put(layout, dict(enumerate(intent.child_stores, intent.first_id)))
 
 
 def parents(layout: Layout, intent: IntentRecord) -> tuple[Segment, ...]:
@@ -102,9 +107,29 @@ def parents(layout: Layout, intent: IntentRecord) -> tuple[Segment, ...]:
     return tuple(layout.segment(id_) for step in intent.steps for id_ in step.parent_ids)
 
 
-def children(intent: IntentRecord) -> tuple[TopicName, ...]:
+def children(intent: IntentRecord) -> tuple[Place, ...]:
     """The segments to make."""
-    return tuple(TopicName.parse(name) for name in intent.child_names)
+    return tuple(
+        Place(TopicName.parse(name), store)
+        for name, store in zip(intent.child_names, intent.child_stores, strict=True)
+    )
+
+
+def spread(held: Iterable[Segment], count: int, stores: Sequence[int]) -> tuple[int, ...]:
+    """Stores for this many new segments beside those a topic has: always one of those with the fewest."""
+    found = Counter(segment.store for segment in held)
+    chosen = []
+    for _ in range(count):
+        store = min(stores, key=lambda store: (found[store], store))
+        found[store] += 1
+        chosen.append(store)
+    return tuple(chosen)
+
+
+def put(layout: Layout, stores: Mapping[int, int]) -> Layout:
+    """The layout with each of these segments in its store."""
+    moved = {id_: replace(layout.segments[id_], store=store) for id_, store in stores.items()}
+    return replace(layout, segments={**layout.segments, **moved})
 
 
 def segment_name(topic: TopicName, segment: Segment) -> TopicName:
@@ -140,11 +165,13 @@ def _plan(
     for step in steps:
         after = _apply(after, kind, step, origin.now_ms, after.next_id)
     made = [after.segments[id_] for id_ in range(layout.next_id, after.next_id)]
+    kept = [segment for segment in after.active if segment.id < layout.next_id]
     return IntentRecord(
         kind=kind,
         steps=tuple(steps),
         first_id=layout.next_id,
         child_names=tuple(str(segment_name(topic, segment)) for segment in made),
+        child_stores=spread(kept, len(made), origin.stores),
         started_at_ms=origin.now_ms,
         term=origin.term,
         reason=origin.reason,

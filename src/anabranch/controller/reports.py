@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
-from anabranch.controller.segments import SegmentLoad
+from anabranch.controller.segments import Place, SegmentLoad
 from anabranch.controller.subscriptions import Subscriptions
 from anabranch.errors import AnabranchError
 from anabranch.metadata.records import SubscriptionRecord
@@ -22,27 +22,27 @@ async def topic_stats(lead: Leading, subscriptions: Subscriptions) -> dict[str, 
     """
     layout = lead.layout
     segments = [layout.segments[id_] for id_ in sorted(layout.segments)]
-    names = [lead.segment_name(segment) for segment in segments]
-    loads = await together(_load(lead, name) for name in names)
+    places = [lead.place(segment) for segment in segments]
+    loads = await together(_load(lead, place) for place in places)
     return {
         "epoch": layout.epoch,
         "totalSegments": len(segments),
         "activeSegments": len(layout.active),
         "sealedSegments": len(layout.sealed),
         "segments": {
-            str(segment.id): _segment(segment, name, load)
-            for segment, name, load in zip(segments, names, loads, strict=True)
+            str(segment.id): _segment(segment, place.name, load)
+            for segment, place, load in zip(segments, places, loads, strict=True)
         },
         "subscriptions": {
-            sub: await _subscription(lead, sub, record, names)
+            sub: await _subscription(lead, sub, record, places)
             for sub, record in sorted(subscriptions.records.items())
         },
     }
 
 
-async def _load(lead: Leading, name: TopicName) -> SegmentLoad | None:
+async def _load(lead: Leading, place: Place) -> SegmentLoad | None:
     try:
-        return await lead.world.segments.load(name)
+        return await lead.world.segments.load(place)
     except AnabranchError:
         return None
 
@@ -69,18 +69,18 @@ def _segment(segment: Segment, name: TopicName, load: SegmentLoad | None) -> dic
 
 
 async def _subscription(
-    lead: Leading, sub: str, record: SubscriptionRecord, names: list[TopicName]
+    lead: Leading, sub: str, record: SubscriptionRecord, places: list[Place]
 ) -> dict[str, object]:
-    async def backlog(name: TopicName) -> int:
+    async def backlog(place: Place) -> int:
         try:
-            return await lead.world.segments.backlog(name, sub) or 0
+            return await lead.world.segments.backlog(place, sub) or 0
         except AnabranchError:
             return 0
 
     return {
         "type": record.type,
         "consumerCount": len(record.consumers),
-        "backlog": sum(await together(backlog(name) for name in names)),
+        "backlog": sum(await together(backlog(place) for place in places)),
         "generation": record.generation,
         "drained": list(record.drained),
     }

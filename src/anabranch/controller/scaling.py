@@ -110,7 +110,7 @@ class Scaling:
 
     async def _load(self, segment: Segment) -> SegmentLoad | None:
         try:
-            return await self._lead.world.segments.load(self._lead.segment_name(segment))
+            return await self._lead.world.segments.load(self._lead.place(segment))
         except AnabranchError:
             return None
 

@@ -27,6 +27,13 @@ class SegmentLoad:
     size_bytes: int = 0
 
 
+class Place(NamedTuple):
+    """A segment and the store that holds it; whoever owns the store serves the segment."""
+
+    name: TopicName
+    store: int
+
+
 class Drained(NamedTuple):
     """All of a sealed segment is acknowledged on a subscription."""
 
@@ -37,37 +44,35 @@ class Drained(NamedTuple):
 class Segments(Protocol):
     """Create, seal, delete and observe segments."""
 
-    async def create(self, segment: TopicName, subscriptions: Mapping[str, StartAt], term: int) -> None:
+    async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
         """Make the segment's storage with these subscriptions; what exists already is kept as it is."""
         ...
 
-    async def seal(self, segment: TopicName, term: int) -> None:
+    async def seal(self, place: Place, term: int) -> None:
         """Refuse further messages for ever; durable when it returns."""
         ...
 
-    async def delete(self, segment: TopicName, term: int) -> None:
+    async def delete(self, place: Place, term: int) -> None:
         """Remove the storage and disconnect clients; an absent segment is fine."""
         ...
 
-    async def create_subscription(
-        self, segment: TopicName, subscription: str, start: StartAt, term: int
-    ) -> None:
+    async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
         """Make the subscription where it does not exist yet."""
         ...
 
-    async def delete_subscription(self, segment: TopicName, subscription: str, term: int) -> None: ...
+    async def delete_subscription(self, place: Place, subscription: str, term: int) -> None: ...
 
-    async def seek(self, segment: TopicName, subscription: str, timestamp_ms: int, term: int) -> None:
+    async def seek(self, place: Place, subscription: str, timestamp_ms: int, term: int) -> None:
         """Move the subscription to the first entry at or after the time."""
         ...
 
-    async def skip_all(self, segment: TopicName, subscription: str, term: int) -> None: ...
+    async def skip_all(self, place: Place, subscription: str, term: int) -> None: ...
 
-    async def backlog(self, segment: TopicName, subscription: str) -> int | None:
+    async def backlog(self, place: Place, subscription: str) -> int | None:
         """Entries not acknowledged yet; None when the segment lacks the subscription."""
         ...
 
-    async def load(self, segment: TopicName) -> SegmentLoad: ...
+    async def load(self, place: Place) -> SegmentLoad: ...
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
         """Tell when a sealed segment of `topic` becomes drained on a subscription; returns the undo."""

@@ -50,9 +50,16 @@ class ControllerService:
         rng: random.Random,
         settings: ControllerSettings | None = None,
         failpoints: Failpoints | None = None,
+        stores: Callable[[], tuple[int, ...]] = lambda: (0,),
     ) -> None:
         self._world = World(
-            topics, segments, clock, settings or ControllerSettings(), failpoints or NoFailpoints(), rng
+            topics,
+            segments,
+            clock,
+            settings or ControllerSettings(),
+            failpoints or NoFailpoints(),
+            rng,
+            stores,
         )
         self._controllers: dict[TopicName, TopicController] = {}
         self._loading: dict[TopicName, asyncio.Task[TopicController]] = {}

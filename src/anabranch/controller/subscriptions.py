@@ -261,20 +261,20 @@ class Subscriptions:
         self, sub: str, record: SubscriptionRecord, unfinished: UnfinishedRecord, segment: Segment
     ) -> None:
         segments, term = self._lead.world.segments, self._lead.term
-        name = self._lead.segment_name(segment)
+        place = self._lead.place(segment)
         if unfinished.kind == "delete":
-            await segments.delete_subscription(name, sub, term)
+            await segments.delete_subscription(place, sub, term)
         elif unfinished.kind == "skip":
-            await segments.skip_all(name, sub, term)
+            await segments.skip_all(place, sub, term)
         elif unfinished.kind == "seek":
             # All of a segment that is younger than the time came after it, whatever clients' clocks said.
             after = segment.created_ms >= unfinished.timestamp_ms
-            await segments.seek(name, sub, 0 if after else unfinished.timestamp_ms, term)
+            await segments.seek(place, sub, 0 if after else unfinished.timestamp_ms, term)
         elif segment.active:
             assert record.initial_position is not None
-            await segments.create_subscription(name, sub, record.initial_position, term)
+            await segments.create_subscription(place, sub, record.initial_position, term)
         elif record.initial_position == "earliest":
-            await segments.create_subscription(name, sub, "earliest", term)
+            await segments.create_subscription(place, sub, "earliest", term)
 
     # Drained segments.
 
@@ -317,7 +317,7 @@ class Subscriptions:
             if segment.id not in known and (only is None or segment.id in only)
         ]
         segments = self._lead.world.segments
-        left = await together(segments.backlog(self._lead.segment_name(s), sub) for s in unsure)
+        left = await together(segments.backlog(self._lead.place(s), sub) for s in unsure)
         # A latest subscription begins after what was sealed before it was made, and is not made there at all.
         nothing = (0, None) if record.initial_position == "latest" and record.unfinished is not None else (0,)
         return [*known, *(s.id for s, backlog in zip(unsure, left, strict=True) if backlog in nothing)]

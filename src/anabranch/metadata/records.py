@@ -19,6 +19,8 @@ CLASSIC_TOPICS = "/persistent-topics"
 LINEAGES = "/lineages"
 TENANTS = "/tenants"
 NAMESPACES = "/namespaces"
+BROKERS = "/brokers"
+STORES = "/stores"
 INCARNATIONS = "/sequences/incarnation"
 
 SubscriptionKind = Literal["STREAM", "QUEUE", "CHECKPOINT"]
@@ -50,6 +52,7 @@ class SegmentRecord(Record, frozen=True, kw_only=True, rename="camel"):
     sealed_at_ms: int = -1
     legacy_topic_name: str | None = None
     entry_bucket_splits: tuple[int, ...] = ()
+    store: int = 0
 
 
 class StepRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -73,6 +76,7 @@ class IntentRecord(Record, frozen=True, kw_only=True, rename="camel"):
     steps: tuple[StepRecord, ...]
     first_id: int
     child_names: tuple[str, ...]
+    child_stores: tuple[int, ...]
     started_at_ms: int
     term: int
     reason: str = ""
@@ -84,6 +88,7 @@ class GarbageRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
     name: str
     since_ms: int
+    store: int = 0
 
 
 class TopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -96,6 +101,8 @@ class TopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
     auto_scale_policy: PolicyFields | None = None
     hash_version: int = 1
     incarnation: int = 0
+    store: int = 0
+    """Whoever owns this store leads the topic."""
     term: int = 0
     created_at_ms: int = 0
     intent: IntentRecord | None = None
@@ -147,6 +154,8 @@ class LineageRecord(Record, frozen=True, kw_only=True, rename="camel"):
     next_epoch: int = 0
     next_term: int = 1
     garbage: tuple[GarbageRecord, ...] = ()
+    store: int = 0
+    """The home of the last topic of the name; its owner sweeps the garbage."""
 
 
 class ClassicTopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -155,6 +164,24 @@ class ClassicTopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
     partitions: int = 0
     properties: dict[str, str] = {}
     created_at_ms: int = 0
+
+
+class BrokerRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """A broker that lives, for as long as its lease; `generation` numbers the starts of all brokers."""
+
+    id: int
+    url: str
+    http_url: str
+    generation: int
+
+
+class StoreRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """A store and who serves it; each owner has a higher term than those before it."""
+
+    owner: int | None = None
+    generation: int = 0
+    """Of the owner: a broker that was started again owns nothing of what it owned before."""
+    term: int = 0
 
 
 class TenantRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -210,6 +237,14 @@ def subscription_path(name: TopicName, subscription: str) -> str:
 
 def lineage_path(name: TopicName) -> str:
     return _name_path(LINEAGES, name)
+
+
+def broker_path(broker: int) -> str:
+    return f"{BROKERS}/{broker}"
+
+
+def store_path(store: int) -> str:
+    return f"{STORES}/{store}"
 
 
 def classic_path(name: TopicName) -> str:

@@ -356,6 +356,7 @@ def _segment(record: SegmentRecord) -> Segment:
         sealed_ms=record.sealed_at_ms,
         bucket_splits=record.entry_bucket_splits,
         legacy_topic=record.legacy_topic_name,
+        store=record.store,
     )
 
 
@@ -372,4 +373,5 @@ def _segment_record(segment: Segment) -> SegmentRecord:
         sealed_at_ms=segment.sealed_ms,
         entry_bucket_splits=segment.bucket_splits,
         legacy_topic_name=segment.legacy_topic,
+        store=segment.store,
     )

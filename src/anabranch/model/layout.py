@@ -40,6 +40,8 @@ class Segment:
     """First slots of the buckets after bucket 0, ascending; empty means one bucket."""
     legacy_topic: str | None = None
     """The classic topic that holds the data, when it is not stored as a segment."""
+    store: int = 0
+    """Which store holds the data, for as long as it exists."""
 
     @property
     def active(self) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller.segments import Drained
+from anabranch.controller.segments import Drained, Place
 from anabranch.errors import StaleTermError, TopicNotFoundError
 from anabranch.model.names import TopicName
 from tests.unit.broker.wire import World, run, settle
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 SEGMENT = TopicName.parse("segment://public/default/orders/0000-ffff-7")
+PLACE = Place(SEGMENT, 0)
 
 
 async def append(world: World, count: int) -> None:
@@ -24,25 +25,25 @@ def test_every_verb_may_be_repeated() -> None:
     async def scenario(world: World) -> None:
         segments = world.broker.segments
         for _ in range(2):
-            await segments.create(SEGMENT, {"a": "earliest"}, 1)
+            await segments.create(PLACE, {"a": "earliest"}, 1)
         await append(world, 3)
         for _ in range(2):
-            await segments.create_subscription(SEGMENT, "late", "latest", 1)
-            await segments.create_subscription(SEGMENT, "early", "earliest", 1)
-        assert [await segments.backlog(SEGMENT, sub) for sub in ("a", "late", "early", "none")] == [
+            await segments.create_subscription(PLACE, "late", "latest", 1)
+            await segments.create_subscription(PLACE, "early", "earliest", 1)
+        assert [await segments.backlog(PLACE, sub) for sub in ("a", "late", "early", "none")] == [
             3,
             0,
             3,
             None,
         ]
         for _ in range(2):
-            await segments.seal(SEGMENT, 1)
-            await segments.delete_subscription(SEGMENT, "early", 1)
-        assert await segments.backlog(SEGMENT, "early") is None
+            await segments.seal(PLACE, 1)
+            await segments.delete_subscription(PLACE, "early", 1)
+        assert await segments.backlog(PLACE, "early") is None
         for _ in range(2):
-            await segments.delete(SEGMENT, 1)
+            await segments.delete(PLACE, 1)
         assert world.broker.topics.get(SEGMENT) is None
-        assert await segments.backlog(SEGMENT, "a") is None
+        assert await segments.backlog(PLACE, "a") is None
 
     run(scenario)
 
@@ -50,15 +51,15 @@ def test_every_verb_may_be_repeated() -> None:
 def test_an_older_term_changes_nothing() -> None:
     async def scenario(world: World) -> None:
         segments = world.broker.segments
-        await segments.create(SEGMENT, {"a": "earliest"}, 5)
+        await segments.create(PLACE, {"a": "earliest"}, 5)
         for refused in (
-            segments.create(SEGMENT, {}, 4),
-            segments.seal(SEGMENT, 4),
-            segments.delete(SEGMENT, 4),
-            segments.create_subscription(SEGMENT, "b", "latest", 4),
-            segments.delete_subscription(SEGMENT, "a", 4),
-            segments.seek(SEGMENT, "a", 0, 4),
-            segments.skip_all(SEGMENT, "a", 4),
+            segments.create(PLACE, {}, 4),
+            segments.seal(PLACE, 4),
+            segments.delete(PLACE, 4),
+            segments.create_subscription(PLACE, "b", "latest", 4),
+            segments.delete_subscription(PLACE, "a", 4),
+            segments.seek(PLACE, "a", 0, 4),
+            segments.skip_all(PLACE, "a", 4),
         ):
             with pytest.raises(StaleTermError):
                 await refused
@@ -72,7 +73,7 @@ def test_an_older_term_changes_nothing() -> None:
 def test_sealing_what_is_not_there_is_an_error() -> None:
     async def scenario(world: World) -> None:
         with pytest.raises(TopicNotFoundError):
-            await world.broker.segments.seal(SEGMENT, 1)
+            await world.broker.segments.seal(PLACE, 1)
 
     run(scenario)
 
@@ -80,16 +81,16 @@ def test_sealing_what_is_not_there_is_an_error() -> None:
 def test_seek_and_skip_move_a_subscription_and_pass_over_one_that_is_not_there() -> None:
     async def scenario(world: World) -> None:
         segments = world.broker.segments
-        await segments.create(SEGMENT, {"a": "earliest"}, 1)
+        await segments.create(PLACE, {"a": "earliest"}, 1)
         await append(world, 10)
-        await segments.seek(SEGMENT, "a", 1_006, 1)
-        assert await segments.backlog(SEGMENT, "a") == 4
-        await segments.seek(SEGMENT, "a", 0, 1)
-        assert await segments.backlog(SEGMENT, "a") == 10
-        await segments.skip_all(SEGMENT, "a", 1)
-        assert await segments.backlog(SEGMENT, "a") == 0
-        await segments.seek(SEGMENT, "unknown", 0, 1)
-        await segments.skip_all(SEGMENT, "unknown", 1)
+        await segments.seek(PLACE, "a", 1_006, 1)
+        assert await segments.backlog(PLACE, "a") == 4
+        await segments.seek(PLACE, "a", 0, 1)
+        assert await segments.backlog(PLACE, "a") == 10
+        await segments.skip_all(PLACE, "a", 1)
+        assert await segments.backlog(PLACE, "a") == 0
+        await segments.seek(PLACE, "unknown", 0, 1)
+        await segments.skip_all(PLACE, "unknown", 1)
 
     run(scenario)
 
@@ -99,22 +100,22 @@ def test_a_sealed_segment_that_is_skipped_is_drained_and_after_a_seek_again() ->
         segments = world.broker.segments
         drained: list[Drained] = []
         undo = segments.on_drained(TOPIC, drained.append)
-        await segments.create(SEGMENT, {"a": "earliest"}, 1)
+        await segments.create(PLACE, {"a": "earliest"}, 1)
         await append(world, 2)
-        await segments.seal(SEGMENT, 1)
+        await segments.seal(PLACE, 1)
         await settle()
         assert drained == []
-        await segments.skip_all(SEGMENT, "a", 1)
+        await segments.skip_all(PLACE, "a", 1)
         await settle()
         assert drained == [Drained(SEGMENT, "a")]
-        await segments.seek(SEGMENT, "a", 0, 1)
-        await segments.skip_all(SEGMENT, "a", 1)
+        await segments.seek(PLACE, "a", 0, 1)
+        await segments.skip_all(PLACE, "a", 1)
         await settle()
         assert len(drained) == 2
         undo()
         undo()
-        await segments.seek(SEGMENT, "a", 0, 1)
-        await segments.skip_all(SEGMENT, "a", 1)
+        await segments.seek(PLACE, "a", 0, 1)
+        await segments.skip_all(PLACE, "a", 1)
         await settle()
         assert len(drained) == 2
 
@@ -129,13 +130,13 @@ def test_the_load_of_a_segment_has_rates_backlog_and_size() -> None:
         await client.subscribe(name)
         await client.publish_all([b"x"] * 100)
         await client.deliveries(100)
-        load = await world.broker.segments.load(TopicName.parse(name))
+        load = await world.broker.segments.load(Place(TopicName.parse(name), 0))
         assert load.msg_rate_in == pytest.approx(10.0, rel=0.01)
         assert load.msg_rate_out == pytest.approx(10.0, rel=0.01)
         assert load.bytes_rate_in > 100
         assert load.backlog_messages == 100
         assert load.size_bytes > 1000
         await settle()
-        assert (await world.broker.segments.load(SEGMENT)).msg_rate_in == 0.0
+        assert (await world.broker.segments.load(PLACE)).msg_rate_in == 0.0
 
     run(scenario, load_report_interval_s=10.0)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.controller.controller import TopicController
+from anabranch.controller.segments import Place
 from anabranch.controller.subscriptions import Registration
 from anabranch.errors import ConflictError, ConsumerBusyError, MetadataError, NotAllowedError
 from anabranch.metadata.memory import MemoryStore
@@ -535,10 +536,10 @@ def test_one_subscription_in_trouble_holds_up_no_other() -> None:
         await join(plant, "a", Inbox(), "bad")
         world_backlog = plant.segments.backlog
 
-        async def backlog(segment: object, subscription: str) -> int | None:
+        async def backlog(place: Place, subscription: str) -> int | None:
             if subscription == "bad":
                 raise MetadataError("owner unreachable")
-            return await world_backlog(segment, subscription)  # type: ignore[arg-type]
+            return await world_backlog(place, subscription)
 
         plant.segments.backlog = backlog  # type: ignore[method-assign]
         await plant.call(controller.split(0))

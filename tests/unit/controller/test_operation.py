@@ -50,7 +50,12 @@ def test_one_operation_may_split_several_segments() -> None:
     after = finish(intent)
     assert len(after.active) == 6
     assert [segment.id for segment in operation.parents(LAYOUT, intent)] == [0, 2]
-    assert [child.segment.id for child in operation.children(intent) if child.segment] == [4, 5, 6, 7]
+    assert [place.name.segment.id for place in operation.children(intent) if place.name.segment] == [
+        4,
+        5,
+        6,
+        7,
+    ]
     assert after.segment(0).children == (4, 5)
 
 
@@ -128,3 +133,13 @@ def test_history_counts_automatic_merges_only_but_starts_every_cooldown() -> Non
 def test_a_legacy_segment_is_where_its_messages_are() -> None:
     legacy = replace(LAYOUT.segment(0), legacy_topic="persistent://public/default/old-partition-0")
     assert str(operation.segment_name(TOPIC, legacy)) == "persistent://public/default/old-partition-0"
+
+
+def test_new_segments_go_to_the_stores_that_hold_the_fewest() -> None:
+    origin = replace(ORIGIN, stores=(0, 1, 2))
+    intent = operation.plan_split(LAYOUT, TOPIC, {1: [0x4800, 0x5000, 0x6000]}, origin)
+    # Segments 0, 2 and 3 stay where they are, in store 0.
+    assert intent.child_stores == (1, 2, 1, 2)
+    assert [place.store for place in operation.children(intent)] == [1, 2, 1, 2]
+    after = finish(intent)
+    assert [after.segment(id_).store for id_ in (0, 4, 5, 6, 7)] == [0, 1, 2, 1, 2]

@@ -40,6 +40,7 @@ def full_record() -> TopicRecord:
             steps=(StepRecord(parent_ids=(2,), points=(35000,)),),
             first_id=4,
             child_names=("segment://a", "segment://b"),
+            child_stores=(0, 3),
             started_at_ms=8,
             term=4,
             reason="by hand",
@@ -67,6 +68,7 @@ def test_a_topic_record_uses_the_names_of_pulsar() -> None:
         "sealedAtMs": -1,
         "legacyTopicName": None,
         "entryBucketSplits": [],
+        "store": 0,
     }
 
 
