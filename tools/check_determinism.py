@@ -16,6 +16,7 @@ SOURCE = Path("src/anabranch")
 ALLOWED = (
     "clock.py",
     "failpoints.py",
+    "locks.py",
     "config.py",
     "node.py",
     "cli/",

@@ -70,6 +70,16 @@ class ConflictError(AnabranchError):
     """Another operation or another holder stands in the way."""
 
 
+class HeldError(ConflictError):
+    """Another process holds a lock; `holder` is the name it gave itself."""
+
+    retryable = True
+
+    def __init__(self, text: str, holder: str = "") -> None:
+        super().__init__(text)
+        self.holder = holder
+
+
 class VersionConflictError(ConflictError):
     """A compare-and-set lost its race; load again, decide again."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -16,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from anabranch.errors import AlreadyClosedError, ConflictError
+from anabranch import locks
+from anabranch.errors import AlreadyClosedError
 
 T = TypeVar("T")
 
@@ -35,8 +35,12 @@ class Disk(Protocol):
     after which the state of the files named in the call is unknown.
     """
 
-    async def lock(self) -> None:
-        """Take the root for this process alone, until `close`; ConflictError when another holds it."""
+    async def lock(self, name: str = "", fence: str | None = None) -> None:
+        """Take the root for this process alone, until `close`; HeldError when another holds it.
+
+        `name` is what others hear of this holder. A holder whose name is `fence` is killed first, and the
+        call returns when the root is free of it: nothing it does can take effect any more.
+        """
         ...
 
     async def sizes(self) -> dict[str, int]:
@@ -95,8 +99,8 @@ class OsDisk:
     def root(self) -> Path:
         return self._root
 
-    async def lock(self) -> None:
-        self._lock_fd = await self._changes.run(lambda: _take_lock(self._root))
+    async def lock(self, name: str = "", fence: str | None = None) -> None:
+        self._lock_fd = await self._changes.run(lambda: _take_lock(self._root, name, fence))
 
     async def sizes(self) -> dict[str, int]:
         return await self._changes.run(lambda: _sizes(self._root))
@@ -335,17 +339,6 @@ def _make_root(root: Path) -> None:
     _sync_folder(root.parent)
 
 
-def _take_lock(root: Path) -> int:
+def _take_lock(root: Path, name: str, fence: str | None) -> int:
     _make_root(root)
-    fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
-        raise ConflictError(
-            f"data directory {root} is in use by process {holder}; stop it, or choose another directory"
-        ) from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
-    return fd
+    return locks.take(root / LOCK_FILE, name, fence=fence)

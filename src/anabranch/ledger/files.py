@@ -69,10 +69,10 @@ class FileStorage:
         """Why nothing can be stored any more; None as long as all is well."""
         return self._journal.failure
 
-    async def open(self) -> None:
+    async def open(self, name: str = "", fence: str | None = None) -> None:
         recovery = Recovery(self._disk, self._behind, lambda id_, name: FileLog(id_, name, self._shared))
         try:
-            await self._disk.lock()
+            await self._disk.lock(name, fence)
             state = await recovery.run(self._clock.wall_ms())
         except (Exception, asyncio.CancelledError):
             await self._disk.close()

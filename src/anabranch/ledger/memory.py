@@ -30,7 +30,7 @@ class MemoryStorage:
         self._queue: list[Callable[[], None]] = []
         self._waiters: list[asyncio.Future[None]] = []
 
-    async def open(self) -> None:
+    async def open(self, name: str = "", fence: str | None = None) -> None:
         self._open = True
         for log in self._logs.values():
             log.reopen()

@@ -193,10 +193,13 @@ class SegmentLog(Protocol):
 
 
 class SegmentStorage(Protocol):
-    """All logs of one process."""
+    """All logs of one store; one process at a time has it open."""
 
-    async def open(self) -> None:
-        """Recover what is stored; must be called once, first."""
+    async def open(self, name: str = "", fence: str | None = None) -> None:
+        """Recover what is stored; must be called once, first. HeldError when another process has it open.
+
+        `name` is what that process would hear. A holder of the name `fence` is ended, and does nothing more.
+        """
         ...
 
     async def close(self) -> None:

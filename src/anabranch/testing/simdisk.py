@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from anabranch.errors import AlreadyClosedError, ConflictError
+from anabranch.errors import AlreadyClosedError, HeldError
 from anabranch.ledger.disk import Write
 from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
 
@@ -49,6 +49,7 @@ class Platter:
         self.sync_latency_s = (0.0002, 0.003)
         self.files: dict[str, _File] = {}
         self.holder: SimProcess | None = None
+        self.holder_name = ""
         self.outcomes: Counter[str] = Counter()
         """How often each kind of damage was done."""
         self.faults: dict[str, list[int]] = {}
@@ -137,15 +138,20 @@ class SimDisk:
         if self._process.machine_lost:
             self._platter.lose_power()
 
-    async def lock(self) -> None:
-        await self._run("lock", (), self._lock())
+    async def lock(self, name: str = "", fence: str | None = None) -> None:
+        await self._run("lock", (), self._lock(name, fence))
 
-    async def _lock(self) -> None:
+    async def _lock(self, name: str, fence: str | None) -> None:
         await self._work()
         holder = self._platter.holder
-        if holder is not None and holder is not self._process and holder.alive:
-            raise ConflictError(f"the data directory is in use by process {holder.name}")
-        self._platter.holder = self._process
+        if holder is not None and holder.alive and (holder is not self._process or fence is not None):
+            known_as = self._platter.holder_name
+            if known_as != fence or holder is self._process:
+                raise HeldError(f"the data directory is in use by process {holder.name}", known_as)
+            self._platter.outcomes["holder fenced"] += 1
+            self._platter.loop.outside(holder.kill)
+            await self._work()
+        self._platter.holder, self._platter.holder_name = self._process, name
 
     async def sizes(self) -> dict[str, int]:
         async def sizes() -> dict[str, int]:

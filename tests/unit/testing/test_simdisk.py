@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anabranch.errors import ConflictError
+from anabranch.errors import ConflictError, HeldError
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
 
@@ -184,6 +184,33 @@ def test_two_processes_cannot_hold_one_directory_until_one_dies(loop: SimLoop, p
             await other.lock()
         first.kill()
         await other.lock()
+
+    loop.run(main())
+
+
+def test_a_holder_is_fenced_by_its_name_only(loop: SimLoop, platter: Platter) -> None:
+    async def main() -> None:
+        first, disk = start(loop, platter)
+        await disk.lock("broker 1/7")
+        first.pause()
+        _, other = start(loop, platter, "other")
+        with pytest.raises(HeldError) as refused:
+            await other.lock("broker 2/8", fence="broker 1/6")
+        assert refused.value.holder == "broker 1/7"
+        assert first.alive
+        await other.lock("broker 2/8", fence="broker 1/7")
+        assert not first.alive
+
+    loop.run(main())
+
+
+def test_a_process_does_not_fence_itself(loop: SimLoop, platter: Platter) -> None:
+    async def main() -> None:
+        first, disk = start(loop, platter)
+        await disk.lock("me")
+        with pytest.raises(HeldError):
+            await SimDisk(platter, first).lock("me", fence="me")
+        assert first.alive
 
     loop.run(main())
 

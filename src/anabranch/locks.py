@@ -1,0 +1,139 @@
+"""Locks on files: who holds one, and the end of a holder whose time is over.
+
+A lock file says who has it: process id and the name the holder gave itself. What counts is the kernel's lock;
+the text only helps to tell whose it is. Must not know leases: a caller names the holder that may be ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from anabranch.errors import ConflictError, HeldError
+
+LOCKS = Path("/proc/locks")
+LOOK_S = 0.005
+WAIT_S = 5.0
+"""How long a killed process may take to let go; its memory may be large."""
+
+
+class Holder(NamedTuple):
+    """What a lock file says; process 0 when it says nothing."""
+
+    pid: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.pid or 'unknown'}{f' ({self.name})' if self.name else ''}"
+
+
+def take(file: Path, name: str = "", *, fence: str | None = None) -> int:
+    """Lock the file for this process until the returned descriptor is closed; HeldError when it is held.
+
+    A holder that calls itself `fence` is killed, whatever it is doing or waiting for; one of another name, or
+    one that cannot be shown to hold the lock, is left alone.
+    """
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        if not _try(fd):
+            if fence is None:
+                raise _held(file, read_holder(fd), "")
+            _evict(file, fd, fence)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()} {name}".strip().encode() + b"\n", 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_holder(fd: int) -> Holder:
+    """Who the lock file names."""
+    pid, _, name = os.pread(fd, 256, 0).decode("utf-8", "replace").strip().partition(" ")
+    return Holder(int(pid) if pid.isdigit() else 0, name)
+
+
+def kernel_holder(file: Path, kind: str, at: int = 0) -> int | None:
+    """The process that the kernel lists as writer of the byte `at` of a file; None when it lists none."""
+    try:
+        found = file.stat()
+        lines = LOCKS.read_text().splitlines()
+    except OSError:
+        return None
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    for line in lines:
+        words = line.split()
+        if len(words) == 8 and words[1] == kind and words[3] == "WRITE" and words[5] == device:
+            start, end = int(words[6]), words[7]
+            if start <= at and (end == "EOF" or at <= int(end)):
+                return int(words[4])
+    return None
+
+
+def kill_holder(pid: int, holds: Callable[[], bool]) -> bool:
+    """Kill a process if `holds` is still true of it; False when it is gone or holds nothing any more.
+
+    The process is pinned before it is looked at: another one that got its number meanwhile is never hit.
+    """
+    if pid in (0, os.getpid()):
+        return False
+    try:
+        with _pinned(pid) as pinned:
+            if not holds():
+                return False
+            signal.pidfd_send_signal(pinned, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextmanager
+def _pinned(pid: int) -> Iterator[int]:
+    fd = os.pidfd_open(pid)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _evict(file: Path, fd: int, name: str) -> None:
+    """Get the lock from the holder of that name, or as soon as it is free."""
+    deadline = time.monotonic() + WAIT_S
+    killed = False
+    while not _try(fd):
+        holder = read_holder(fd)
+        if holder.name != name:
+            raise _held(file, holder, "")
+        if holder.pid == os.getpid():
+            raise _held(file, holder, "which is this one")
+        if not killed:
+            try:
+                killed = kill_holder(
+                    holder.pid,
+                    lambda pid=holder.pid: kernel_holder(file, "FLOCK") == pid,  # type: ignore[misc]
+                )
+            except (OSError, AttributeError) as error:
+                raise _held(file, holder, f"which cannot be ended: {error}") from error
+        if time.monotonic() >= deadline:
+            why = "which was killed and has not let go" if killed else "which the kernel does not list"
+            raise _held(file, holder, why)
+        time.sleep(LOOK_S)
+
+
+def _try(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _held(file: Path, holder: Holder, why: str) -> ConflictError:
+    text = f"{file.parent} is in use by process {holder}{f', {why}' if why else ''}"
+    return HeldError(f"{text}; stop it, or choose another directory", holder.name)
