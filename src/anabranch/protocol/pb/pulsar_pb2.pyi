@@ -2028,6 +2028,7 @@ class CommandSubscribe(_message.Message):
     KEYSHAREDMETA_FIELD_NUMBER: _builtins.int
     SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: _builtins.int
     CONSUMER_EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     subscription: _builtins.str
     subType: Global___CommandSubscribe.SubType.ValueType
@@ -2042,6 +2043,8 @@ class CommandSubscribe(_message.Message):
     force_topic_creation: _builtins.bool
     start_message_rollback_duration_sec: _builtins.int
     consumer_epoch: _builtins.int
+    generation: _builtins.int
+    """Of the assignment that the consumer carries out."""
     @_builtins.property
     def start_message_id(self) -> Global___MessageIdData: ...
     @_builtins.property
@@ -2074,10 +2077,11 @@ class CommandSubscribe(_message.Message):
         keySharedMeta: Global___KeySharedMeta | None = ...,
         subscription_properties: _abc.Iterable[Global___KeyValue] | None = ...,
         consumer_epoch: _builtins.int | None = ...,
+        generation: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "generation", b"generation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "metadata", b"metadata", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "subscription_properties", b"subscription_properties", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "generation", b"generation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "metadata", b"metadata", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "subscription_properties", b"subscription_properties", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
