@@ -193,6 +193,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     def _assigned(self, assignment: Assignment) -> None:
         """The group's leader says which segments are this member's."""
+        if self._closed:
+            return
         self._mine = frozenset(segment.id for segment in assignment.segments)
         self._ever_mine.update(dict.fromkeys(sorted(self._mine)))
         for id_, source in list(self._sources.items()):
@@ -216,6 +218,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
                 # Retention took it, and with it what was not read yet.
                 log.warning("%s is gone before it was read to its end", self._sources[id_].topic)
                 self.tasks.start(self._sources.pop(id_).close(), f"leave segment {id_}")
+            else:
+                self._sources[id_].owned_by(layout.owners.get(id_))
         self._open_readable()
 
     def _open_readable(self) -> None:

@@ -33,6 +33,13 @@ Address = tuple[str, int]
 Reply = TypeVar("Reply", bound=ProtoMessage)
 
 _REDIRECTS_MAX = 20
+PATIENCE_S = 1.0
+"""How long a handshake or a look-up may take at first."""
+
+
+def address_of(url: str) -> Address:
+    """Host and port of a `pulsar://` URL that a broker named."""
+    return parse_host(url.removeprefix("pulsar://").rstrip("/"), url)
 
 
 class ProducerEnd(Protocol):
@@ -264,6 +271,24 @@ class Connection:
             registration.updated(command.assignment)
 
 
+class Patience:
+    """How long to wait for an answer: shortly at first, since a broker that is paused takes connections and
+    never answers, and twice as long each time in a row, since a broker may also be slow."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._in_vain: dict[Address, int] = {}
+
+    def time_s(self, address: Address) -> float:
+        return min(self._limit_s, PATIENCE_S * 2.0 ** min(self._in_vain.get(address, 0), 16))
+
+    def answered(self, address: Address) -> None:
+        self._in_vain.pop(address, None)
+
+    def ran_out(self, address: Address) -> None:
+        self._in_vain[address] = self._in_vain.get(address, 0) + 1
+
+
 class ConnectionPool:
     """All connections of one client, and the ids that must be unique on each of them."""
 
@@ -282,10 +307,13 @@ class ConnectionPool:
         """Request, producer, consumer and session ids alike; one counter makes them unique everywhere."""
         self._hosts = hosts
         self._next_host = rng.randrange(len(hosts))
-        self._connect_timeout_s = connect_timeout_s
         self._keep_alive_s = keep_alive_s
         self._connections: dict[Address, Connection] = {}
         self._dialing: dict[Address, asyncio.Task[Connection]] = {}
+        self._silent: dict[Connection, None] = {}
+        """In use, but not for anything new, since look-ups there were not answered."""
+        self._handshakes = Patience(connect_timeout_s)
+        self._look_ups = Patience(operation_timeout_s)
         self._tasks = Tasks()
         self._closed = False
 
@@ -301,11 +329,14 @@ class ConnectionPool:
             dialing = self._tasks.start(self._dial(address), f"dial {address[0]}:{address[1]}", awaited=True)
             self._dialing[address] = dialing
         # Everybody waits for one attempt, and nobody's cancellation ends it for the others.
-        return await asyncio.shield(dialing)
+        made = await asyncio.shield(dialing)
+        if not made.open:
+            raise ConnectError(f"{address[0]}:{address[1]} closed the connection at once")
+        return made
 
     async def connection_to(self, url: str) -> Connection:
         """The connection to a `pulsar://` URL that a broker named."""
-        return await self.connection(parse_host(url.removeprefix("pulsar://").rstrip("/"), url))
+        return await self.connection(address_of(url))
 
     async def any_connection(self) -> Connection:
         """A connection to one of the service hosts, each tried in turn."""
@@ -315,22 +346,21 @@ class ConnectionPool:
                 return await self.connection(self._hosts[self._next_host])
             except ConnectError as failed:
                 error = failed
-                self._next_host = (self._next_host + 1) % len(self._hosts)
+                self._rotate()
         assert error is not None
         raise error
 
     async def connection_for(self, topic: str, url: str | None = None) -> Connection:
-        """The connection to the broker that serves a topic; `url` saves the look-up when it is known."""
+        """The connection to the broker that serves a topic; `url` saves the look-up when it is known.
+
+        A service host that is silent is left for the next one, so the same call may succeed when repeated.
+        """
         if url:
             return await self.connection_to(url)
         connection = await self.any_connection()
         authoritative = False
         for _ in range(_REDIRECTS_MAX):
-            reply = await connection.request(
-                pb.CommandLookupTopic(topic=topic, request_id=self.next_id(), authoritative=authoritative),
-                pb.CommandLookupTopicResponse,
-                self.operation_timeout_s,
-            )
+            reply = await self._look_up(connection, topic, authoritative)
             if reply.proxy_through_service_url:
                 return await self.any_connection()
             connection = await self.connection_to(reply.brokerServiceUrl)
@@ -339,30 +369,55 @@ class ConnectionPool:
             authoritative = reply.authoritative
         raise RemoteProtocolError(f"the look-up of {topic} was redirected {_REDIRECTS_MAX} times")
 
+    async def _look_up(
+        self, connection: Connection, topic: str, authoritative: bool
+    ) -> pb.CommandLookupTopicResponse:
+        command = pb.CommandLookupTopic(topic=topic, request_id=self.next_id(), authoritative=authoritative)
+        patience_s = self._look_ups.time_s(connection.address)
+        try:
+            reply = await connection.request(command, pb.CommandLookupTopicResponse, patience_s)
+        except OperationTimeoutError:
+            self._look_ups.ran_out(connection.address)
+            self._forget(connection)
+            if connection.open:
+                self._silent[connection] = None
+            raise
+        self._look_ups.answered(connection.address)
+        return reply
+
     async def _dial(self, address: Address) -> Connection:
         host, port = address
         loop = asyncio.get_running_loop()
         machine = ClientMachine(now=loop.time(), keep_alive_s=self._keep_alive_s)
         connection = Connection(address, machine, self._forget)
         try:
-            await dial(host, port, lambda: machine, connection, timeout_s=self._connect_timeout_s)
+            patience_s = self._handshakes.time_s(address)
+            await dial(host, port, lambda: machine, connection, timeout_s=patience_s)
         except OperationTimeoutError as error:
+            self._handshakes.ran_out(address)
             raise ConnectError(str(error)) from error
         finally:
             self._dialing.pop(address, None)
-        if not connection.open:
-            raise ConnectError(f"{host}:{port} closed the connection at once")
-        self._connections[address] = connection
+        self._handshakes.answered(address)
+        if connection.open:
+            self._connections[address] = connection
         log.debug("connected to %s:%d (%s)", host, port, machine.server_version)
         return connection
 
     def _forget(self, connection: Connection) -> None:
-        if self._connections.get(connection.address) is connection:
-            del self._connections[connection.address]
+        self._silent.pop(connection, None)
+        if self._connections.get(connection.address) is not connection:
+            return
+        del self._connections[connection.address]
+        if self._hosts[self._next_host] == connection.address:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        self._next_host = (self._next_host + 1) % len(self._hosts)
 
     async def close(self) -> None:
         """End all connections; whoever still uses one hears of the loss."""
         self._closed = True
         await self._tasks.cancel()
-        for connection in list(self._connections.values()):
+        for connection in [*self._connections.values(), *self._silent]:
             connection.close()

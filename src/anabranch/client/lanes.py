@@ -146,6 +146,8 @@ class Lanes:
             for id_, producer in self.segments.items()
             if (listed := known.get(id_)) is None or not listed.active
         ]
+        for id_, producer in self.segments.items():
+            producer.owned_by(layout.owners.get(id_))
         for segment in list(self._leaving):
             segment.depart()
         self.transfer()

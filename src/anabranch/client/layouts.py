@@ -21,8 +21,8 @@ from anabranch.model.routing import Router
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
 
-RECONNECT = Backoff(0.1, 30.0)
-"""Waits of watches and registrations, which never give up."""
+RECONNECT = Backoff(0.1, 1.0)
+"""Waits of watches and registrations, which never give up; a topic that changes hands must not wait long."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,10 @@ class LayoutWatch:
 
     async def _start_session(self) -> TopicLayout:
         self.close()
-        connection = await self._pool.connection_for(str(self._topic))
+        # Any broker of ours tells layouts. With the one that leads the topic both would be lost at once.
+        connection = await self._pool.any_connection()
+        if not connection.is_ours:
+            connection = await self._pool.connection_for(str(self._topic))
         if not connection.machine.server_features.supports_scalable_topics:
             raise UnsupportedFeatureError("the broker does not support scalable topics")
         self._session = self._pool.next_id()

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.message import Received
-from anabranch.client.options import Backoff
 from anabranch.client.ordering import covers
+from anabranch.client.owners import ATTACH, Owner
 from anabranch.client.schema import Codec
 from anabranch.client.tasks import Tasks, log
 from anabranch.errors import AlreadyClosedError, AnabranchError, NotConnectedError
@@ -28,7 +28,6 @@ from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
-ATTACH = Backoff(0.1, 60.0)
 ACK_IDS_MAX = 1000
 """Most ids in one acknowledgement."""
 
@@ -119,7 +118,7 @@ class SegmentConsumer:
         self.released = False
         """Takes no more messages; only acknowledgements are still sent."""
         self.attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._url = url
+        self._owner = Owner(home.pool, topic, url)
         self._legacy = legacy
         self._start = start
         self._paused = paused
@@ -331,7 +330,19 @@ class SegmentConsumer:
         self._lose()
 
     def connection_lost(self) -> None:
+        self._owner.doubt()
         self._lose()
+
+    def owned_by(self, url: str | None) -> None:
+        """Follow the segment to the broker that a layout names."""
+        connection = self._connection
+        if self._owner.told(url, connection):
+            assert connection is not None
+            connection.consumers.pop(self._consumer_id, None)
+            connection.send(
+                pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self.home.pool.next_id())
+            )
+            self._lose()
 
     def _lose(self) -> None:
         self._connection = None
@@ -356,7 +367,8 @@ class SegmentConsumer:
         while not self._closed:
             self._detached.clear()
             try:
-                await self._attach()
+                if not await self._owner.attempt(self._attach):
+                    continue
                 failures = 0
                 while self._connection is not None:
                     await self._detached.wait()
@@ -367,8 +379,8 @@ class SegmentConsumer:
                     self._give_up(error)
                     return
                 log.debug("%s: %s", self.topic, error)
-            self._url = None
-            await asyncio.sleep(ATTACH.delay(failures, self.home.pool.rng))
+            self._owner.doubt()
+            await self._owner.pause(ATTACH.delay(failures, self.home.pool.rng))
             failures += 1
 
     def _give_up(self, error: AnabranchError) -> None:
@@ -381,7 +393,7 @@ class SegmentConsumer:
 
     async def _attach(self) -> None:
         pool = self.home.pool
-        connection = await pool.connection_for(self.topic, self._url)
+        connection = await self._owner.connection()
         if self._closed:
             return
         consumer_id = pool.next_id()

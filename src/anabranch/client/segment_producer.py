@@ -16,8 +16,9 @@ from typing import Protocol
 from anabranch.client.batcher import FAILED, STORED, Outgoing, SegmentBatcher
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.memory import Memory
-from anabranch.client.options import Backoff, Batching
+from anabranch.client.options import Batching
 from anabranch.client.outcomes import complete
+from anabranch.client.owners import ATTACH, Owner
 from anabranch.client.tasks import Tasks, log
 from anabranch.clock import Clock
 from anabranch.errors import (
@@ -34,9 +35,6 @@ from anabranch.protocol.batches import Compression
 from anabranch.protocol.commands import NO_ID, SendReceipt, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
-
-ATTACH = Backoff(0.1, 60.0)
-"""Waits between attempts to reach a segment; messages that wait longer than their send timeout fail."""
 
 LAST_RECEIPTS_S = 1.0
 """How long a sealed segment may still answer what it had accepted before it is asked outright."""
@@ -96,7 +94,7 @@ class SegmentProducer:
         """Sealed, and everything still here is known not to be stored."""
         self.attached: asyncio.Future[int] = home.loop.create_future()
         """The last sequence id stored before the first attachment, or why it failed."""
-        self._url = url
+        self._owner = Owner(home.pool, topic, url)
         self._sent: deque[Outgoing] = deque()
         self._unsent: deque[Outgoing] = deque()
         self._connection: Connection | None = None
@@ -228,7 +226,13 @@ class SegmentProducer:
 
     def connection_lost(self) -> None:
         self._connection = None
+        self._owner.doubt()
         self._detach()
+
+    def owned_by(self, url: str | None) -> None:
+        """Follow the segment to the broker that a layout names."""
+        if self._owner.told(url, self._connection):
+            self._detach()
 
     def _store(self, batch: Outgoing, ledger: int, entry: int) -> None:
         batch.state = STORED
@@ -266,7 +270,8 @@ class SegmentProducer:
         while not self._closed:
             self._kicked.clear()
             try:
-                await self._attach()
+                if not await self._owner.attempt(self._attach):
+                    continue
                 failures = 0
                 while self._connection is not None:
                     await self._kicked.wait()
@@ -278,26 +283,17 @@ class SegmentProducer:
                     self._give_up(error)
                     return
                 log.debug("%s: %s", self.topic, error)
-                # The owner may have changed; the next attempt looks it up.
-                self._url = None
-                await self._pause(ATTACH.delay(failures, self.home.pool.rng))
+                self._owner.doubt()
+                await self._owner.pause(ATTACH.delay(failures, self.home.pool.rng), self._kicked)
                 failures += 1
             if self.sealed:
                 await self._settle()
                 if not self.departed:
                     # The layout should tell soon; if it does not, the seal may have failed.
-                    await self._pause(LAYOUT_DUE_S)
+                    await self._owner.pause(LAYOUT_DUE_S, self._kicked)
                 if self.departed:
                     return
                 self.sealed = self.settled = False
-
-    async def _pause(self, delay_s: float) -> None:
-        """Wait, but not longer than until something changes."""
-        try:
-            async with asyncio.timeout(delay_s):
-                await self._kicked.wait()
-        except TimeoutError:
-            pass
 
     def _is_final(self, error: BaseException) -> bool:
         """Whether the error ends this segment's messages rather than delays them."""
@@ -326,7 +322,7 @@ class SegmentProducer:
 
     async def _attach(self) -> None:
         home = self.home
-        connection = await home.pool.connection_for(self.topic, self._url)
+        connection = await self._owner.connection()
         if self._closed:
             return
         producer_id = home.pool.next_id()
@@ -416,25 +412,28 @@ class SegmentProducer:
         failures = 0
         while any(batch.tried for batch in self._unsent):
             try:
-                connection = await self.home.pool.connection_for(self.topic, self._url)
-                if not connection.is_ours:
+                if await self._owner.attempt(self._ask_what_is_stored):
                     break
-                reply = await connection.request(
-                    self._registration(self.home.pool.next_id(), settle=True),
-                    pb.CommandProducerSuccess,
-                    self.home.attach_timeout_s,
-                )
-                self._complete_up_to(reply.last_sequence_id)
-                break
+                continue
             except (AnabranchError, TimeoutError) as error:
                 if isinstance(error, AnabranchError) and not error.retryable:
                     # A broker that cannot tell: better twice than never.
                     log.debug("%s cannot say what it has stored: %s", self.topic, error)
                     break
-            self._url = None
-            await asyncio.sleep(ATTACH.delay(failures, self.home.pool.rng))
+            self._owner.doubt()
+            await self._owner.pause(ATTACH.delay(failures, self.home.pool.rng))
             failures += 1
         self._is_settled()
+
+    async def _ask_what_is_stored(self) -> None:
+        connection = await self._owner.connection()
+        if connection.is_ours:
+            reply = await connection.request(
+                self._registration(self.home.pool.next_id(), settle=True),
+                pb.CommandProducerSuccess,
+                self.home.attach_timeout_s,
+            )
+            self._complete_up_to(reply.last_sequence_id)
 
     def take_back(self) -> list[Outgoing]:
         """All entries without an answer, in order; nothing is left here."""

@@ -20,7 +20,7 @@ from anabranch.protocol.commands import Delivery, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 START_INDEX = "anabranch.start_index"
-AGAIN = Backoff(0.1, 5.0)
+AGAIN = Backoff(0.1, 1.0)
 
 
 class RawEntry(NamedTuple):

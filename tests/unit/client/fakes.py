@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.client.batcher import Outgoing
+from anabranch.client.connections import address_of
 from anabranch.client.memory import Memory
 from anabranch.client.options import Batching
 from anabranch.client.segment_producer import SegmentProducer
@@ -42,7 +43,8 @@ class FakePump:
 class FakeConnection:
     """Answers requests as the test's function says."""
 
-    def __init__(self, answer: Callable[[Any], Any]) -> None:
+    def __init__(self, answer: Callable[[Any], Any], address: tuple[str, int] = ("broker", 6650)) -> None:
+        self.address = address
         self.pump = FakePump()
         self.producers: dict[int, Any] = {}
         self.consumers: dict[int, Any] = {}
@@ -63,6 +65,8 @@ class FakeConnection:
     async def request(self, message: Any, answer: type, timeout_s: float) -> Any:
         self.sent.append(message)
         reply = self._answer(message)
+        if isinstance(reply, asyncio.Future):
+            reply = await reply
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -98,14 +102,20 @@ class FakePool:
         self.connections: list[FakeConnection] = []
         self.answer = answer
         self.refuse = False
+        self.asked: list[str | None] = []
+        """The URLs that were given; None for a look-up."""
 
     async def connection_for(self, topic: str, url: str | None = None) -> FakeConnection:
         await asyncio.sleep(0)
         if self.refuse:
             raise NotConnectedError("nobody there")
-        if not self.connections or not self.connections[-1].open:
-            self.connections.append(FakeConnection(self.answer))
-        return self.connections[-1]
+        self.asked.append(url)
+        address = address_of(url or "pulsar://broker:6650")
+        newest = self.connections[-1] if self.connections else None
+        if newest is None or not newest.open or newest.address != address:
+            newest = FakeConnection(lambda message: self.answer(message), address)
+            self.connections.append(newest)
+        return newest
 
 
 class FakeHome:
@@ -145,8 +155,8 @@ class FakeHome:
     def failed(self, batch: Outgoing) -> None:
         self.failures.append(batch)
 
-    def segment(self) -> SegmentProducer:
-        return SegmentProducer(self, Segment(0, FULL), "segment", None)
+    def segment(self, url: str | None = None) -> SegmentProducer:
+        return SegmentProducer(self, Segment(0, FULL), "segment", url)
 
     def add(self, segment: SegmentProducer, count: int = 1) -> list[Outgoing]:
         """Add messages; with the default limit each is an entry."""

@@ -15,6 +15,7 @@ from anabranch.errors import (
     OperationTimeoutError,
 )
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.testing.simloop import SimProcess
 from tests.unit.client.world import HOST, PORT, TOPIC, World, run
 
 
@@ -108,6 +109,80 @@ def test_a_url_of_a_broker_must_be_an_address() -> None:
         connections = pool(world)
         with pytest.raises(InvalidServiceUrlError):
             await connections.connection_to("pulsar://")
+        await connections.close()
+
+    run(test)
+
+
+async def start_mute(world: World, host: str) -> None:
+    """A host whose kernel takes connections while nobody answers: a broker that is paused."""
+    await SimProcess(world.loop, host).spawn(world.loop.create_server(asyncio.Protocol, host, PORT))
+
+
+def test_a_host_that_never_answers_is_left_for_the_next_soon() -> None:
+    async def test(world: World) -> None:
+        await start_mute(world, "mute")
+        for _ in range(4):
+            connections = pool(world, ("mute", PORT), (HOST, PORT))
+            began = world.loop.time()
+            assert (await connections.any_connection()).address == (HOST, PORT)
+            assert world.loop.time() - began < 1.5
+            await connections.close()
+
+    run(test)
+
+
+def test_patience_grows_with_a_broker_that_may_only_be_slow() -> None:
+    async def test(world: World) -> None:
+        await start_mute(world, "mute")
+        connections = ConnectionPool((("mute", PORT),), connect_timeout_s=3.0, rng=world.rng)
+        waits = []
+        for _ in range(4):
+            began = world.loop.time()
+            with pytest.raises(ConnectError):
+                await connections.any_connection()
+            waits.append(round(world.loop.time() - began))
+        assert waits == [1, 2, 3, 3]
+        await connections.close()
+
+    run(test)
+
+
+def test_a_connection_that_answers_no_look_up_gets_no_new_users() -> None:
+    async def test(world: World) -> None:
+        await start_mute(world, "mute")
+        connections = pool(world)
+        paused = await connections.any_connection()
+        assert world.process is not None
+        world.process.pause()
+        with pytest.raises(OperationTimeoutError):
+            await connections.connection_for(TOPIC)
+        world.process.resume()
+        assert paused.open, "those who use it may still get their answers"
+        again = await connections.connection_for(TOPIC)
+        assert again is not paused
+        await connections.close()
+        await asyncio.sleep(1)
+        assert not paused.open
+        assert not again.open
+
+    run(test)
+
+
+def test_after_a_loss_another_host_is_asked() -> None:
+    async def test(world: World) -> None:
+        other = SimProcess(world.loop, "other")
+        await other.spawn(world.loop.create_server(asyncio.Protocol, "other", PORT))
+        connections = pool(world, (HOST, PORT), ("other", PORT))
+        while (await connections.any_connection()).address != (HOST, PORT):
+            await connections.close()
+            connections = pool(world, (HOST, PORT), ("other", PORT))
+        world.kill()
+        await asyncio.sleep(0.1)
+        dialing = asyncio.ensure_future(connections.any_connection())
+        await asyncio.sleep(0.1)
+        assert list(connections._dialing) == [("other", PORT)]
+        dialing.cancel()
         await connections.close()
 
     run(test)

@@ -20,6 +20,7 @@ class Told:
 
     def __init__(self, epochs: tuple[int, ...]) -> None:
         self.watches: dict[int, LayoutWatch] = {}
+        self.is_ours = True
         self.machine = SimpleNamespace(server_features=SimpleNamespace(supports_scalable_topics=True))
         self._epochs = epochs
 
@@ -40,7 +41,7 @@ class Pool(FakePool):
         super().__init__(lambda _: None)
         self._told = list(connections)
 
-    async def connection_for(self, topic: str, url: str | None = None) -> Any:
+    async def any_connection(self) -> Any:
         return self._told.pop(0)
 
 
