@@ -31,6 +31,7 @@ from anabranch.metadata.sqlite import SqliteStore
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.db"
+STORES = "stores"
 HTTP_BACKLOG = 128
 
 
@@ -81,13 +82,15 @@ async def serve(config: BrokerConfig) -> None:
 
 
 def _make_broker(config: BrokerConfig, store: SqliteStore, clock: Clock) -> Broker:
-    storage = FileStorage(
-        OsDisk(config.data),
-        clock=clock,
-        cache_bytes=config.cache_bytes,
-        journal_bytes_max=config.journal_bytes_max,
-    )
-    return Broker(config, storage, store, clock, random.Random(), _failpoints())
+    def storage_of(number: int) -> FileStorage:
+        return FileStorage(
+            OsDisk(Path(config.data) / STORES / str(number)),
+            clock=clock,
+            cache_bytes=config.cache_bytes,
+            journal_bytes_max=config.journal_bytes_max,
+        )
+
+    return Broker(config, storage_of, store, clock, random.Random(), _failpoints())
 
 
 def _failpoints() -> Failpoints:

@@ -25,7 +25,7 @@ class DictDisk:
     def count(self, call: str) -> int:
         return sum(name == call for name, _ in self.calls)
 
-    async def lock(self) -> None:
+    async def lock(self, name: str = "", fence: str | None = None) -> None:
         await self._begin("lock")
         if self.locked:
             raise ConflictError("the disk is locked")

@@ -14,6 +14,7 @@ from anabranch.broker.local_segments import LocalSegments
 from anabranch.broker.schemas import SchemaRegistry
 from anabranch.broker.segment import Surroundings
 from anabranch.broker.services import Services
+from anabranch.broker.stores import StorageOf, Stores
 from anabranch.broker.subscription import Limits
 from anabranch.broker.tasks import Tasks
 from anabranch.broker.topics import Topics
@@ -24,7 +25,6 @@ from anabranch.controller.leading import ControllerSettings
 from anabranch.controller.service import ControllerService
 from anabranch.errors import AnabranchError
 from anabranch.failpoints import Failpoints
-from anabranch.ledger.port import SegmentStorage
 from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -51,7 +51,7 @@ class Broker:
     def __init__(
         self,
         config: BrokerConfig,
-        storage: SegmentStorage,
+        storage_of: StorageOf,
         store: MetadataStore,
         clock: Clock,
         rng: random.Random,
@@ -61,14 +61,14 @@ class Broker:
         self.records = TopicStore(store)
         self.connections: dict[Connection, None] = {}
         self._store = store
-        self._storage = storage
+        self.stores = Stores(storage_of)
         self._clock = clock
         self._rng = rng
         self._failpoints = failpoints
         self._tasks = Tasks()
         epochs = TopicEpochs(store)
         self.topics = Topics(
-            storage,
+            self.stores,
             self.records,
             Surroundings(
                 clock=clock,
@@ -115,7 +115,7 @@ class Broker:
 
     async def start(self) -> None:
         """Recover what is stored, finish what was begun, then listen."""
-        await self._storage.open()
+        await self.stores.open(0)
         await self.records.ensure_defaults(self.config.cluster)
         self._services.generation = await self._store.increment(GENERATIONS)
         await self.controllers.start()
@@ -123,7 +123,7 @@ class Broker:
         self._services.url = self.url
         self._tasks.spawn(self._sample_rates())
         if self.config.segment_retention_s >= 0:
-            trimming = Trimming(self._storage, self.topics, self._clock, self.config.segment_retention_s)
+            trimming = Trimming(self.stores, self.topics, self._clock, self.config.segment_retention_s)
             self._tasks.spawn(trimming.run())
 
     async def stop(self) -> None:
@@ -137,7 +137,8 @@ class Broker:
         await self._tasks.stop()
         for connection in list(self.connections):
             connection.lost()
-        await self._storage.close()
+        for number in list(self.stores.opened):
+            await self.stores.close(number)
 
     async def _answer_all(self) -> None:
         """Take no more entries and let those taken become durable, so that nobody has to send one again."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from anabranch.broker.segment import Segment
 from anabranch.broker.topics import Topics
+from anabranch.controller.admission import Roster
 from anabranch.controller.segments import Drained, Place, SegmentLoad, StartAt
 from anabranch.errors import StaleTermError
 from anabranch.model.names import TopicName
@@ -26,8 +27,8 @@ class LocalSegments:
         topics.drained = self._tell
 
     async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
-        self._check(place.name, term)
-        made = await self._topics.make(place.name)
+        self._check(place, term)
+        made = await self._topics.make(place.name, place.store)
         # Together, so that one commit serves all of them.
         await asyncio.gather(
             *(
@@ -37,39 +38,47 @@ class LocalSegments:
         )
 
     async def seal(self, place: Place, term: int) -> None:
-        self._check(place.name, term)
+        self._check(place, term)
         await self._topics.require(place.name).seal()
 
     async def delete(self, place: Place, term: int) -> None:
-        self._check(place.name, term)
+        self._check(place, term)
         await self._topics.drop(place.name)
 
     async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
-        self._check(place.name, term)
+        self._check(place, term)
         found = self._topics.require(place.name)
         await found.subscription(subscription, durable=True, ordinal=_ordinal(found, start))
 
     async def delete_subscription(self, place: Place, subscription: str, term: int) -> None:
-        self._check(place.name, term)
+        self._check(place, term)
         found = self._topics.get(place.name)
         if found is not None:
             await found.unsubscribe(subscription)
 
     async def seek(self, place: Place, subscription: str, timestamp_ms: int, term: int) -> None:
-        self._check(place.name, term)
+        self._check(place, term)
         found = self._topics.require(place.name)
         known = found.subscriptions.get(subscription)
         if known is not None:
             await known.seek(found.log.ordinal_at_time(timestamp_ms))
 
     async def skip_all(self, place: Place, subscription: str, term: int) -> None:
-        self._check(place.name, term)
+        self._check(place, term)
         found = self._topics.require(place.name)
         known = found.subscriptions.get(subscription)
         if known is not None:
             await known.seek(found.log.next_ordinal)
 
+    async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
+        self._check(place.name, term)
+        found = self._topics.get(place.name)
+        known = None if found is None else found.subscriptions.get(subscription)
+        if known is not None:
+            known.restrict(roster)
+
     async def backlog(self, place: Place, subscription: str) -> int | None:
+        self._topics.stores.check(place.store)
         found = self._topics.get(place.name)
         known = None if found is None else found.subscriptions.get(subscription)
         if known is None:
@@ -80,6 +89,7 @@ class LocalSegments:
         return known.backlog
 
     async def load(self, place: Place) -> SegmentLoad:
+        self._topics.stores.check(place.store)
         found = self._topics.get(place.name)
         if found is None:
             return SegmentLoad()
@@ -110,11 +120,13 @@ class LocalSegments:
         for listener in tuple(self._listeners.get(segment.name.topic, ())):
             listener(Drained(segment.name, subscription))
 
-    def _check(self, segment: TopicName, term: int) -> None:
-        newest = self._terms.get(segment.topic, 0)
+    def _check(self, place: Place, term: int) -> None:
+        topic = place.name.topic
+        newest = self._terms.get(topic, 0)
         if term < newest:
-            raise StaleTermError(f"{segment.topic} is led in term {newest}; this was term {term}")
-        self._terms[segment.topic] = term
+            raise StaleTermError(f"{topic} is led in term {newest}; this was term {term}")
+        self._topics.stores.check(place.store)
+        self._terms[topic] = term
 
 
 def _ordinal(segment: Segment, start: StartAt) -> int:

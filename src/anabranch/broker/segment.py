@@ -55,8 +55,11 @@ class Segment:
         log: SegmentLog,
         surroundings: Surroundings,
         drained: Callable[[Segment, str], None],
+        store: int = 0,
     ) -> None:
         self.name = name
+        self.store = store
+        """The store that the log lives in."""
         self.log = log
         self.splits: tuple[int, ...] = ()
         """Bucket boundaries, once the layout told them."""
@@ -66,7 +69,8 @@ class Segment:
         self.exclusive: Producer | None = None
         self.topic_epoch: int | None = None
         self.subscriptions: dict[str, Subscription] = {}
-        self.deleted = False
+        self.closed: str | None = None
+        """Why nobody is let in any more; None while the log is served."""
         self._around = surroundings
         self._drained = drained
         self._sealing = False
@@ -156,8 +160,8 @@ class Segment:
             self._around.spawn(self._promote())
 
     def _check_open(self) -> None:
-        if self.deleted:
-            raise ServiceNotReadyError(f"{self.name} is being deleted")
+        if self.closed is not None:
+            raise ServiceNotReadyError(f"{self.name} {self.closed}")
         if self.sealed:
             raise TopicTerminatedError(f"{self.name} is sealed")
 
@@ -214,8 +218,8 @@ class Segment:
 
         Raises SubscriptionNotFoundError when it is not there and `ordinal` is None.
         """
-        if self.deleted:
-            raise ServiceNotReadyError(f"{self.name} is being deleted")
+        if self.closed is not None:
+            raise ServiceNotReadyError(f"{self.name} {self.closed}")
         found = self.subscriptions.get(name)
         if found is not None:
             if found.durable != durable:
@@ -301,9 +305,12 @@ class Segment:
                 self._sealing = False
         self.check_drained()
 
-    def close(self) -> None:
-        """Stop serving the log: everybody is sent away, nothing stored changes."""
-        self.deleted = True
+    def close(self, reason: str = "is being deleted") -> None:
+        """Stop serving the log: everybody is sent away, nothing stored changes.
+
+        Clients look the log up again; `reason` is what they hear while it is still found here.
+        """
+        self.closed = reason
         self._unwatch()
         self._fence_all()
         for subscription in list(self.subscriptions.values()):

@@ -10,24 +10,39 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from anabranch.broker.segment import Segment, Surroundings
-from anabranch.errors import ConflictError, NotAllowedError, TopicExistsError, TopicNotFoundError
-from anabranch.ledger.port import SegmentLog, SegmentStorage
+from anabranch.broker.stores import Stores
+from anabranch.errors import (
+    ConflictError,
+    NotAllowedError,
+    NotOwnerError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from anabranch.ledger.port import SegmentLog
 from anabranch.metadata.records import ClassicTopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 
 
 class Topics:
-    """Every log by its name; a log is opened when it is first asked for and stays open."""
+    """Every log of the open stores by its name; it is served from when it is first asked for."""
 
     def __init__(
-        self, storage: SegmentStorage, records: TopicStore, surroundings: Surroundings, *, auto_create: bool
+        self,
+        stores: Stores,
+        records: TopicStore,
+        surroundings: Surroundings,
+        *,
+        auto_create: bool,
+        home: int = 0,
     ) -> None:
         self.records = records
         self.auto_create = auto_create
+        self.stores = stores
+        self.home = home
+        """The store for what nobody else chose a store for."""
         self.drained: Callable[[Segment, str], None] = lambda segment, subscription: None
         """Told when all of a sealed log is acknowledged on a subscription."""
-        self._storage = storage
         self._around = surroundings
         self._served: dict[TopicName, Segment] = {}
 
@@ -40,7 +55,7 @@ class Topics:
         """The log of that name, None when there is none."""
         found = self._served.get(name)
         if found is None:
-            log = self._storage.get(str(name))
+            log = self.stores.get(str(name))
             if log is not None:
                 found = self._serve(name, log)
         return found
@@ -52,23 +67,39 @@ class Topics:
             raise TopicNotFoundError(f"{name} does not exist")
         return found
 
-    async def make(self, name: TopicName) -> Segment:
-        """The log of that name, made if there is none; durable when it returns."""
-        return self.get(name) or self._serve(name, await self._storage.create(str(name)))
+    async def make(self, name: TopicName, store: int | None = None) -> Segment:
+        """The log of that name, made in this store if there is none; durable when it returns.
+
+        Raises NotOwnerError when the store is not open here.
+        """
+        found = self.get(name)
+        if found is not None:
+            return found
+        return self._serve(name, await self.stores.create(str(name), self.home if store is None else store))
 
     async def drop(self, name: TopicName) -> None:
         """Send everybody away and remove the log; an absent one is fine."""
         found = self.get(name)
         if found is not None:
             found.close()
-            await self._storage.delete(str(name))
-            self._served.pop(name, None)
+            await self.stores.delete(str(name))
+            if self._served.get(name) is found:
+                del self._served[name]
+
+    def leave(self, store: int) -> None:
+        """Serve no log of this store any more: everybody is sent away, to look for the next owner."""
+        for segment in [segment for segment in self._served.values() if segment.store == store]:
+            del self._served[segment.name]
+            segment.close("moves to another broker")
 
     def _serve(self, name: TopicName, log: SegmentLog) -> Segment:
         # Two may have asked for a new log at the same time; the first one's is everybody's.
         found = self._served.get(name)
         if found is None:
-            found = Segment(name, log, self._around, lambda segment, sub: self.drained(segment, sub))
+            store = self.stores.store_of(str(name))
+            if store is None or self.stores.get(str(name)) is not log:
+                raise NotOwnerError(f"{name} is not served by this broker any more")
+            found = Segment(name, log, self._around, lambda segment, sub: self.drained(segment, sub), store)
             self._served[name] = found
             found.check_drained()
         return found

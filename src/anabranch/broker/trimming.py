@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from anabranch.broker.stores import Stores
 from anabranch.broker.topics import Topics
 from anabranch.clock import Clock
 from anabranch.errors import AnabranchError
-from anabranch.ledger.port import SegmentLog, SegmentStorage
+from anabranch.ledger.port import SegmentLog
 
 _logger = logging.getLogger(__name__)
 
@@ -36,11 +37,11 @@ def plan_trim(marks: Iterable[int], young: int, next_ordinal: int) -> int:
 
 
 class Trimming:
-    """Trims every log of a storage, round after round."""
+    """Trims every log of the open stores, round after round."""
 
-    def __init__(self, storage: SegmentStorage, topics: Topics, clock: Clock, retention_s: float) -> None:
+    def __init__(self, stores: Stores, topics: Topics, clock: Clock, retention_s: float) -> None:
         assert retention_s >= 0, "without an end of retention there is nothing to trim"
-        self._storage = storage
+        self._stores = stores
         self._topics = topics
         self._clock = clock
         self._retention_ms = int(retention_s * 1000)
@@ -55,10 +56,10 @@ class Trimming:
     async def round(self) -> None:
         """Look at every log once; one that cannot be trimmed is logged and keeps nobody else waiting."""
         # Of all that are stored, not only those in use: what nobody has asked for since the start is old too.
-        names = self._storage.names()
+        names = self._stores.names()
         self._failing.intersection_update(names)
         for number, name in enumerate(names):
-            log = self._storage.get(name)
+            log = self._stores.get(name)
             if log is not None:
                 await self._try(log)
             if number % LOOKED_AT_ONCE == 0:

@@ -18,18 +18,17 @@ from anabranch.config import BrokerConfig
 from anabranch.controller.controller import TopicController
 from anabranch.errors import AnabranchError
 from anabranch.ledger.files import FileStorage
-from anabranch.metadata import records
-from anabranch.metadata.memory import MemoryStore, MemoryTree
-from anabranch.metadata.port import Change
+from anabranch.ledger.port import SegmentLog
+from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import TopicRecord
-from anabranch.metadata.topics import TopicStore, layout_of
-from anabranch.model.layout import Layout
+from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.testing.checkers import History
 from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
 from anabranch.testing.network import Link, SimNetwork
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.witness import WitnessedTree
 
 T = TypeVar("T")
 
@@ -75,7 +74,7 @@ class Cluster:
         self.loop = loop
         self.network = SimNetwork(loop)
         self.platter = Platter(loop, HOST)
-        self.tree = MemoryTree()
+        self.tree = WitnessedTree()
         self.history = History()
         self.counts: Counter[str] = Counter()
         """What happened, and how often."""
@@ -136,7 +135,7 @@ class Cluster:
         )
         store = SimStore(self.tree, process, trouble=self.store_trouble)
         rng = self.loop.random(f"broker {self._lives}")
-        life = self._life = _Life(process, Broker(self._config, storage, store, clock, rng, failpoints))
+        life = self._life = _Life(process, Broker(self._config, lambda _: storage, store, clock, rng, failpoints))
         process.on_death.append(life.ended.set)
         process.spawn(self._serve(life), name="broker")
         return life
@@ -203,22 +202,10 @@ class Cluster:
     async def record(self, name: TopicName) -> TopicRecord | None:
         return await self._observer.find(name)
 
-    def watch_layouts(self, name: TopicName, seen: Callable[[Layout], None]) -> None:
-        """Write every layout of a topic into the history as it is committed, and show it to `seen`."""
-
-        def changed(change: Change) -> None:
-            if change.path == records.topic_path(name):
-                self.loop.create_task(self._note_layout(name, seen))
-
-        self._observer.watch(name, changed)
-
-    async def _note_layout(self, name: TopicName, seen: Callable[[Layout], None]) -> None:
-        record = await self.record(name)
-        if record is not None and not record.deleted:
-            layout = layout_of(record)
-            if not self.history.layouts or self.history.layouts[-1].epoch != layout.epoch:
-                self.history.layout(layout)
-                seen(layout)
+    def log_of(self, name: str) -> SegmentLog | None:
+        """A log at whoever serves it now; None while nobody does."""
+        broker = self.broker
+        return None if broker is None else broker._storage.get(name)
 
     # Clients.
 

@@ -32,6 +32,8 @@ from anabranch.testing.network import Mode
 from anabranch.testing.readers import CHECKPOINT, QUEUE, STREAM, TOPIC, Readers, persist
 from anabranch.testing.shape import FAILPOINTS, OPERATIONS, draw
 from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
+from anabranch.testing.wiretap import WireTap
+from anabranch.testing.witness import Witness, behind
 
 T = TypeVar("T")
 
@@ -73,6 +75,8 @@ class Scenario:
         self.counts: Counter[str] = Counter()
         self.cluster: Cluster
         self.readers: Readers
+        self.witness: Witness
+        self.tap: WireTap
         self.found: list[str] = []
         self._clients: list[SimProcess] = []
         self._consumers: dict[str, tuple[str, SimProcess]] = {}
@@ -94,12 +98,24 @@ class Scenario:
 
     async def _run(self) -> None:
         shape = self.shape
-        self.cluster = cluster = Cluster(self.loop, config=self._config(), limits=shape.limits)
+        config = self._config()
+        self.cluster = cluster = Cluster(self.loop, config=config, limits=shape.limits)
         cluster.counts = self.counts
         self.readers = Readers(cluster, shape, self.counts)
         cluster.deaths = list(shape.deaths)
         keeping = self.loop.create_task(cluster.keep_up(), name="keep the broker up")
-        cluster.watch_layouts(TOPIC, self._look_at_children)
+        self.witness = witness = Witness(
+            self.loop,
+            cluster.history,
+            self.counts,
+            TOPIC,
+            ordered=[STREAM],
+            grace_s=config.consumer_grace_s,
+            log_of=cluster.log_of,
+            committed=self._look_at_children,
+        )
+        cluster.tree.seen = witness.changed
+        cluster.network.tap = self.tap = WireTap(witness)
         await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, shape.segments))
         for subscription in self.readers.subscriptions:
             await cluster.with_controller(TOPIC, partial(_subscribe, subscription))
@@ -121,6 +137,7 @@ class Scenario:
             await self._audit()
             await self._end_consumers()
             await self._look_again()
+        witness.settle_doubts()
         self.found += violations(
             cluster.history,
             ordered=[kind for kind in self.readers.kinds if kind != QUEUE],
@@ -194,13 +211,15 @@ class Scenario:
 
     async def _outcome(self, sent: Sent, future: Awaitable[MessageId], room: asyncio.Semaphore) -> None:
         try:
-            await future
+            id_ = await future
         except AnabranchError as error:
             self.found.append(f"the sender of {sent.uid} saw {type(error).__name__}: {error}")
             return
         finally:
             room.release()
         sent.outcome = Outcome.OK
+        if id_.ledger >= 0:
+            sent.place = (id_.segment, id_.ledger, id_.entry, id_.batch_index)
         self.readers.confirmed(sent.uid)
 
     def _start_consumer(self, kind: str, name: str) -> None:
@@ -361,7 +380,7 @@ class Scenario:
         if broker is None or not before:
             return
         for id_ in sorted(layout.segments.keys() - before[-1].segments.keys()):
-            log = broker._storage.get(str(TOPIC.segment_name(layout.segments[id_].range, id_)))
+            log = broker.stores.get(str(TOPIC.segment_name(layout.segments[id_].range, id_)))
             self.found += self._absent(id_, log.cursors if log is not None else ())
 
     def _absent(self, segment: int, cursors: Container[str]) -> list[str]:
@@ -376,10 +395,10 @@ class Scenario:
         expected = {str(TOPIC.segment_name(s.range, s.id)): s for s in layout.segments.values()}
 
         async def look(broker: Broker) -> None:
-            stored = broker._storage.names()
+            stored = broker.stores.names()
             wrong.extend(f"log {name} belongs to no segment" for name in stored if name not in expected)
             for name, segment in expected.items():
-                log = broker._storage.get(name)
+                log = broker.stores.get(name)
                 if log is None:
                     wrong.append(f"segment {segment.id} has no log")
                 elif log.sealed == segment.active:

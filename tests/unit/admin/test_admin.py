@@ -45,7 +45,9 @@ class Admin:
 
     async def _start(self, clock: SimClock) -> None:
         config = BrokerConfig(host="broker", port=6650)
-        self.broker = Broker(config, MemoryStorage(), MemoryStore(), clock, random.Random(1), NoFailpoints())
+        self.broker = Broker(
+            config, lambda _: MemoryStorage(), MemoryStore(), clock, random.Random(1), NoFailpoints()
+        )
         await self.broker.start()
 
     def __call__(self, method: str, path: str, body: object = None) -> Answer:

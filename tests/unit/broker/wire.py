@@ -218,7 +218,9 @@ class World:
 
     def _broker(self) -> Broker:
         self.store = MemoryStore(self.tree)
-        return Broker(self.config, self.storage, self.store, LoopClock(), random.Random(1), NoFailpoints())
+        return Broker(
+            self.config, lambda _: self.storage, self.store, LoopClock(), random.Random(1), NoFailpoints()
+        )
 
     async def restart(self) -> None:
         await self.broker.stop()

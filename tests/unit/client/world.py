@@ -57,7 +57,12 @@ class World:
         self.process = SimProcess(self.loop, HOST)
         self._store = MemoryStore(self.tree)
         broker = Broker(
-            self.config, self.storage, self._store, LoopClock(), self.loop.random("broker"), NoFailpoints()
+            self.config,
+            lambda _: self.storage,
+            self._store,
+            LoopClock(),
+            self.loop.random("broker"),
+            NoFailpoints(),
         )
         await self.process.spawn(broker.start())
         self.broker = broker
