@@ -1,0 +1,156 @@
+"""What a segment learns of producers' sequence ids from the segments it took over from.
+
+A segment remembers the highest sequence id it stored per producer. Its successors inherit that, so that a
+message sent again after a seal is recognised. A merged segment follows several others, which have seen
+different ids of the same producer; so what is inherited is kept in *pieces* of the ring, and a message is
+judged by the piece its key falls into. Where that is not known it must be a repetition in every piece.
+
+One direction is safe: too low a number stores a message twice, too high a number loses one. Everything that
+is forgotten or joined here, to keep the size bounded, goes the safe way. Knows nothing of storage or wire.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from anabranch.model.ranges import HashRange
+
+UNKNOWN = -1
+"""Below every sequence id: nothing is known of the producer."""
+
+PIECES_MAX = 32
+"""Pieces that a segment inherits; neighbours are joined beyond."""
+
+SEQUENCES_MAX = 20_000
+"""Sequence ids in all pieces together; the producers longest unused are forgotten beyond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Highest stored sequence id per producer, for messages whose key falls into the range."""
+
+    range: HashRange
+    sequences: Mapping[str, int]
+    """Producers in the order of their last use, the latest one last."""
+
+
+Pieces = tuple[Piece, ...]
+"""In the order of their ranges, without overlaps; of what lies between them nothing is known."""
+
+
+def handed_on(own_range: HashRange, own: Mapping[str, int], inherited: Iterable[Piece]) -> Pieces:
+    """What the successors of a segment are told: its own sequence ids hold all over its range.
+
+    A producer's ids rise on a segment, so below the last one nothing of it is missing there, in any piece.
+    """
+    return tuple(
+        Piece(piece.range, _highest(piece.sequences, own)) for piece in _filled(inherited, own_range)
+    )
+
+
+def inherit(
+    child: HashRange,
+    told: Iterable[Piece],
+    *,
+    pieces_max: int = PIECES_MAX,
+    sequences_max: int = SEQUENCES_MAX,
+) -> Pieces:
+    """What a new segment is told by all that it follows; empty when that is nothing."""
+    return _bounded(_coalesced(_filled(told, child)), pieces_max, sequences_max)
+
+
+class Known:
+    """What is inherited of one producer, ready to judge its messages."""
+
+    __slots__ = ("_ends", "_sequences", "_starts", "highest", "lowest")
+
+    def __init__(self, pieces: Sequence[Piece], producer: str) -> None:
+        self._starts = [piece.range.start for piece in pieces]
+        self._sequences = [piece.sequences.get(producer, UNKNOWN) for piece in pieces]
+        self._ends = [piece.range.end for piece in pieces]
+        gapless = all(left.range.touches(right.range) for left, right in pairwise(pieces))
+        self.highest = max(self._sequences, default=UNKNOWN)
+        self.lowest = min(self._sequences, default=UNKNOWN) if gapless else UNKNOWN
+
+    def is_duplicate(self, sequence: int, slot: int | None) -> bool:
+        """Whether a message was stored before; `slot` is that of its key, None when it may be any."""
+        if slot is None:
+            return sequence <= self.lowest
+        at = bisect_right(self._starts, slot) - 1
+        return at >= 0 and slot <= self._ends[at] and sequence <= self._sequences[at]
+
+
+def _filled(pieces: Iterable[Piece], whole: HashRange) -> list[Piece]:
+    """The pieces cut to a range, with empty ones in between where nothing is known."""
+    found: list[Piece] = []
+    following = whole.start
+    for piece in sorted(pieces, key=lambda piece: piece.range.start):
+        start, end = max(piece.range.start, following), min(piece.range.end, whole.end)
+        if start > end:
+            continue
+        if start > following:
+            found.append(Piece(HashRange(following, start - 1), {}))
+        found.append(Piece(HashRange(start, end), piece.sequences))
+        following = end + 1
+    if following <= whole.end:
+        found.append(Piece(HashRange(following, whole.end), {}))
+    return found
+
+
+def _coalesced(pieces: Sequence[Piece]) -> list[Piece]:
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and joined[-1].sequences == piece.sequences:
+            piece = Piece(HashRange(joined.pop().range.start, piece.range.end), piece.sequences)
+        joined.append(piece)
+    return joined
+
+
+def _bounded(pieces: list[Piece], pieces_max: int, sequences_max: int) -> Pieces:
+    pieces = list(pieces)
+    while len(pieces) > pieces_max:
+        at = min(range(len(pieces) - 1), key=lambda at: _lost(pieces[at], pieces[at + 1]))
+        pieces[at : at + 2] = [_joined(pieces[at], pieces[at + 1])]
+    if sum(len(piece.sequences) for piece in pieces) > sequences_max:
+        kept = _latest(pieces, sequences_max // len(pieces))
+        pieces = _coalesced([Piece(piece.range, _only(piece.sequences, kept)) for piece in pieces])
+    return tuple(pieces) if any(piece.sequences for piece in pieces) else ()
+
+
+def _joined(left: Piece, right: Piece) -> Piece:
+    """Two neighbours as one: of each producer what holds in both."""
+    lower = {
+        producer: min(sequence, right.sequences[producer])
+        for producer, sequence in left.sequences.items()
+        if producer in right.sequences
+    }
+    return Piece(HashRange(left.range.start, right.range.end), lower)
+
+
+def _lost(left: Piece, right: Piece) -> int:
+    """How many producers would be known less well if the two were joined."""
+    same = sum(right.sequences.get(producer) == number for producer, number in left.sequences.items())
+    return len(left.sequences.keys() | right.sequences.keys()) - same
+
+
+def _highest(inherited: Mapping[str, int], own: Mapping[str, int]) -> dict[str, int]:
+    found = {producer: sequence for producer, sequence in inherited.items() if producer not in own}
+    for producer, sequence in own.items():
+        found[producer] = max(sequence, inherited.get(producer, UNKNOWN))
+    return found
+
+
+def _latest(pieces: Sequence[Piece], count: int) -> set[str]:
+    """The producers that were used last, counted in each piece from its end."""
+    age: dict[str, int] = {}
+    for piece in pieces:
+        for place, producer in enumerate(reversed([*piece.sequences])):
+            age[producer] = min(place, age.get(producer, place))
+    return set(sorted(age, key=lambda producer: (age[producer], producer))[:count])
+
+
+def _only(sequences: Mapping[str, int], kept: set[str]) -> dict[str, int]:
+    return {producer: sequence for producer, sequence in sequences.items() if producer in kept}
