@@ -10,9 +10,11 @@ from anabranch.controller.coordinator import ConnectionLost, ConsumerGone, Consu
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.assignment import assignable
+from anabranch.model.drains import union
+from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 
-STEPS = ["join", "leave", "drain", "split", "merge", "seek"]
+STEPS = ["join", "join", "leave", "drain", "drain in part", "drain in part", "split", "merge", "seek"]
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 
 
@@ -22,17 +24,19 @@ def test_every_history_keeps_order_ownership_and_generations(data: st.DataObject
     layout = Layout.initial(data.draw(st.integers(1, 3)), now_ms=0)
     record = SubscriptionRecord(type="STREAM", initial_position="earliest")
     for step in range(data.draw(st.integers(1, 12))):
-        before, what = (
-            record,
-            data.draw(st.sampled_from(["join", "leave", "drain", "split", "merge", "seek"])),
-        )
+        before, what = record, data.draw(st.sampled_from(STEPS))
         if what == "join":
-            record = coordinator.join(record, layout, data.draw(NAMES), {})
+            whole = data.draw(st.integers(0, 5)) == 0
+            record = coordinator.join(record, layout, data.draw(NAMES), {}, whole=whole)
         elif what == "leave":
             record = coordinator.leave(record, layout, data.draw(NAMES), {})
         elif what == "drain" and layout.sealed:
             drained = data.draw(st.sets(st.sampled_from([segment.id for segment in layout.sealed])))
             record = coordinator.drain(record, layout, drained, {})
+        elif what == "drain in part" and layout.sealed:
+            segment = data.draw(st.sampled_from(layout.sealed))
+            buckets = data.draw(st.sets(st.sampled_from(bucket_ranges(segment.bucket_splits))))
+            record = coordinator.drain(record, layout, (), {}, {segment.id: union(buckets)})
         elif what == "seek":
             record = coordinator.rewind(record, layout, (), {})
         elif what == "merge" and len(layout.active) > 1:
@@ -47,18 +51,23 @@ def test_every_history_keeps_order_ownership_and_generations(data: st.DataObject
 
 
 def check_order_and_ownership(record: SubscriptionRecord, layout: Layout) -> None:
-    drained = frozenset(record.drained)
+    drained, parts = frozenset(record.drained), coordinator.drained_parts(record)
+    assert not drained & parts.keys()
+    if any(consumer.whole for consumer in record.consumers.values()):
+        parts = {}
     held: dict[int, int] = {}
     for consumer in record.consumers.values():
         for given_ in consumer.segments:
             held[given_.segment_id] = held.get(given_.segment_id, 0) + 1
-            assert layout.ancestors(given_.segment_id) <= drained
     for consumer in record.consumers.values():
         for given_ in consumer.segments:
-            assert given_.shared == (held[given_.segment_id] > 1)
+            readable = coordinator.open_for(record, layout, given_.segment_id)
+            assert readable != ()
+            assert given_.shared or (readable is None and held[given_.segment_id] == 1)
+            assert readable is None or not layout.ancestors(given_.segment_id) <= drained
             assert held[given_.segment_id] <= layout.segment(given_.segment_id).bucket_count
     if record.consumers:
-        assert set(held) == {segment.id for segment in assignable(layout, drained)}
+        assert set(held) == {segment.id for segment in assignable(layout, drained, parts)}
 
 
 def check_generations(before: SubscriptionRecord, after: SubscriptionRecord) -> None:

@@ -16,6 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple, Protocol
 
 from anabranch.errors import ConsumerAssignError
+from anabranch.model.assignment import bucket_owners
 from anabranch.model.hashing import sticky_hash
 from anabranch.model.ranges import HASH_SLOTS, HashRange
 
@@ -33,7 +34,17 @@ class Channel(Protocol):
 class Receiver:
     """What dispatch knows of a consumer; permits and unacknowledged messages change with each entry."""
 
-    __slots__ = ("blocked", "channel", "id", "name", "permits", "priority", "unacked", "unacked_max")
+    __slots__ = (
+        "blocked",
+        "channel",
+        "id",
+        "name",
+        "permits",
+        "priority",
+        "retired",
+        "unacked",
+        "unacked_max",
+    )
 
     def __init__(
         self, name: str, number: int, channel: Channel, *, priority: int = 0, unacked_max: int = 2**62
@@ -48,10 +59,12 @@ class Receiver:
         self.unacked_max = unacked_max
         self.blocked = False
         """Too much is unacknowledged; lifted at half the limit, so that it does not flutter."""
+        self.retired = False
+        """It is another's turn: nothing more goes out, and the other waits for what is out."""
 
     @property
     def ready(self) -> bool:
-        return self.permits > 0 and not self.blocked and self.channel.writable
+        return self.permits > 0 and not self.blocked and not self.retired and self.channel.writable
 
     def charge(self, messages: int) -> None:
         """An entry with so many messages goes out."""
@@ -171,15 +184,18 @@ class Sticky:
 
 
 class Buckets:
-    """Bucket i of N goes to one of k receivers in the order of (name, id), in equal runs of buckets."""
+    """Bucket i of N goes to one of k receivers in the order of (name, id), in equal runs of buckets.
 
-    def __init__(self, bucket_count: int, receivers: Sequence[Receiver]) -> None:
+    A closed bucket belongs to nobody, so that its entries wait.
+    """
+
+    def __init__(
+        self, bucket_count: int, receivers: Sequence[Receiver], closed: frozenset[int] = frozenset()
+    ) -> None:
         ordered = sorted(receivers, key=lambda r: (r.name, r.id))
-        count = len(ordered)
-        self._owners: list[Receiver] = []
-        for at, receiver in enumerate(ordered):
-            run = (at + 1) * bucket_count // count - at * bucket_count // count
-            self._owners += [receiver] * run
+        self._owners: list[Receiver | None] = [*bucket_owners(bucket_count, ordered)]
+        for slot in closed if ordered else ():
+            self._owners[slot] = None
 
     def owner(self, slot: int) -> Receiver | None:
         return self._owners[slot] if slot < len(self._owners) else None

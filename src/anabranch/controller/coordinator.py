@@ -14,8 +14,19 @@ import msgspec
 
 from anabranch.controller.operation import segment_name
 from anabranch.errors import ConsumerBusyError
-from anabranch.metadata.records import AssignedRecord, ConsumerRecord, SubscriptionRecord
-from anabranch.model.assignment import Assigned, assign
+from anabranch.metadata.records import AssignedRecord, ConsumerRecord, RangeRecord, SubscriptionRecord
+from anabranch.model.assignment import Assigned, assign, bucket_owners
+from anabranch.model.drains import (
+    ALL,
+    NO_PARTS,
+    Parts,
+    Ranges,
+    covers,
+    open_buckets,
+    open_ranges,
+    open_slots,
+    union,
+)
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
@@ -55,65 +66,109 @@ def join(
 
 
 def leave(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> SubscriptionRecord:
-    """The group without one of its consumers; what it read goes to the others."""
+    """The group without one of its consumers; what it read goes to the others.
+
+    The generation is new even if nobody else is left: owners of segments tell by it which news are newer.
+    """
     if name not in record.consumers:
         return record
     left = {other: held for other, held in record.consumers.items() if other != name}
-    return reassign(msgspec.structs.replace(record, consumers=left), layout, load)
+    without = msgspec.structs.replace(record, consumers=left, generation=record.generation + 1)
+    return reassign(without, layout, load, _held(record))
 
 
-def drain(record: SubscriptionRecord, layout: Layout, ids: Iterable[int], load: Load) -> SubscriptionRecord:
-    """The group once these sealed segments have nothing left for it."""
-    drained = tuple(sorted({*record.drained, *ids}))
-    changed = drained != record.drained
-    return reassign(msgspec.structs.replace(record, drained=drained) if changed else record, layout, load)
+def drain(
+    record: SubscriptionRecord, layout: Layout, ids: Iterable[int], load: Load, parts: Parts = NO_PARTS
+) -> SubscriptionRecord:
+    """The group once these sealed segments, and these slots of others, have nothing left for it."""
+    known = drained_parts(record)
+    more = {id_: union((*known.get(id_, ()), *slots)) for id_, slots in parts.items()}
+    return _drained(record, layout, {*record.drained, *ids}, {**known, **more}, load)
 
 
 def rewind(
-    record: SubscriptionRecord, layout: Layout, drained: Iterable[int], load: Load
+    record: SubscriptionRecord, layout: Layout, drained: Iterable[int], load: Load, parts: Parts = NO_PARTS
 ) -> SubscriptionRecord:
-    """The group when exactly these segments count as drained: children of the others wait again."""
-    return reassign(msgspec.structs.replace(record, drained=tuple(sorted(drained))), layout, load)
+    """The group when exactly this counts as drained: children of the rest wait again."""
+    return _drained(record, layout, drained, parts, load)
 
 
-def reassign(record: SubscriptionRecord, layout: Layout, load: Load) -> SubscriptionRecord:
+def _drained(
+    record: SubscriptionRecord, layout: Layout, ids: Iterable[int], parts: Parts, load: Load
+) -> SubscriptionRecord:
+    whole = {*ids, *(id_ for id_, slots in parts.items() if slots == ALL)}
+    left = {id_: slots for id_, slots in sorted(parts.items()) if slots and id_ not in whole}
+    stored = {id_: tuple(RangeRecord(start=r.start, end=r.end) for r in slots) for id_, slots in left.items()}
+    drained = tuple(sorted(whole))
+    if (drained, stored) != (record.drained, record.partly_drained):
+        record = msgspec.structs.replace(record, drained=drained, partly_drained=stored)
+    return reassign(record, layout, load)
+
+
+def drained_parts(record: SubscriptionRecord) -> dict[int, Ranges]:
+    """The slots drained of each segment that is not drained as a whole."""
+    return {
+        id_: tuple(HashRange(part.start, part.end) for part in ranges)
+        for id_, ranges in record.partly_drained.items()
+    }
+
+
+def reassign(
+    record: SubscriptionRecord,
+    layout: Layout,
+    load: Load,
+    before: Mapping[str, tuple[Assigned, ...]] | None = None,
+) -> SubscriptionRecord:
     """The group with its segments dealt out for this layout; the same record if nothing changes.
 
-    Only the consumers whose segments change get the new generation: nobody else is disturbed.
+    Only the consumers whose segments change get the new generation: nobody else is disturbed. `before` is
+    what was held until now, where the record does not tell because somebody left.
     """
     drained = tuple(id_ for id_ in record.drained if id_ in layout.segments)
-    before = {
-        name: tuple(Assigned(held.segment_id, held.shared) for held in consumer.segments)
-        for name, consumer in record.consumers.items()
-    }
-    given = _assign(record, layout, frozenset(drained), before, load)
+    parts = {id_: ranges for id_, ranges in record.partly_drained.items() if id_ in layout.segments}
+    if (drained, parts) != (record.drained, record.partly_drained):
+        record = msgspec.structs.replace(record, drained=drained, partly_drained=parts)
+    held = _held(record)
+    given = _assign(record, layout, held if before is None else before, load)
     generation = record.generation + 1
     consumers = {
         name: consumer
-        if consumer.generation and given[name] == before[name]
+        if consumer.generation and given[name] == held[name]
         else ConsumerRecord(
             generation=generation,
+            joined=consumer.joined or generation,
             segments=tuple(AssignedRecord(segment_id=a.segment, shared=a.shared) for a in given[name]),
             whole=consumer.whole,
         )
         for name, consumer in record.consumers.items()
     }
     if consumers == record.consumers:
-        return record if drained == record.drained else msgspec.structs.replace(record, drained=drained)
-    return msgspec.structs.replace(record, drained=drained, consumers=consumers, generation=generation)
+        return record
+    return msgspec.structs.replace(record, consumers=consumers, generation=generation)
+
+
+def _held(record: SubscriptionRecord) -> dict[str, tuple[Assigned, ...]]:
+    return {
+        name: tuple(Assigned(held.segment_id, held.shared) for held in consumer.segments)
+        for name, consumer in record.consumers.items()
+    }
+
+
+def _shares(record: SubscriptionRecord) -> bool:
+    """Whether the members may read by buckets, which the weakest client decides."""
+    return record.type == "STREAM" and not any(consumer.whole for consumer in record.consumers.values())
 
 
 def _assign(
     record: SubscriptionRecord,
     layout: Layout,
-    drained: frozenset[int],
     before: Mapping[str, tuple[Assigned, ...]],
     load: Load,
 ) -> dict[str, tuple[Assigned, ...]]:
     names = sorted(record.consumers)
     if record.type != "CHECKPOINT":
-        share = not any(consumer.whole for consumer in record.consumers.values())
-        return assign(layout, names, drained, before, load, share=share)
+        drained, parts = frozenset(record.drained), drained_parts(record)
+        return assign(layout, names, drained, before, load, share=_shares(record), parts=parts)
     # Positions of a checkpoint group are its own, so the broker cannot tell what is drained: the group gets
     # the whole DAG, each segment whole, and keeps parents before children where it reads.
     unlinked = {id_: replace(segment, parents=(), children=()) for id_, segment in layout.segments.items()}
@@ -162,13 +217,68 @@ def undrained(record: SubscriptionRecord, layout: Layout) -> tuple[Segment, ...]
     return tuple(segment for segment in layout.sealed if segment.id not in drained)
 
 
-def waiting(record: SubscriptionRecord, layout: Layout) -> dict[int, tuple[int, ...]]:
-    """Each segment that is held back, with the ancestors it waits for."""
+def _open_parts(record: SubscriptionRecord) -> Parts:
+    return drained_parts(record) if _shares(record) else NO_PARTS
+
+
+def open_for(record: SubscriptionRecord, layout: Layout, id_: int) -> Ranges | None:
+    """The buckets of a segment that may be read there; None means all of them."""
+    if record.type != "STREAM":
+        return None
+    buckets = open_ranges(layout, frozenset(record.drained), _open_parts(record), id_)
+    return None if buckets == ALL else buckets
+
+
+def open_by_buckets(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
+    """The segments that members read by buckets, each with the buckets that are open."""
+    given = {held.segment_id for c in record.consumers.values() for held in c.segments if held.shared}
+    if not given:
+        return {}
+    slots = open_slots(layout, frozenset(record.drained), _open_parts(record))
+    return {id_: open_buckets(layout.segments[id_], slots[id_]) for id_ in sorted(given) if id_ in slots}
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsFor:
+    """What holds a segment back: buckets of an ancestor that are not drained, and who reads them."""
+
+    segment_id: int
+    buckets: Ranges
+    consumers: tuple[str, ...]
+
+
+def waiting(record: SubscriptionRecord, layout: Layout) -> dict[int, tuple[WaitsFor, ...]]:
+    """Each segment that is held back, at least in part, with what it waits for."""
     if record.type != "STREAM":
         return {}
-    drained = frozenset(record.drained)
-    found = {id_: tuple(sorted(layout.ancestors(id_) - drained)) for id_ in sorted(layout.segments)}
-    return {id_: ancestors for id_, ancestors in found.items() if ancestors}
+    drained, parts = frozenset(record.drained), _open_parts(record)
+    blockers = {
+        segment.id: _blocker(record, segment, parts.get(segment.id, ()))
+        for segment in undrained(record, layout)
+    }
+    found = {}
+    for id_ in sorted(layout.segments):
+        behind = sorted(layout.ancestors(id_) - drained)
+        if behind:
+            found[id_] = tuple(blockers[ancestor] for ancestor in behind)
+    return found
+
+
+def _blocker(record: SubscriptionRecord, segment: Segment, drained: Ranges) -> WaitsFor:
+    """The buckets of a sealed segment that are not drained, with their readers."""
+    readers = sorted(
+        name
+        for name, consumer in record.consumers.items()
+        if any(held.segment_id == segment.id for held in consumer.segments)
+    )
+    buckets = bucket_ranges(segment.bucket_splits)
+    behind = [at for at, bucket in enumerate(buckets) if not covers(drained, bucket)]
+    owners = bucket_owners(len(buckets), readers)
+    return WaitsFor(
+        segment.id,
+        union(buckets[at] for at in behind),
+        tuple(sorted({owners[at] for at in behind if owners})),
+    )
 
 
 def prunable(

@@ -122,6 +122,8 @@ class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """A registered consumer; `generation` is the group's when this assignment was last changed."""
 
     generation: int = 0
+    joined: int = 0
+    """The group's generation when it became a member: what its namesakes before it held does not count."""
     segments: tuple[AssignedRecord, ...] = ()
     whole: bool = False
     """Whether its client can only read segments alone, not by buckets."""
@@ -140,6 +142,8 @@ class SubscriptionRecord(Record, frozen=True, kw_only=True, rename="camel"):
     type: SubscriptionKind
     initial_position: InitialPosition | None = None
     drained: tuple[int, ...] = ()
+    partly_drained: dict[int, tuple[RangeRecord, ...]] = {}
+    """Of sealed segments that are not drained: the slots of the bucket hash that are."""
     consumers: dict[str, ConsumerRecord] = {}
     generation: int = 0
     term: int = 0

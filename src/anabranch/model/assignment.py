@@ -1,18 +1,22 @@
 """Layout, consumers and drained segments -> who reads what on an ordered subscription.
 
 One pure function. What a consumer reads already it keeps as long as the counts stay even, a child goes to the
-reader of its parent, and only what is left is dealt out, by load. Knows nothing of connections, grace periods
-or how an assignment reaches its consumer.
+reader of its parent, and only what is left is dealt out, by load. What opens bucket by bucket moves nobody.
+Knows nothing of connections, grace periods or how an assignment reaches its consumer.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeVar
 
+from anabranch.model.drains import ALL, NO_PARTS, Parts, Ranges, open_buckets, open_slots
 from anabranch.model.layout import Layout, Segment
+
+T = TypeVar("T")
 
 _NOTHING: Mapping[str, tuple[Assigned, ...]] = MappingProxyType({})
 _NO_LOAD: Mapping[int, float] = MappingProxyType({})
@@ -20,27 +24,33 @@ _NO_LOAD: Mapping[int, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A segment given to a consumer: alone, or shared with others by buckets."""
+    """A segment given to a consumer: alone, or by buckets.
+
+    By buckets when others share it, and while only some of its buckets are open: then single entries are
+    acknowledged, so that nothing held back can be acknowledged with what comes after it.
+    """
 
     segment: int
     shared: bool = False
 
 
-def assignable(layout: Layout, drained: frozenset[int]) -> tuple[Segment, ...]:
+def assignable(layout: Layout, drained: frozenset[int], parts: Parts = NO_PARTS) -> tuple[Segment, ...]:
     """The segments that may be read now, by range.
 
-    A segment waits until all its ancestors that the layout still knows are drained, transitively; a sealed
-    one that is drained itself has nothing left to read.
+    A segment waits until one of its buckets is drained by all its ancestors that the layout still knows,
+    transitively; a sealed one that is drained itself has nothing left to read.
     """
-    waiting: set[int] = set()
+    return tuple(segment for segment, _ in _ready(layout, drained, parts))
+
+
+def _ready(layout: Layout, drained: frozenset[int], parts: Parts) -> list[tuple[Segment, Ranges]]:
     found = []
-    for id_ in sorted(layout.segments):  # Parents have lower ids, so they are judged first.
+    for id_, slots in open_slots(layout, drained, parts).items():
         segment = layout.segments[id_]
-        if any(parent in waiting or parent not in drained for parent in segment.parents):
-            waiting.add(id_)
-        elif segment.active or id_ not in drained:
-            found.append(segment)
-    return tuple(sorted(found, key=lambda segment: (segment.range, segment.id)))
+        buckets = open_buckets(segment, slots)
+        if buckets and (segment.active or id_ not in drained):
+            found.append((segment, buckets))
+    return sorted(found, key=lambda pair: (pair[0].range, pair[0].id))
 
 
 def assign(
@@ -51,27 +61,59 @@ def assign(
     load: Mapping[int, float] = _NO_LOAD,
     *,
     share: bool = True,
+    parts: Parts = NO_PARTS,
 ) -> dict[str, tuple[Assigned, ...]]:
     """Give every assignable segment to a reader, moving as few as possible from `previous`.
 
     The numbers of segments differ by one at most between consumers. When there are more consumers than
-    segments, the surplus shares segments, in proportion to their buckets, unless `share` is off; whoever
-    finds no free bucket gets an empty assignment. Equal arguments give equal results everywhere.
+    segments, the surplus shares segments, in proportion to their buckets; whoever finds no free bucket gets
+    an empty assignment. With `share` off nobody reads by buckets, and `parts` open nothing.
+
+    A segment whose children are read already, because part of it is drained, stays with its readers and is
+    not counted: nothing new comes there, and whoever is stuck in it could not give it up anyway.
+    Equal arguments give equal results everywhere.
     """
     names = sorted(set(consumers))
-    segments = assignable(layout, drained)
+    ready = _ready(layout, drained, parts if share else NO_PARTS)
     if not names:
         return {}
+    ids = {segment.id for segment, _ in ready}
+    segments = [segment for segment, _ in ready if not ids.intersection(segment.children)]
     readers = _previous_readers(names, previous)
     if len(names) <= len(segments):
         owners = _deal(layout, segments, names, readers, load)
     else:
         owners = _share(layout, segments, names, readers, share)
+    for segment, _ in ready:
+        if segment.id not in owners:
+            owners[segment.id] = list(readers.get(segment.id, ())) or [_least_busy(names, owners)]
+    held = _previous_readers(sorted(previous), previous)
+    by_buckets = {given.segment for given_ in previous.values() for given in given_ if given.shared}
     result: dict[str, list[Assigned]] = {name: [] for name in names}
-    for segment in segments:
-        for name in owners[segment.id]:
-            result[name].append(Assigned(segment.id, shared=len(owners[segment.id]) > 1))
+    for segment, buckets in ready:
+        given = owners[segment.id]
+        # Who reads by buckets goes on so when it need not any more: a change would make it attach anew.
+        kept = segment.id in by_buckets and (
+            sorted(given) == held.get(segment.id) or bool(ids.intersection(segment.children))
+        )
+        shared = len(given) > 1 or (share and (kept or buckets != ALL))
+        for name in given:
+            result[name].append(Assigned(segment.id, shared))
     return {name: tuple(given) for name, given in result.items()}
+
+
+def bucket_owners(bucket_count: int, names: Sequence[T]) -> list[T]:
+    """Who of those that share a segment reads each bucket: equal runs, in the order given."""
+    count = len(names)
+    owners: list[T] = []
+    for at, name in enumerate(names):
+        owners += [name] * ((at + 1) * bucket_count // count - at * bucket_count // count)
+    return owners
+
+
+def _least_busy(names: Sequence[str], owners: Mapping[int, Sequence[str]]) -> str:
+    counts = Counter(name for given in owners.values() for name in given)
+    return min(names, key=lambda name: (counts[name], name))
 
 
 def _previous_readers(names: Sequence[str], previous: Mapping[str, tuple[Assigned, ...]]) -> _Readers:

@@ -13,12 +13,14 @@ from anabranch.controller.coordinator import (
     Lease,
     Leases,
     StartTimer,
+    WaitsFor,
 )
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import FULL, HashRange
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 TWO = Layout.initial(2, now_ms=0)
@@ -77,7 +79,9 @@ def test_a_leaver_s_segments_go_to_the_others() -> None:
 def test_nothing_is_given_out_before_all_its_ancestors_are_drained() -> None:
     record = group("a", layout=GRANDCHILDREN)
     assert held(record) == {"a": [0, 1]}
-    assert coordinator.waiting(record, GRANDCHILDREN) == {2: (0,), 3: (0,), 4: (0, 2), 5: (0, 2)}
+    waits = coordinator.waiting(record, GRANDCHILDREN)
+    behind = {id_: tuple(blocker.segment_id for blocker in found) for id_, found in waits.items()}
+    assert behind == {2: (0,), 3: (0,), 4: (0, 2), 5: (0, 2)}
     record = coordinator.drain(record, GRANDCHILDREN, (2,), {})
     assert held(record) == {"a": [0, 1]}, "a drained child of an undrained parent opens nothing"
     record = coordinator.drain(record, GRANDCHILDREN, (0,), {})
@@ -108,6 +112,110 @@ def test_a_pruned_segment_is_forgotten_by_the_drained_ones() -> None:
     assert after.drained == ()
     assert held(after) == held(record)
     assert after.generation == record.generation
+
+
+FOUR = Layout.initial(1, now_ms=0, bucket_budget=4)
+SPLIT = FOUR.split(0, now_ms=1)
+"""0, of four buckets -> 1, 2, of two buckets each."""
+LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
+
+
+def by_buckets(record: SubscriptionRecord) -> set[tuple[str, int]]:
+    return {
+        (name, given.segment_id)
+        for name, consumer in record.consumers.items()
+        for given in consumer.segments
+        if given.shared
+    }
+
+
+def test_children_open_with_the_first_bucket_and_are_read_by_buckets() -> None:
+    record = coordinator.reassign(group("a", layout=FOUR), SPLIT, {})
+    quarter = coordinator.drain(record, SPLIT, (), {}, {0: (HashRange(0, 0x3FFF),)})
+    assert held(quarter) == {"a": [0]}, "a child's bucket is as wide as two of its parent"
+    half = coordinator.drain(quarter, SPLIT, (), {}, {0: (HashRange(0x4000, 0x7FFF),)})
+    assert held(half) == {"a": [0, 1, 2]}
+    assert by_buckets(half) == {("a", 1), ("a", 2)}
+    assert coordinator.open_for(half, SPLIT, 1) == (LOWER,)
+    assert coordinator.open_for(half, SPLIT, 0) is None
+    assert coordinator.open_by_buckets(half, SPLIT) == {1: (LOWER,), 2: (LOWER,)}
+
+
+def test_more_buckets_and_the_rest_of_the_parent_disturb_nobody() -> None:
+    record = coordinator.reassign(group("a", "b", layout=FOUR), SPLIT, {})
+    assert by_buckets(record) == {("a", 0), ("b", 0)}
+    half = coordinator.drain(record, SPLIT, (), {}, {0: (LOWER,)})
+    assert held(half) == {"a": [0, 1], "b": [0, 2]}, "the parent stays with those who read it"
+    more = coordinator.drain(half, SPLIT, (), {}, {0: (HashRange(0x8000, 0xBFFF),)})
+    assert more.consumers == half.consumers
+    assert more.generation == half.generation
+    whole = coordinator.drain(more, SPLIT, (), {}, {0: (HashRange(0xC000, 0xFFFF),)})
+    assert whole.drained == (0,)
+    assert whole.partly_drained == {}
+    assert held(whole) == {"a": [1], "b": [2]}
+    assert by_buckets(whole) == {("a", 1), ("b", 2)}, "attaching anew would gain nothing"
+    assert coordinator.open_for(whole, SPLIT, 1) is None
+
+
+def test_a_leaver_s_part_of_a_draining_segment_goes_to_those_who_read_it() -> None:
+    record = coordinator.reassign(group("a", "b", layout=FOUR), SPLIT, {})
+    half = coordinator.drain(record, SPLIT, (), {}, {0: (LOWER,)})
+    left = coordinator.leave(half, SPLIT, "a", {})
+    assert held(left) == {"b": [0, 1, 2]}
+    assert ("b", 0) in by_buckets(left), "it goes on without attaching anew"
+    newcomer = coordinator.leave(coordinator.join(left, SPLIT, "c", {}), SPLIT, "b", {})
+    assert held(newcomer) == {"c": [0, 1, 2]}
+
+
+def test_a_member_that_reads_whole_segments_makes_all_wait_for_whole_segments() -> None:
+    record = coordinator.reassign(group("a", layout=FOUR), SPLIT, {})
+    half = coordinator.drain(record, SPLIT, (), {}, {0: (LOWER,)})
+    mixed = coordinator.join(half, SPLIT, "m1", {}, whole=True)
+    assert sorted(id_ for ids in held(mixed).values() for id_ in ids) == [0]
+    assert by_buckets(mixed) == set()
+    waits = coordinator.waiting(mixed, SPLIT)[1]
+    assert [(blocker.segment_id, blocker.buckets) for blocker in waits] == [(0, (FULL,))]
+    whole = coordinator.drain(mixed, SPLIT, (0,), {})
+    assert sorted(id_ for ids in held(whole).values() for id_ in ids) == [1, 2]
+
+
+def test_rewinding_forgets_what_was_drained_in_part() -> None:
+    record = coordinator.reassign(group("a", layout=FOUR), SPLIT, {})
+    half = coordinator.drain(record, SPLIT, (), {}, {0: (LOWER,)})
+    rewound = coordinator.rewind(half, SPLIT, (), {})
+    assert (rewound.drained, rewound.partly_drained) == ((), {})
+    assert held(rewound) == {"a": [0]}
+    again = coordinator.rewind(half, SPLIT, (), {}, {0: (UPPER,)})
+    assert coordinator.open_for(again, SPLIT, 2) == (UPPER,)
+
+
+def test_a_merge_opens_where_both_parents_are_drained_and_says_whom_it_waits_for() -> None:
+    merged = Layout.initial(2, now_ms=0, bucket_budget=8).merge([0, 1], now_ms=1)
+    record = coordinator.reassign(group("a", "b", layout=Layout.initial(2, now_ms=0)), merged, {})
+    parts = {0: (HashRange(0x4000, 0xFFFF),), 1: (HashRange(0, 0xBFFF),)}
+    record = coordinator.drain(record, merged, (), {}, parts)
+    assert coordinator.open_for(record, merged, 2) == (HashRange(0x4000, 0xBFFF),)
+    readers = {id_: name for name, ids in held(record).items() for id_ in ids if id_ < 2}
+    assert coordinator.waiting(record, merged)[2] == (
+        WaitsFor(0, (HashRange(0, 0x3FFF),), (readers[0],)),
+        WaitsFor(1, (HashRange(0xC000, 0xFFFF),), (readers[1],)),
+    )
+
+
+def test_a_blocked_bucket_of_a_shared_segment_names_its_reader_only() -> None:
+    record = coordinator.reassign(group("a", "b", layout=FOUR), SPLIT, {})
+    record = coordinator.drain(record, SPLIT, (), {}, {0: (HashRange(0, 0xBFFF),)})
+    assert coordinator.waiting(record, SPLIT)[1] == (WaitsFor(0, (HashRange(0xC000, 0xFFFF),), ("b",)),)
+
+
+def test_grandchildren_open_where_all_generations_are_drained() -> None:
+    layout = FOUR.rebucket(0, (0x4000, 0x8000, 0xC000, 0xE000), now_ms=1).rebucket(1, (0x6000,), now_ms=2)
+    record = coordinator.reassign(group("a", layout=FOUR), layout, {})
+    record = coordinator.drain(record, layout, (), {}, {0: (HashRange(0x4000, 0xFFFF),)})
+    assert held(record) == {"a": [0, 1]}
+    record = coordinator.drain(record, layout, (1,), {})
+    assert held(record) == {"a": [0, 2]}
+    assert coordinator.open_for(record, layout, 2) == (HashRange(0x6000, 0xFFFF),)
 
 
 def test_surplus_consumers_share_by_all_the_buckets_of_the_segment() -> None:
@@ -173,6 +281,8 @@ def test_sealed_segments_are_kept_until_drained_by_all_and_old_enough() -> None:
     assert prunable(until_ms=99) == ()
     assert prunable(until_ms=100) == (0,)
     assert prunable(drained) == (0, 2)
+    in_part = coordinator.rewind(behind, layout, (0,), {}, {2: (HashRange(0, 9),)})
+    assert prunable(in_part) == (0,)
     assert prunable(drained, behind) == (0,)
     assert prunable(group(drained=(2,))) == (), "ancestors first"
 

@@ -1,0 +1,86 @@
+"""What an ordered subscription has drained of sealed segments, and which slots of their heirs that opens.
+
+A slot here is a value of the bucket half of a key's hash. A split or merge keeps that half, so the slots of a
+segment and of its descendants are the same, whatever the boundaries of their buckets are. Pure values: knows
+nothing of logs, of who reads or of how a drain became known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from anabranch.model.hashing import bucket_ranges
+from anabranch.model.layout import Layout, Segment
+from anabranch.model.ranges import FULL, HashRange
+
+Ranges = tuple[HashRange, ...]
+"""A set of slots: ascending ranges that neither overlap nor touch."""
+
+Parts = Mapping[int, Ranges]
+"""Drained slots of the segments that are drained in part."""
+
+ALL: Ranges = (FULL,)
+NO_PARTS: Parts = MappingProxyType({})
+
+
+def union(ranges: Iterable[HashRange]) -> Ranges:
+    """The slots of all these ranges, which may come in any order and overlap."""
+    found: list[HashRange] = []
+    for part in sorted(ranges):
+        if found and part.start <= found[-1].end + 1:
+            found[-1] = HashRange(found[-1].start, max(found[-1].end, part.end))
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+def intersection(one: Ranges, other: Ranges) -> Ranges:
+    """The slots in both sets."""
+    if one == ALL:
+        return other
+    if other == ALL:
+        return one
+    found = []
+    at = to = 0
+    while at < len(one) and to < len(other):
+        start, end = max(one[at].start, other[to].start), min(one[at].end, other[to].end)
+        if start <= end:
+            found.append(HashRange(start, end))
+        if one[at].end < other[to].end:
+            at += 1
+        else:
+            to += 1
+    return tuple(found)
+
+
+def covers(ranges: Ranges, part: HashRange) -> bool:
+    """Whether every slot of `part` is in the set."""
+    return any(found.start <= part.start and part.end <= found.end for found in ranges)
+
+
+def open_slots(layout: Layout, drained: frozenset[int], parts: Parts = NO_PARTS) -> dict[int, Ranges]:
+    """Of each segment the slots that all its ancestors, transitively, have drained.
+
+    Ancestors that the layout has forgotten hold nothing back.
+    """
+    found: dict[int, Ranges] = {}
+    for id_ in sorted(layout.segments):  # Parents have lower ids, so theirs are known first.
+        slots = ALL
+        for parent in layout.segments[id_].parents:
+            passed = ALL if parent in drained else parts.get(parent, ())
+            slots = intersection(slots, intersection(found[parent], passed))
+        found[id_] = slots
+    return found
+
+
+def open_buckets(segment: Segment, slots: Ranges) -> Ranges:
+    """The buckets of a segment that may be read: with all their slots open, as an entry may lie anywhere."""
+    if slots == ALL:
+        return ALL
+    return union(bucket for bucket in bucket_ranges(segment.bucket_splits) if covers(slots, bucket))
+
+
+def open_ranges(layout: Layout, drained: frozenset[int], parts: Parts, id_: int) -> Ranges:
+    """The buckets of one segment that may be read."""
+    return open_buckets(layout.segment(id_), open_slots(layout, drained, parts)[id_])
