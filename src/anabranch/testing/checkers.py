@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
+from typing import NamedTuple
 
+from anabranch.model.ids import Position
 from anabranch.model.layout import Layout, check, check_step
 
 
@@ -32,6 +34,8 @@ class Sent:
     key: str
     number: int
     outcome: Outcome = Outcome.UNKNOWN
+    place: tuple[int, ...] | None = None
+    """Where the sender was told that it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,24 @@ class Received:
     key: str
     place: tuple[int, ...]
     consumer: str
+
+
+class Waiting(NamedTuple):
+    """An entry that a subscription has not acknowledged; the set bits are the messages that count."""
+
+    segment: int
+    position: Position
+    remaining: int | None
+
+
+class Early(NamedTuple):
+    """A delivery while something waited in an ancestor of its segment."""
+
+    subscription: str
+    consumer: str
+    segment: int
+    position: Position
+    waiting: tuple[Waiting, ...]
 
 
 @dataclass(slots=True)
@@ -60,6 +82,9 @@ class History:
     """Each layout the controller published, once."""
     applied: dict[str, list[int]] = field(default_factory=dict)
     """By client: the epochs it applied."""
+    early: list[Early] = field(default_factory=list)
+    witnessed: list[str] = field(default_factory=list)
+    """What was seen to be wrong at the moment it happened."""
     _numbers: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def send(self, producer: str, key: str) -> Sent:
@@ -123,6 +148,12 @@ def stored_twice(history: History) -> Iterator[str]:
     """With deduplication a message has one place, and a place holds one message, for every reader."""
     places: dict[str, tuple[int, ...]] = {}
     holders: dict[tuple[int, ...], str] = {}
+    for sent in history.sent.values():
+        if sent.place is not None:
+            places[sent.uid] = sent.place
+            holder = holders.setdefault(sent.place, sent.uid)
+            if holder != sent.uid:
+                yield f"{holder} and {sent.uid} were both told that they are stored at {sent.place}"
     for subscription, messages in history.received.items():
         for message in messages:
             place = places.setdefault(message.uid, message.place)
@@ -170,6 +201,26 @@ def skipped(history: History, subscription: str) -> Iterator[str]:
         reached[received.producer, received.key] = at
 
 
+def opened_early(history: History) -> Iterator[str]:
+    """Nothing is given out while an ancestor holds a message of the same key that is not acknowledged (O3)."""
+    keys: dict[tuple[int, Position], dict[int, str]] = {}
+    for messages in history.received.values():
+        for message in messages:
+            segment, ledger, entry, index = message.place
+            keys.setdefault((segment, Position(ledger, entry)), {})[index] = message.key
+    for early in history.early:
+        given = frozenset(keys.get((early.segment, early.position), {}).values())
+        for waiting in early.waiting:
+            for index, key in keys.get((waiting.segment, waiting.position), {}).items():
+                counts = waiting.remaining is None or index < 0 or waiting.remaining >> index & 1
+                if key in given and counts:
+                    yield (
+                        f"{early.subscription}: {early.consumer} was given {early.position} of segment "
+                        f"{early.segment} while {waiting.position} of its ancestor {waiting.segment}, "
+                        f"of the same key, was not acknowledged"
+                    )
+
+
 def repeated_after_ack(history: History, subscription: str) -> Iterator[str]:
     """What was confirmed as acknowledged does not come again to those who come later.
 
@@ -213,7 +264,8 @@ def violations(
     history: History, *, ordered: Sequence[str], unordered: Sequence[str] = (), exact: Sequence[str] = ()
 ) -> list[str]:
     """Everything that must not have happened; the names are subscriptions, `exact` ones among the others."""
-    found = [*bad_layouts(history), *epochs_fell(history), *stored_twice(history)]
+    found = [*history.witnessed, *bad_layouts(history), *epochs_fell(history), *stored_twice(history)]
+    found += opened_early(history)
     for subscription in ordered:
         found += out_of_order(history, subscription)
         found += skipped(history, subscription)

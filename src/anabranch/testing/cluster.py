@@ -135,7 +135,9 @@ class Cluster:
         )
         store = SimStore(self.tree, process, trouble=self.store_trouble)
         rng = self.loop.random(f"broker {self._lives}")
-        life = self._life = _Life(process, Broker(self._config, lambda _: storage, store, clock, rng, failpoints))
+        life = self._life = _Life(
+            process, Broker(self._config, lambda _: storage, store, clock, rng, failpoints)
+        )
         process.on_death.append(life.ended.set)
         process.spawn(self._serve(life), name="broker")
         return life
@@ -205,7 +207,7 @@ class Cluster:
     def log_of(self, name: str) -> SegmentLog | None:
         """A log at whoever serves it now; None while nobody does."""
         broker = self.broker
-        return None if broker is None else broker._storage.get(name)
+        return None if broker is None else broker.stores.get(name)
 
     # Clients.
 

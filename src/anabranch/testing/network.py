@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from anabranch.testing.simloop import PROCESS, SimLoop, SimProcess, current_process
 
@@ -50,6 +50,26 @@ class Link:
     def delay_s(self, size: int = 0) -> float:
         delay = self.rng.uniform(*self.latency_s)
         return delay if self.bytes_per_s is None else delay + size / self.bytes_per_s
+
+
+class Tap(Protocol):
+    """Somebody who looks at every connection and changes nothing; `end` is the side it happens at."""
+
+    def sending(self, end: SimTransport, data: bytes) -> None:
+        """The process of this end has written bytes, whatever becomes of them."""
+        ...
+
+    def receiving(self, end: SimTransport, data: bytes) -> None:
+        """The process of this end is about to be given bytes."""
+        ...
+
+    def received(self, end: SimTransport) -> None:
+        """It has done what it does about them at once."""
+        ...
+
+    def ended(self, end: SimTransport) -> None:
+        """The connection is over at this end."""
+        ...
 
 
 class SimSocket:
@@ -108,6 +128,7 @@ class SimTransport(asyncio.Transport):
 
     def __init__(self, network: SimNetwork, link: Link, context: contextvars.Context) -> None:
         super().__init__()
+        self._network = network
         self._loop = network.loop
         self._link = link
         self._context = context
@@ -123,6 +144,8 @@ class SimTransport(asyncio.Transport):
         self._writing_paused = False
         self._high, self._low = WRITE_HIGH_WATER_BYTES, WRITE_HIGH_WATER_BYTES // 4
         self.process: SimProcess | None = context.get(PROCESS)
+        self.accepted = False
+        """Whether this is the end of the one who listened."""
         self.peer: SimTransport
         self.local = self.remote = ("", 0)
         link.ends[self] = None
@@ -170,6 +193,8 @@ class SimTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         if self._closing or not len(data):
             return
+        if self._network.tap is not None:
+            self._network.tap.sending(self, bytes(data))
         if self._poisoned and self._link.mode is Mode.OPEN:
             self._lose(ConnectionResetError("bytes were lost on the way"))
             return
@@ -294,7 +319,12 @@ class SimTransport(asyncio.Transport):
             self.peer.drained()
             protocol = self.get_protocol()
             assert isinstance(protocol, asyncio.Protocol)
+            tap = self._network.tap
+            if tap is not None:
+                tap.receiving(self, item)
             protocol.data_received(item)
+            if tap is not None:
+                tap.received(self)
         self._schedule()
 
     def drained(self) -> None:
@@ -325,6 +355,8 @@ class SimTransport(asyncio.Transport):
         self._inbox.clear()
         self._inbox_bytes = 0
         self._link.ends.pop(self, None)
+        if self._network.tap is not None:
+            self._network.tap.ended(self)
 
 
 class SimNetwork:
@@ -336,6 +368,7 @@ class SimNetwork:
         self._links: dict[tuple[str, str], Link] = {}
         self._ports = 40_000
         self._watched: list[SimProcess] = []
+        self.tap: Tap | None = None
         self.rng = loop.random("network")
         loop.network = self
 
@@ -421,6 +454,7 @@ class SimNetwork:
         ours = SimTransport(self, link, contextvars.copy_context())
         theirs = SimTransport(self, link, server.context.copy())
         ours.peer, theirs.peer = theirs, ours
+        theirs.accepted = True
         ours.local = theirs.remote = (name, self._next_port())
         ours.remote = theirs.local = server.address
         self._watch(process)

@@ -375,13 +375,13 @@ class Scenario:
 
         Consumers make what is missing as they come; who looked later would not know.
         """
-        broker = self.cluster.broker
         before = self.cluster.history.layouts[:-1]
-        if broker is None or not before:
+        if not before:
             return
         for id_ in sorted(layout.segments.keys() - before[-1].segments.keys()):
-            log = broker.stores.get(str(TOPIC.segment_name(layout.segments[id_].range, id_)))
-            self.found += self._absent(id_, log.cursors if log is not None else ())
+            log = self.cluster.log_of(str(TOPIC.segment_name(layout.segments[id_].range, id_)))
+            if log is not None:
+                self.found += self._absent(id_, log.cursors)
 
     def _absent(self, segment: int, cursors: Container[str]) -> list[str]:
         absent = [name for name in self.readers.subscriptions if name not in cursors]

@@ -1,0 +1,295 @@
+"""What brokers and clients tell each other, overheard on the simulated network.
+
+Cuts the bytes of each accepted connection into commands, keeps who is attached to what, and tells a listener.
+Knows the protocol and nothing of what should happen; must not change anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from anabranch.errors import RemoteProtocolError
+from anabranch.model.ids import Position
+from anabranch.model.names import TopicName
+from anabranch.protocol.commands import NO_ID, Command, CommandCutter, Delivery, SendReceipt
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.testing.network import SimTransport
+from anabranch.testing.simloop import SimProcess
+
+
+@dataclass(eq=False, slots=True)
+class Attached:
+    """A consumer on one log, from the broker's answer to its SUBSCRIBE until either side closes it."""
+
+    broker: SimProcess | None
+    client: str
+    id: int
+    name: str
+    subscription: str
+    topic: TopicName
+    durable: bool
+    kind: int
+    in_flight: dict[Position, Delivery] = field(default_factory=dict)
+    """What it was given and is not known to be acknowledged."""
+
+    @property
+    def segment(self) -> int:
+        return -1 if self.topic.segment is None else self.topic.segment.id
+
+    @property
+    def alone(self) -> bool:
+        """Whether it reads the whole log."""
+        return self.kind in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
+
+    def __str__(self) -> str:
+        return f"{self.name} on segment {self.segment}"
+
+
+@dataclass(eq=False, slots=True)
+class Registered:
+    """A consumer that asked the leader of its topic for a share."""
+
+    client: str
+    name: str
+    subscription: str
+    topic: TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """What one ACK names."""
+
+    positions: tuple[Position, ...]
+    cumulative: bool
+
+    def covers(self, position: Position) -> bool:
+        """Whether an entry is wholly acknowledged by it."""
+        if self.cumulative:
+            return any(position <= last for last in self.positions)
+        return position in self.positions
+
+
+class Listener(Protocol):
+    """Who wants to know; each is called at the broker's side of the event."""
+
+    def attached(self, consumer: Attached) -> None: ...
+
+    def detached(self, consumer: Attached) -> None: ...
+
+    def dispatched(self, consumer: Attached, delivery: Delivery) -> None: ...
+
+    def acknowledging(self, consumer: Attached) -> None:
+        """An ACK has come and is about to be looked at."""
+        ...
+
+    def acknowledged(self, consumer: Attached) -> None:
+        """It was looked at."""
+        ...
+
+    def ack_confirmed(self, consumer: Attached, acked: Acked) -> None: ...
+
+    def ack_refused(self, consumer: Attached) -> None: ...
+
+    def stored(self, topic: TopicName, position: Position) -> None:
+        """A producer was told that its entry is stored there."""
+        ...
+
+    def registered(self, member: Registered, assignment: pb.ScalableConsumerAssignment) -> None: ...
+
+    def assigned(self, member: Registered, assignment: pb.ScalableConsumerAssignment) -> None: ...
+
+    def leaving(self, member: Registered) -> None: ...
+
+    def registration_lost(self, member: Registered) -> None:
+        """Its connection is over."""
+        ...
+
+    def layout_told(self, watch: Watch, epoch: int) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Watch:
+    """One session in which a client is told layouts."""
+
+    client: str
+    topic: str
+    known: int
+    """The newest epoch this client had been told anywhere when it asked."""
+    told: int = -1
+    open: bool = True
+
+
+class _Overheard:
+    """What is known of one connection."""
+
+    def __init__(self) -> None:
+        self.incoming = CommandCutter()
+        self.outgoing = CommandCutter()
+        self.asked: dict[int, pb.CommandSubscribe] = {}
+        self.consumers: dict[int, Attached] = {}
+        self.producers: dict[int, TopicName] = {}
+        self.acks: dict[int, tuple[Attached, Acked]] = {}
+        self.acking: list[Attached] = []
+        self.joining: dict[int, tuple[int, Registered]] = {}
+        self.members: dict[int, Registered] = {}
+        self.watches: dict[int, Watch] = {}
+
+
+class WireTap:
+    """The tap of one network."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._ends: dict[SimTransport, _Overheard] = {}
+        self._told: dict[tuple[str, str], int] = {}
+        """By client and topic: the newest epoch it was sent."""
+
+    def open_watches(self) -> list[Watch]:
+        """The sessions that somebody listens to."""
+        return [
+            watch
+            for end, heard in self._ends.items()
+            for watch in heard.watches.values()
+            if watch.open and watch.told >= 0 and not end.peer.is_closing()
+        ]
+
+    def sending(self, end: SimTransport, data: bytes) -> None:
+        if end.accepted:
+            heard = self._ends.setdefault(end, _Overheard())
+            for command in self._read(heard.outgoing, data):
+                self._answered(end, heard, command)
+
+    def receiving(self, end: SimTransport, data: bytes) -> None:
+        if end.accepted:
+            heard = self._ends.setdefault(end, _Overheard())
+            for command in self._read(heard.incoming, data):
+                self._asked(end, heard, command)
+
+    def received(self, end: SimTransport) -> None:
+        heard = self._ends.get(end)
+        if heard is not None:
+            for consumer in heard.acking:
+                self._listener.acknowledged(consumer)
+            heard.acking.clear()
+
+    def ended(self, end: SimTransport) -> None:
+        heard = self._ends.pop(end, None)
+        if heard is not None:
+            for consumer in heard.consumers.values():
+                self._listener.detached(consumer)
+            for member in heard.members.values():
+                self._listener.registration_lost(member)
+
+    def _read(self, cutter: CommandCutter, data: bytes) -> list[Command]:
+        try:
+            return cutter.read(data)
+        except RemoteProtocolError:
+            # The peer finds the same and says so.
+            return []
+
+    def _asked(self, end: SimTransport, heard: _Overheard, command: Command) -> None:
+        match command:
+            case pb.CommandSubscribe():
+                heard.asked[command.request_id] = command
+            case pb.CommandCloseConsumer():
+                self._detach(heard, command.consumer_id)
+            case pb.CommandProducer():
+                heard.producers[command.producer_id] = TopicName.parse(command.topic)
+            case pb.CommandAck():
+                self._acknowledging(heard, command)
+            case pb.CommandScalableTopicSubscribe():
+                member = Registered(
+                    end.remote[0], command.consumer_name, command.subscription, TopicName.parse(command.topic)
+                )
+                heard.joining[command.request_id] = command.consumer_id, member
+            case pb.CommandScalableTopicUnsubscribe():
+                left = heard.members.pop(command.consumer_id, None)
+                if left is not None:
+                    self._listener.leaving(left)
+            case pb.CommandScalableTopicLookup():
+                client = end.remote[0]
+                known = self._told.get((client, command.topic), -1)
+                heard.watches[command.session_id] = Watch(client, command.topic, known)
+            case pb.CommandScalableTopicClose():
+                heard.watches.pop(command.session_id, None)
+
+    def _answered(self, end: SimTransport, heard: _Overheard, command: Command) -> None:
+        match command:
+            case Delivery():
+                consumer = heard.consumers.get(command.consumer_id)
+                if consumer is not None:
+                    self._listener.dispatched(consumer, command)
+            case SendReceipt():
+                topic = heard.producers.get(command.producer_id)
+                if topic is not None and command.ledger != NO_ID:
+                    self._listener.stored(topic, Position(command.ledger, command.entry))
+            case pb.CommandSuccess():
+                asked = heard.asked.pop(command.request_id, None)
+                if asked is not None:
+                    self._attach(end, heard, asked)
+            case pb.CommandError():
+                heard.asked.pop(command.request_id, None)
+            case pb.CommandCloseConsumer():
+                self._detach(heard, command.consumer_id)
+            case pb.CommandAckResponse():
+                answered = heard.acks.pop(command.request_id, None)
+                if answered is not None:
+                    if command.HasField("error"):
+                        self._listener.ack_refused(answered[0])
+                    else:
+                        self._listener.ack_confirmed(*answered)
+            case pb.CommandScalableTopicSubscribeResponse():
+                joining = heard.joining.pop(command.request_id, None)
+                if joining is not None and not command.HasField("error"):
+                    heard.members[joining[0]] = joining[1]
+                    self._listener.registered(joining[1], command.assignment)
+            case pb.CommandScalableTopicAssignmentUpdate():
+                member = heard.members.get(command.consumer_id)
+                if member is not None:
+                    self._listener.assigned(member, command.assignment)
+            case pb.CommandScalableTopicUpdate():
+                self._told_layout(heard, command)
+
+    def _attach(self, end: SimTransport, heard: _Overheard, asked: pb.CommandSubscribe) -> None:
+        consumer = Attached(
+            end.process,
+            end.remote[0],
+            asked.consumer_id,
+            asked.consumer_name,
+            asked.subscription,
+            TopicName.parse(asked.topic),
+            asked.durable,
+            asked.subType,
+        )
+        heard.consumers[consumer.id] = consumer
+        self._listener.attached(consumer)
+
+    def _detach(self, heard: _Overheard, consumer_id: int) -> None:
+        consumer = heard.consumers.pop(consumer_id, None)
+        if consumer is not None:
+            self._listener.detached(consumer)
+
+    def _acknowledging(self, heard: _Overheard, command: pb.CommandAck) -> None:
+        consumer = heard.consumers.get(command.consumer_id)
+        if consumer is None:
+            return
+        whole = tuple(Position(id_.ledgerId, id_.entryId) for id_ in command.message_id if not id_.ack_set)
+        if command.HasField("request_id"):
+            acked = Acked(whole, command.ack_type == pb.CommandAck.Cumulative)
+            heard.acks[command.request_id] = consumer, acked
+        self._listener.acknowledging(consumer)
+        heard.acking.append(consumer)
+
+    def _told_layout(self, heard: _Overheard, update: pb.CommandScalableTopicUpdate) -> None:
+        watch = heard.watches.get(update.session_id)
+        if watch is None:
+            return
+        if update.HasField("error") or not update.HasField("dag"):
+            watch.open = False
+            return
+        epoch = update.dag.epoch
+        self._listener.layout_told(watch, epoch)
+        watch.told = epoch
+        key = watch.client, watch.topic
+        self._told[key] = max(self._told.get(key, -1), epoch)
