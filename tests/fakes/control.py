@@ -164,8 +164,9 @@ class Inbox:
     def __init__(self) -> None:
         self.told: list[ConsumerAssignment] = []
 
-    def __call__(self, assignment: ConsumerAssignment) -> None:
-        self.told.append(assignment)
+    def __call__(self, assignment: ConsumerAssignment | None) -> None:
+        if assignment is not None:
+            self.told.append(assignment)
 
     @property
     def ids(self) -> list[int]:

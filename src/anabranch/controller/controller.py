@@ -19,7 +19,7 @@ from anabranch.controller.layout_changes import LayoutChanges, Plan
 from anabranch.controller.leading import Leading, World
 from anabranch.controller.members import Push
 from anabranch.controller.scaling import Scaling, history_to_store
-from anabranch.controller.segments import Place, StartAt
+from anabranch.controller.segments import Drained, Place, StartAt
 from anabranch.controller.subscriptions import Registration, Subscriptions
 from anabranch.controller.upkeep import Upkeep
 from anabranch.controller.watches import LayoutWatches
@@ -176,6 +176,10 @@ class TopicController:
             "decisions": self._scaling.describe(),
         }
 
+    async def explain(self) -> dict[str, object]:
+        """As `why`, also when the leader is another broker."""
+        return self.why()
+
     async def stats(self) -> dict[str, object]:
         """Rates and sizes of each segment, backlog and consumers of each subscription."""
         return await reports.topic_stats(self._lead, self._subs)
@@ -241,6 +245,7 @@ class TopicController:
 
         # Without settling first: what is half done will be deleted too.
         await self._jobs.run(lambda: self._turn(mark, settle=False))
+        self._lost(self)
 
     def _gone(self) -> TopicNotFoundError:
         return TopicNotFoundError(f"{self.name} was deleted")
@@ -297,6 +302,12 @@ class TopicController:
     async def leave(self, registration: Registration) -> None:
         """The consumer leaves for good: what it read goes to the others at once."""
         await self._run(lambda: self._subs.leave(registration.subscription, registration.token))
+
+    async def drained(self, event: Drained) -> None:
+        """An owner says that a sealed segment is drained; looked at in turn."""
+        if self._jobs.closed:
+            raise NotLeaderError(f"{self.name} is not led here any more")
+        self._subs.drained(event)
 
     def _consumers_changed(self) -> None:
         self._upkeep.look_within(self._world.settings.auto_scale_settle_s)

@@ -21,7 +21,8 @@ from anabranch.controller.coordinator import (
     StartTimer,
 )
 
-Push = Callable[[ConsumerAssignment], None]
+Push = Callable[[ConsumerAssignment | None], None]
+"""Tells a consumer what it reads; None that nobody leads it here any more, so it has to register again."""
 
 
 class Members:
@@ -116,11 +117,13 @@ class Members:
         return None if timer is None else max(0.0, timer.when() - asyncio.get_running_loop().time())
 
     def close(self) -> None:
-        """Forget everybody; no timer stays behind."""
+        """Forget everybody, and send them to the next leader; no timer stays behind."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self._pushes.clear()
+        pushes, self._pushes = self._pushes, {}
+        for push in pushes.values():
+            push(None)
         self._leases.clear()
 
     def _deliver(self, sub: str, name: str, token: int) -> None:

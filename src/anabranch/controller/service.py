@@ -1,6 +1,7 @@
 """All controllers of one process: who leads which topic, and how topics come and go.
 
-Owns every task it starts. Must not know what a controller does with its topic.
+A broker leads the topics whose home store it serves, and passes requests about others on to their leaders.
+Owns every task it starts. Must not know what a controller does with its topic, nor how to reach others.
 """
 
 from __future__ import annotations
@@ -18,12 +19,22 @@ from anabranch.controller import lifecycle
 from anabranch.controller.controller import TopicController
 from anabranch.controller.jobs import KeyedLocks, together
 from anabranch.controller.leading import ControllerSettings, World
+from anabranch.controller.port import Alone, Controller, Leaders
 from anabranch.controller.segments import Segments
 from anabranch.controller.watches import LayoutChanged, LayoutWatches
-from anabranch.errors import AlreadyClosedError, InvalidNameError, MetadataError, TopicNotFoundError
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    InvalidNameError,
+    MetadataError,
+    NotLeaderError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
 from anabranch.failpoints import Failpoints, NoFailpoints
-from anabranch.metadata.records import TopicRecord
-from anabranch.metadata.topics import TopicStore
+from anabranch.metadata.port import Change
+from anabranch.metadata.records import TopicRecord, topic_path
+from anabranch.metadata.topics import TopicStore, layout_of
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 
@@ -36,6 +47,13 @@ Work = Callable[[TopicName], Awaitable[bool]]
 NO_PROPERTIES: Mapping[str, str] = {}
 
 START_ATTEMPTS = 8
+
+OWNER_WAIT_S = 5.0
+"""How long a request waits for somebody to lead its topic; the client asks again then."""
+
+OWNER_LOOK_S = 0.2
+
+TAKEN_OVER_AT_ONCE = 8
 
 
 class ControllerService:
@@ -51,6 +69,7 @@ class ControllerService:
         settings: ControllerSettings | None = None,
         failpoints: Failpoints | None = None,
         stores: Callable[[], tuple[int, ...]] = lambda: (0,),
+        leaders: Leaders | None = None,
     ) -> None:
         self._world = World(
             topics,
@@ -61,25 +80,58 @@ class ControllerService:
             rng,
             stores,
         )
+        self._leaders: Leaders = leaders or Alone()
+        self._closing: set[int] = set()
         self._controllers: dict[TopicName, TopicController] = {}
-        self._loading: dict[TopicName, asyncio.Task[TopicController]] = {}
+        self._loading: dict[TopicName, tuple[int, asyncio.Task[TopicController]]] = {}
         self._watches = LayoutWatches()
+        self._followed: dict[TopicName, Callable[[], None]] = {}
+        self._homes: dict[TopicName, int] = {}
+        self._looking: dict[TopicName, bool] = {}
         self._tokens = itertools.count(1)
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._turns = KeyedLocks()
         self._stopped = False
 
     async def start(self) -> None:
+        """Lead what belongs to the stores that are open already."""
+        await self._patiently(self._world.topics.ensure_defaults)
+        await self._adopt(self._owns)
+
+    async def store_opened(self, store: int) -> None:
+        """This broker serves the store from now on: lead the topics that are at home there."""
+        self._closing.discard(store)
+        await self._adopt(lambda home: home == store)
+
+    async def store_closing(self, store: int) -> None:
+        """This broker gives the store up: stop leading its topics where they stand.
+
+        Their registered consumers are told to come back.
+        """
+        self._closing.add(store)
+        loading = [task for home, task in self._loading.values() if home == store]
+        for task in loading:
+            task.cancel()
+        await asyncio.gather(*loading, return_exceptions=True)
+        leaving = [c for c in self._controllers.values() if c.record.store == store]
+        for controller in leaving:
+            del self._controllers[controller.name]
+        await together(controller.stop() for controller in leaving)
+        for controller in leaving:
+            self._look_soon(controller.name)
+
+    async def _adopt(self, mine: Callable[[int], bool]) -> None:
         """Finish every operation and deletion that was begun, and delete what garbage is listed.
 
         What fails is tried again in the background. The other topics are taken over there too: a topic needs
         a leader for its scaling and pruning also when nobody asks for one.
         """
         topics = self._world.topics
-        await self._patiently(topics.ensure_defaults)
         waiting: list[TopicName] = []
         for namespace in await self._patiently(topics.namespaces_with_topics):
             for name, record in await self._patiently(partial(topics.load_all, namespace)):
+                if not mine(record.store):
+                    continue
                 if record.deleted:
                     await self._first_try(self._bury, name)
                 elif record.intent is not None or record.garbage:
@@ -87,17 +139,21 @@ class ControllerService:
                 else:
                     waiting.append(name)
             for name, lineage in await self._patiently(partial(topics.load_lineages, namespace)):
-                if lineage.garbage:
+                if lineage.garbage and mine(lineage.store):
                     await self._first_try(self._sweep, name)
-        self._spawn(self._take_over(waiting), "take over")
+        for first in range(min(TAKEN_OVER_AT_ONCE, len(waiting))):
+            self._spawn(self._take_over(waiting[first::TAKEN_OVER_AT_ONCE]), "take over")
 
     async def stop(self) -> None:
         """Leave everything where it stands; no task and no timer stays."""
         self._stopped = True
-        tasks = [*self._tasks, *self._loading.values()]
+        tasks = [*self._tasks, *(task for _, task in self._loading.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for undo in self._followed.values():
+            undo()
+        self._followed.clear()
         controllers, self._controllers = list(self._controllers.values()), {}
         await together(controller.stop() for controller in controllers)
 
@@ -119,28 +175,81 @@ class ControllerService:
     async def delete_topic(self, name: TopicName, force: bool = False) -> None:
         """Make the topic vanish at once and remove its storage; TopicNotFoundError if there is none."""
         name = name.topic
-        await (await self.controller(name)).delete(force=force)
-        await self._drop(name)
-        await self._first_try(self._bury, name)
+        controller = await self.controller(name)
+        await controller.delete(force=force)
+        if isinstance(controller, TopicController):
+            await controller.stop()
+            await self._first_try(self._bury, name)
 
-    async def controller(self, name: TopicName) -> TopicController:
-        """The leader of the topic; TopicNotFoundError if there is none."""
+    async def controller(self, name: TopicName) -> Controller:
+        """The leader of the topic, here or at another broker; TopicNotFoundError if there is no such topic.
+
+        ServiceNotReadyError when nobody serves its home store for some time.
+        """
+        name = name.topic
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + OWNER_WAIT_S
+        while True:
+            found = self._controllers.get(name)
+            if found is not None:
+                return found
+            if self._stopped:
+                raise AlreadyClosedError("the broker is stopping")
+            home = (await self._world.topics.load(name)).store
+            if self._owns(home):
+                try:
+                    return await self._lead(name, home)
+                except NotLeaderError:
+                    if loop.time() >= until_s:
+                        raise
+            remote = self._leaders.remote(home, name)
+            if remote is not None:
+                return remote
+            if loop.time() >= until_s:
+                raise ServiceNotReadyError(f"nobody leads {name}: its home, store {home}, has no owner now")
+            await self._owner_change()
+
+    async def lead(self, name: TopicName) -> TopicController:
+        """The leader of the topic, which must be here: NotLeaderError if it is not, for other brokers."""
         name = name.topic
         found = self._controllers.get(name)
         if found is not None:
             return found
+        home = (await self._world.topics.load(name)).store
+        if not self._owns(home):
+            raise NotLeaderError(f"{name} is not led here: its home is store {home}")
+        return await self._lead(name, home)
+
+    def _owns(self, store: int) -> bool:
+        return self._leaders.owns(store) and store not in self._closing
+
+    async def _owner_change(self) -> None:
+        changed = asyncio.Event()
+        undo = self._leaders.watch(changed.set)
+        try:
+            async with asyncio.timeout(OWNER_LOOK_S):
+                await changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            undo()
+
+    async def _lead(self, name: TopicName, home: int) -> TopicController:
         if self._stopped:
             raise AlreadyClosedError("the broker is stopping")
-        task = self._loading.get(name)
-        if task is None:
+        if name in self._loading:
+            _, task = self._loading[name]
+        else:
             task = asyncio.get_running_loop().create_task(self._load(name), name=f"load {name}")
             task.add_done_callback(_retrieve)
-            self._loading[name] = task
+            self._loading[name] = home, task
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise AlreadyClosedError("the broker is stopping") from None
+                if self._stopped:
+                    raise AlreadyClosedError("the broker is stopping") from None
+                raise NotLeaderError(f"{name} is not led here any more") from None
             raise
 
     async def list_topics(
@@ -162,9 +271,25 @@ class ControllerService:
         name = name.topic
         loaded = self._controllers.get(name)
         undo = self._watches.add(name, changed, None if loaded is None else loaded.layout)
+        if name not in self._followed and not self._stopped:
+            self._followed[name] = self._world.topics.watch(name, partial(self._changed, name))
         if loaded is None:
             self._spawn(self._introduce(name), f"watch {name}")
-        return undo
+
+        def stop() -> None:
+            undo()
+            if not self._watches.watched(name):
+                self._homes.pop(name, None)
+                unfollow = self._followed.pop(name, None)
+                if unfollow is not None:
+                    unfollow()
+
+        return stop
+
+    def home(self, name: TopicName) -> int | None:
+        """The home store of a topic that is watched or led here; None while it is not known."""
+        found = self._controllers.get(name.topic)
+        return self._homes.get(name.topic) if found is None else found.record.store
 
     def layouts(self) -> Mapping[TopicName, Layout]:
         """The layouts of all topics that are led here at the moment."""
@@ -177,24 +302,70 @@ class ControllerService:
             controller = await TopicController.lead(
                 self._world, name, self._watches, self._tokens, self._lost
             )
+            if not self._owns(controller.record.store):
+                await controller.stop()
+                raise NotLeaderError(f"{name} is not led here any more")
             self._controllers[name] = controller
             return controller
         finally:
             del self._loading[name]
 
     async def _introduce(self, name: TopicName) -> None:
-        """Lead a topic because somebody watches it; a leader tells the watchers by itself."""
+        """Find the newest layout for those who watch, and see to it that somebody leads the topic."""
         delay_s = self._world.settings.retry_first_s
         while self._watches.watched(name):
             try:
-                await self.controller(name)
+                await self._look(name)
+                controller = await self.controller(name)
+                if not isinstance(controller, TopicController):
+                    await controller.settled()
                 return
             except TopicNotFoundError:
                 self._watches.offer(name, None)
                 return
-            except Exception:
+            except Exception as error:
+                if isinstance(error, AnabranchError) and not error.retryable:
+                    return
                 await asyncio.sleep(self._world.jitter_s(delay_s))
                 delay_s = min(2 * delay_s, self._world.settings.retry_max_s)
+
+    # Layouts of topics that are led elsewhere.
+
+    def _changed(self, name: TopicName, change: Change) -> None:
+        # Subscriptions lie deeper; and who leads a topic tells its layouts by itself, sooner.
+        if change.path == topic_path(name) and name not in self._controllers:
+            self._look_soon(name)
+
+    def _look_soon(self, name: TopicName) -> None:
+        if not self._watches.watched(name):
+            return
+        if name in self._looking:
+            self._looking[name] = True
+        else:
+            self._looking[name] = False
+            self._spawn(self._keep_looking(name), f"look at {name}")
+
+    async def _keep_looking(self, name: TopicName) -> None:
+        try:
+            again = True
+            while again and self._watches.watched(name):
+                self._looking[name] = False
+                try:
+                    await self._look(name)
+                    again = self._looking[name]
+                except MetadataError:
+                    await asyncio.sleep(self._world.jitter_s(self._world.settings.retry_first_s))
+        finally:
+            del self._looking[name]
+
+    async def _look(self, name: TopicName) -> None:
+        """Tell those who watch what is stored; a topic that is being made is told of when it is there."""
+        record = await self._world.topics.find(name)
+        if record is None or record.deleted:
+            self._watches.offer(name, None)
+        elif record.intent is None or record.intent.kind != "create":
+            self._homes[name] = record.store
+            self._watches.offer(name, layout_of(record))
 
     async def _take_over(self, names: list[TopicName]) -> None:
         for name in names:
@@ -212,17 +383,12 @@ class ControllerService:
         if self._watches.watched(controller.name):
             await self._introduce(controller.name)
 
-    async def _drop(self, name: TopicName) -> None:
-        controller = self._controllers.pop(name, None)
-        if controller is not None:
-            await controller.stop()
-
     # What a start and a deletion must bring to an end.
 
     async def _resume(self, name: TopicName) -> bool:
         try:
-            controller = await self.controller(name)
-        except (TopicNotFoundError, AlreadyClosedError):
+            controller = await self.lead(name)
+        except (TopicNotFoundError, AlreadyClosedError, NotLeaderError):
             return True
         try:
             await controller.settled()

@@ -1,0 +1,295 @@
+"""Calls to other brokers of the cluster: one connection to each, made when it is first needed.
+
+A call is answered, or fails within its time; what a broker raised is raised here as its own class. What a
+call asked to be told later comes as long as the connection lives, and None when it ends. Must not know what
+is called, nor who owns what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from anabranch.broker.ports import Arguments, Port, Verb, error_named
+from anabranch.broker.tasks import Tasks
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    ConnectError,
+    LocalProtocolError,
+    NotConnectedError,
+    OperationTimeoutError,
+    TooManyRequestsError,
+)
+from anabranch.protocol.commands import Command, encode
+from anabranch.protocol.connection import ClientMachine
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.transport.pump import Pump, dial
+
+_logger = logging.getLogger(__name__)
+
+PEER_VERSION: Final = "Anabranch-Broker"
+PEER_AUTHENTICATION: Final = "anabranch-peer"
+"""How a broker introduces itself to another: with the cluster's secret as its credentials."""
+
+CALL_S: Final = 30.0
+CONNECT_S: Final = 5.0
+KEEP_ALIVE_S: Final = 5.0
+PENDING_MAX: Final = 900
+"""Calls to one broker that may be under way, less than it takes from one connection; more are refused."""
+
+Told = Callable[[Any], None]
+Orphaned = Callable[[Any], None]
+
+
+class Target(NamedTuple):
+    """Something that brokers may call here: its port, and who serves it for the rest of the target's name."""
+
+    port: Port
+    find: Callable[[str], Awaitable[Any]]
+
+
+Targets = Mapping[str, Target]
+"""By the first word of a target's name."""
+
+
+class _Pending(NamedTuple):
+    verb: Verb
+    answer: asyncio.Future[Any]
+
+
+class _Link:
+    """An established connection to one broker."""
+
+    def __init__(self, url: str, gone: Callable[[_Link], None]) -> None:
+        self.url = url
+        self.closed = False
+        self._gone = gone
+        self._pump: Pump | None = None
+        self._pending: dict[int, _Pending] = {}
+        self._told: dict[int, tuple[Verb, Told]] = {}
+        self._numbers = count(1)
+
+    def post(self, target: str, verb: Verb, arguments: Arguments) -> tuple[int, asyncio.Future[Any]]:
+        """Send a call; its number, and what becomes of it."""
+        if self.closed or self._pump is None:
+            raise NotConnectedError(f"the connection to {self.url} was lost")
+        if len(self._pending) >= PENDING_MAX:
+            raise TooManyRequestsError(f"{PENDING_MAX} calls to {self.url} are under way")
+        number = next(self._numbers)
+        frame = encode(
+            pb.CommandPeerCall(
+                request_id=number,
+                target=target,
+                verb=verb.name,
+                arguments=verb.encode_arguments(arguments),
+            )
+        )
+        machine = self._pump.machine
+        assert isinstance(machine, ClientMachine)
+        if len(frame) > machine.max_message_bytes:
+            raise LocalProtocolError(f"the arguments of {verb.name} are too large: {len(frame)} bytes")
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_retrieve)
+        self._pending[number] = _Pending(verb, answer)
+        if verb.push is not None:
+            self._told[number] = verb, arguments[verb.push.name]
+        self._pump.write(frame)
+        return number, answer
+
+    def give_up(self, number: int) -> None:
+        """Nobody waits for the answer any more."""
+        self._pending.pop(number, None)
+        self._told.pop(number, None)
+
+    def forget(self, number: int) -> None:
+        """What the call asked to be told is not wanted any more."""
+        self._told.pop(number, None)
+
+    def hang_up(self) -> None:
+        if self._pump is not None:
+            self._pump.abort()
+
+    # What the pump calls.
+
+    def connected(self, pump: Pump) -> None:
+        self._pump = pump
+
+    def commands(self, pump: Pump, commands: list[Command]) -> None:
+        for command in commands:
+            try:
+                if isinstance(command, pb.CommandPeerReply):
+                    self._answer(command)
+                elif isinstance(command, pb.CommandPeerPush) and command.request_id in self._told:
+                    verb, told = self._told[command.request_id]
+                    told(verb.decode_push(command.value))
+            except AnabranchError as error:
+                pump.close(error)
+                return
+
+    def closed_by(self, error: Exception | None) -> None:
+        """The connection is gone; everybody who waits hears of it once."""
+        self.closed = True
+        self._gone(self)
+        pending, self._pending = self._pending, {}
+        told, self._told = self._told, {}
+        lost = NotConnectedError(f"the connection to {self.url} was lost: {error or 'it was closed'}")
+        for call in pending.values():
+            if not call.answer.done():
+                call.answer.set_exception(lost)
+        for _, tell in told.values():
+            tell(None)
+
+    def _answer(self, command: pb.CommandPeerReply) -> None:
+        call = self._pending.pop(command.request_id, None)
+        if call is None or call.answer.done():
+            return
+        if command.HasField("error"):
+            self._told.pop(command.request_id, None)
+            call.answer.set_exception(error_named(command.error, command.message))
+        else:
+            call.answer.set_result(call.verb.decode_result(command.result))
+
+
+class _Handler:
+    """A link as its pump knows it."""
+
+    def __init__(self, link: _Link) -> None:
+        self._link = link
+        self.connected = link.connected
+        self.commands = link.commands
+
+    def closed(self, pump: Pump, error: Exception | None) -> None:
+        self._link.closed_by(error)
+
+
+class Peers:
+    """The connections of this broker to others."""
+
+    def __init__(self) -> None:
+        self.secret = b""
+        """What every broker of the cluster knows, and nobody else."""
+        self._links: dict[str, _Link] = {}
+        self._dialing: dict[str, asyncio.Task[_Link]] = {}
+        self._tasks = Tasks()
+        self._closed = False
+
+    async def call(
+        self,
+        url: str,
+        target: str,
+        verb: Verb,
+        arguments: Arguments,
+        *,
+        timeout_s: float = CALL_S,
+        orphaned: Orphaned | None = None,
+    ) -> tuple[Any, Callable[[], None]]:
+        """The result of a verb at another broker, and the undo of what it was asked to tell later.
+
+        Raises what the other broker raised, NotConnectedError, ConnectError or OperationTimeoutError. What
+        comes when the caller has given up goes to `orphaned`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                link = await self._link(url)
+                number, answer = link.post(target, verb, arguments)
+                try:
+                    return await asyncio.shield(answer), lambda: link.forget(number)
+                except BaseException:
+                    if orphaned is None:
+                        link.give_up(number)
+                    else:
+                        link.forget(number)
+                        answer.add_done_callback(lambda done: _hand_over(done, orphaned))
+                    raise
+        except TimeoutError as error:
+            if isinstance(error, AnabranchError):
+                raise
+            raise OperationTimeoutError(
+                f"{url} did not answer {verb.name} of {target} in {timeout_s:g} s"
+            ) from None
+
+    def tell(self, url: str, target: str, verb: Verb, arguments: Arguments) -> None:
+        """Call without waiting; nothing is said about failures."""
+        self._tasks.spawn(self._tell(url, target, verb, arguments))
+
+    async def _tell(self, url: str, target: str, verb: Verb, arguments: Arguments) -> None:
+        with suppress(AnabranchError):
+            await self.call(url, target, verb, arguments)
+
+    def keep(self, urls: Collection[str]) -> None:
+        """Hang up on brokers that are not among these: they are dead, and nobody should wait for them."""
+        for url, link in list(self._links.items()):
+            if url not in urls:
+                link.hang_up()
+
+    async def close(self) -> None:
+        """End all connections; calls under way fail."""
+        self._closed = True
+        for task in self._dialing.values():
+            task.cancel()
+        for link in list(self._links.values()):
+            link.hang_up()
+        await self._tasks.stop()
+
+    async def _link(self, url: str) -> _Link:
+        if self._closed:
+            raise AlreadyClosedError("the broker is stopping")
+        found = self._links.get(url)
+        if found is not None:
+            return found
+        dialing = self._dialing.get(url)
+        if dialing is None:
+            dialing = asyncio.get_running_loop().create_task(self._dial(url), name=f"dial {url}")
+            dialing.add_done_callback(_retrieve)
+            self._dialing[url] = dialing
+        try:
+            return await asyncio.shield(dialing)
+        except asyncio.CancelledError:
+            if dialing.cancelled():
+                raise AlreadyClosedError("the broker is stopping") from None
+            raise
+
+    async def _dial(self, url: str) -> _Link:
+        parts = urlsplit(url)
+        if parts.hostname is None or parts.port is None:
+            raise ConnectError(f"{url} is no broker's address")
+        link = _Link(url, self._forget)
+        loop = asyncio.get_running_loop()
+        machine = ClientMachine(
+            PEER_VERSION,
+            now=loop.time(),
+            keep_alive_s=KEEP_ALIVE_S,
+            auth_method=PEER_AUTHENTICATION,
+            auth_data=self.secret,
+        )
+        try:
+            await dial(parts.hostname, parts.port, lambda: machine, _Handler(link), timeout_s=CONNECT_S)
+        finally:
+            self._dialing.pop(url, None)
+        if link.closed or self._closed:
+            link.hang_up()
+            raise ConnectError(f"{url} closed the connection at once")
+        self._links[url] = link
+        _logger.info("connected to the broker at %s", url)
+        return link
+
+    def _forget(self, link: _Link) -> None:
+        if self._links.get(link.url) is link:
+            del self._links[link.url]
+
+
+def _retrieve(done: asyncio.Future[Any]) -> None:
+    """Whoever asked got the error; if nobody waits any more, it is nobody's."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _hand_over(done: asyncio.Future[Any], orphaned: Orphaned) -> None:
+    if not done.cancelled() and done.exception() is None:
+        orphaned(done.result())

@@ -1,0 +1,102 @@
+"""The leader of a topic, wherever it is, and how to find it.
+
+Any broker takes any request about a topic and passes it on to the leader through this port. Who owns a
+topic's home store leads it. Must not know how brokers talk to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from anabranch.controller.members import Push
+from anabranch.controller.segments import Drained, StartAt
+from anabranch.controller.subscriptions import Registration
+from anabranch.metadata.records import SubscriptionKind
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.model.policy import AutoScaleOverride
+
+NO_REASON = "by request"
+
+
+class Controller(Protocol):
+    """What may be asked of the leader of a topic; TopicController says what each verb promises."""
+
+    async def settled(self) -> None: ...
+
+    async def stats(self) -> dict[str, object]: ...
+
+    async def explain(self) -> dict[str, object]: ...
+
+    async def split(
+        self, segment_id: int, points: Sequence[int] | None = None, *, reason: str = NO_REASON
+    ) -> Layout: ...
+
+    async def merge(self, ids: Sequence[int], *, reason: str = NO_REASON) -> Layout: ...
+
+    async def rebucket(
+        self, segment_id: int, splits: Sequence[int], *, reason: str = NO_REASON
+    ) -> Layout: ...
+
+    async def set_policy(self, override: AutoScaleOverride | None) -> None: ...
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None: ...
+
+    async def delete(self, *, force: bool = False) -> None: ...
+
+    async def ensure_subscription(self, sub: str, kind: SubscriptionKind, start: StartAt) -> None: ...
+
+    async def delete_subscription(self, sub: str, *, force: bool = False) -> None: ...
+
+    async def seek(self, sub: str, timestamp_ms: int) -> None: ...
+
+    async def skip_all(self, sub: str) -> None: ...
+
+    async def register(
+        self,
+        sub: str,
+        consumer_name: str,
+        kind: SubscriptionKind,
+        start: StartAt | None,
+        push: Push,
+        *,
+        whole: bool = False,
+    ) -> Registration: ...
+
+    async def leave(self, registration: Registration) -> None: ...
+
+    def connection_lost(self, registration: Registration) -> None: ...
+
+    async def drained(self, event: Drained) -> None:
+        """An owner says that a sealed segment of the topic is drained; taken when this returns."""
+        ...
+
+
+class Leaders(Protocol):
+    """Who leads what, as this broker knows it; that may be a moment old."""
+
+    def owns(self, store: int) -> bool:
+        """Whether this broker serves the store, and so leads the topics that are at home there."""
+        ...
+
+    def remote(self, store: int, name: TopicName) -> Controller | None:
+        """The leader of a topic at another broker; None while nobody else serves its home store."""
+        ...
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Tell when owners may have changed; returns the undo."""
+        ...
+
+
+class Alone:
+    """A broker that has everything."""
+
+    def owns(self, store: int) -> bool:
+        return True
+
+    def remote(self, store: int, name: TopicName) -> Controller | None:
+        return None
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
