@@ -21,6 +21,8 @@ from anabranch.ledger.files import FileStorage
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.ledger.port import Appended, Entry, SegmentLog, SegmentStorage
 from anabranch.model.ids import EARLIEST, LATEST, Position
+from anabranch.model.inheritance import Piece
+from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop, SimProcess
@@ -394,6 +396,39 @@ async def test_sequences_become_durable_with_their_entries(run: Run) -> None:
     again = (await run.reopen()).get(NAME)
     assert again is not None
     assert dict(again.producer_sequences()) == {"a": 9, "b": 7}
+
+
+@on_every_storage
+async def test_what_is_inherited_is_durable_when_it_is_answered_and_replaces_the_former(run: Run) -> None:
+    low, high = FULL.halves()
+    first = (Piece(FULL, {"a": 1}),)
+    second = (Piece(low, {"a": 5, "b": 2}), Piece(high, {}))
+    log = await run.storage.create(NAME)
+    assert log.inherited == ()
+    await log.inherit(first)
+    assert log.inherited == first
+    await log.inherit(second)
+    reopened = (await run.reopen()).get(NAME)
+    assert reopened is not None
+    assert reopened.inherited == second
+    assert list(reopened.inherited[0].sequences) == ["a", "b"]
+    assert dict(reopened.producer_sequences()) == {}
+    await reopened.inherit(())
+    again = (await run.reopen()).get(NAME)
+    assert again is not None
+    assert again.inherited == ()
+
+
+@on_every_storage
+async def test_what_is_inherited_shows_only_once_it_is_durable(run: Run) -> None:
+    log = await run.storage.create(NAME)
+    inheriting = asyncio.ensure_future(log.inherit((Piece(FULL, {"a": 1}),)))
+    await put(log, DATA)
+    await inheriting
+    assert log.inherited == (Piece(FULL, {"a": 1}),)
+    await run.storage.delete(NAME)
+    with pytest.raises(TopicNotFoundError):
+        await log.inherit(())
 
 
 @on_every_storage

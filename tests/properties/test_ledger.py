@@ -26,6 +26,8 @@ from anabranch.ledger.format import (
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.ledger.port import Entry, SegmentLog, SegmentStorage
 from anabranch.model.acks import AckSet
+from anabranch.model.inheritance import Piece
+from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop, SimProcess
@@ -88,6 +90,7 @@ operations = st.one_of(
     st.tuples(st.just("delete cursor"), names),
     st.tuples(st.just("trim"), names, ordinals),
     st.tuples(st.just("seal"), names),
+    st.tuples(st.just("inherit"), names, st.integers(0, 3)),
     st.tuples(st.just("delete"), names),
     st.tuples(st.just("close"), names),
     st.tuples(st.just("crash"), names),
@@ -121,6 +124,8 @@ async def apply(storage: SegmentStorage, operation: tuple[Any, ...]) -> None:
             await log.trim(ordinal)
         case "seal", _:
             await log.seal()
+        case "inherit", [sequence]:
+            await log.inherit((Piece(FULL, {"p": sequence}),) if sequence else ())
     await log.flush()
 
 
@@ -145,6 +150,7 @@ async def _story_of(log: SegmentLog) -> list[object]:
         [log.ordinal_at_time(timestamp_ms) for timestamp_ms in range(0, 60, 7)],
         {name: (cursor.acks.encode(), dict(cursor.properties)) for name, cursor in log.cursors.items()},
         dict(log.producer_sequences()),
+        log.inherited,
     ]
 
 

@@ -15,6 +15,7 @@ SOMETIMES = (
     "confirmed",
     "acknowledged",
     "sealed",
+    "inherited",
     "torn",
     "holes",
     "zeros",

@@ -22,10 +22,13 @@ from anabranch.ledger.format import (
     CursorDeleted,
     CursorRecord,
     Group,
+    LogInherited,
     LogRecord,
     LogSealed,
     LogTrimmed,
     Rows,
+    piece_records,
+    pieces_of,
     record_head,
 )
 from anabranch.ledger.journal import Journal
@@ -34,6 +37,7 @@ from anabranch.ledger.port import AppendDone, Cursor, Entry
 from anabranch.ledger.reading import read_entries
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
+from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
 
 PRODUCERS_MAX = 10_000
@@ -76,6 +80,7 @@ class FileLog:
         self._sealed = False
         self._deleted = False
         self._producers: dict[str, int] = {}
+        self._inherited: Pieces = ()
         self._cursors: dict[str, DurableCursor] = {}
         self._watchers: list[Callable[[], None]] = []
 
@@ -121,6 +126,10 @@ class FileLog:
 
     def producer_sequences(self) -> Mapping[str, int]:
         return self._producers
+
+    @property
+    def inherited(self) -> Pieces:
+        return self._inherited
 
     def ordinal_of(self, position: Position) -> int:
         return self._places.ordinal_of(position)
@@ -335,6 +344,14 @@ class FileLog:
             self._batch = None
         await self._shared.journal.flush()
 
+    async def inherit(self, pieces: Pieces) -> None:
+        if self._deleted:
+            raise TopicNotFoundError(f"{self._name} was deleted")
+        self._shared.journal.add_change(
+            LogInherited(self.id, piece_records(pieces)), lambda: self.inherit_applied(pieces)
+        )
+        await self._shared.journal.flush()
+
     async def trim(self, ordinal: int) -> None:
         bound = self._trim_bound(ordinal)
         if bound <= self._places.first_ordinal or self._deleted:
@@ -392,6 +409,7 @@ class FileLog:
                 for name, cursor in self._cursors.items()
             ],
             dict(self._producers),
+            piece_records(self._inherited),
         )
 
     def restore(self, record: LogRecord) -> list[Ledger]:
@@ -403,6 +421,7 @@ class FileLog:
         self._last_ms = record.last_ms
         self._sealed = record.sealed
         self._producers = dict(record.producers)
+        self._inherited = pieces_of(record.inherited)
         for cursor in record.cursors:
             self.place_cursor(cursor.name, AckSet.decode(cursor.acks), cursor.properties)
         for kept in record.ledgers:
@@ -426,6 +445,10 @@ class FileLog:
         """The seal is durable."""
         self._sealed = True
         self.notify()
+
+    def inherit_applied(self, pieces: Pieces) -> None:
+        """What is inherited is durable."""
+        self._inherited = pieces
 
     def restored(self) -> None:
         """The rows of all ledgers are filled in."""

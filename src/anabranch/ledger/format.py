@@ -22,6 +22,8 @@ import google_crc32c
 import msgspec
 
 from anabranch.errors import CorruptDataError
+from anabranch.model.inheritance import Piece, Pieces
+from anabranch.model.ranges import HashRange
 
 checksum = google_crc32c.value
 extend_checksum = google_crc32c.extend
@@ -223,7 +225,40 @@ class CursorDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
     cursor: str
 
 
-Change = LogCreated | LogDeleted | LogSealed | LogTrimmed | CursorCreated | CursorChanged | CursorDeleted
+class PieceRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of what a log inherited: slots of the ring, both included, and sequence ids by producer."""
+
+    start: int
+    end: int
+    sequences: dict[str, int]
+
+
+class LogInherited(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """The log knows these sequence ids of others, and no more those of an earlier change of this kind."""
+
+    log: int
+    pieces: list[PieceRecord]
+
+
+Change = (
+    LogCreated
+    | LogDeleted
+    | LogSealed
+    | LogTrimmed
+    | CursorCreated
+    | CursorChanged
+    | CursorDeleted
+    | LogInherited
+)
+
+
+def piece_records(pieces: Pieces) -> list[PieceRecord]:
+    return [PieceRecord(piece.range.start, piece.range.end, dict(piece.sequences)) for piece in pieces]
+
+
+def pieces_of(records: Sequence[PieceRecord]) -> Pieces:
+    """Undo `piece_records`."""
+    return tuple(Piece(HashRange(record.start, record.end), record.sequences) for record in records)
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
@@ -362,6 +397,8 @@ class LogRecord(msgspec.Struct, frozen=True, array_like=True):
     ledgers: list[LedgerRecord]
     cursors: list[CursorRecord]
     producers: dict[str, int]
+    inherited: list[PieceRecord] = []
+    """Absent in catalogs that were written before logs inherited anything."""
 
 
 class Catalog(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from anabranch.ledger.cursors import DurableCursor
 from anabranch.ledger.port import AppendDone, Appended, Cursor, Entry
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import EARLIEST, Position
+from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
 
 
@@ -124,6 +125,7 @@ class MemoryLog:
         self._deleted = False
         self._moved = False
         self._producers: dict[str, int] = {}
+        self._inherited: Pieces = ()
         self._cursors: dict[str, DurableCursor] = {}
         self._watchers: list[Callable[[], None]] = []
 
@@ -165,6 +167,10 @@ class MemoryLog:
 
     def producer_sequences(self) -> Mapping[str, int]:
         return self._producers
+
+    @property
+    def inherited(self) -> Pieces:
+        return self._inherited
 
     def reopen(self) -> None:
         """As after a restart: what was not committed is gone, and the next append begins a ledger."""
@@ -307,6 +313,16 @@ class MemoryLog:
     def _seal_applied(self) -> None:
         self._sealed = True
         self._moved = True
+
+    async def inherit(self, pieces: Pieces) -> None:
+        if self._deleted:
+            raise TopicNotFoundError(f"{self._name} was deleted")
+        self._storage.check_open()
+        self._storage.queue(lambda: self._inherit_applied(pieces))
+        await self._storage.flush()
+
+    def _inherit_applied(self, pieces: Pieces) -> None:
+        self._inherited = pieces
 
     async def trim(self, ordinal: int) -> None:
         keep = 0

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
+from anabranch.model.inheritance import Pieces
 
 
 class Entry(NamedTuple):
@@ -189,6 +190,18 @@ class SegmentLog(Protocol):
 
     def producer_sequences(self) -> Mapping[str, int]:
         """Last durable sequence id per producer name, after a restart too; names long unused are dropped."""
+        ...
+
+    @property
+    def inherited(self) -> Pieces:
+        """What `inherit` last made durable."""
+        ...
+
+    async def inherit(self, pieces: Pieces) -> None:
+        """Remember sequence ids that other logs stored before this one; durable when it returns.
+
+        Takes the place of what was inherited before.
+        """
         ...
 
 

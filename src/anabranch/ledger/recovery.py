@@ -27,6 +27,7 @@ from anabranch.ledger.format import (
     LedgerRecord,
     LogCreated,
     LogDeleted,
+    LogInherited,
     LogSealed,
     LogTrimmed,
     Rows,
@@ -37,6 +38,7 @@ from anabranch.ledger.format import (
     decode_commit_head,
     encode_catalog,
     is_whole,
+    pieces_of,
     rows_from_records,
     seed,
 )
@@ -252,6 +254,8 @@ class Recovery:
                 del state.logs[change.log]
             case LogSealed():
                 log.seal_applied()
+            case LogInherited(pieces=pieces):
+                log.inherit_applied(pieces_of(pieces))
             case LogTrimmed(ordinal=ordinal):
                 self._dropped += log.drop_below(ordinal)
             case CursorCreated(cursor=name, ordinal=ordinal, properties=properties):

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from anabranch.errors import AnabranchError
 from anabranch.ledger.files import FileStorage
 from anabranch.ledger.port import Appended, Cursor, Entry, SegmentLog
+from anabranch.model.inheritance import Piece
+from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop, SimProcess
@@ -34,6 +36,9 @@ class _Expected:
     """Everything below was acknowledged durably."""
     asked_mark: int = 0
     sequences: dict[str, int] = field(default_factory=dict)
+    inherited: int = -1
+    """What the log was told last that it inherits, and got durable."""
+    offered: int = -1
 
 
 class StorageSimulation:
@@ -111,6 +116,8 @@ class StorageSimulation:
                 expected.sealed = True
                 await log.seal()
                 self.counts["sealed"] += 1
+            elif what < 0.88:
+                await self._inherit(log, expected)
             elif what < 0.9:
                 await log.read(self.rng.randrange(log.next_ordinal + 1), 10, 1000)
             await asyncio.sleep(self.rng.uniform(0, 0.01))
@@ -143,12 +150,18 @@ class StorageSimulation:
         expected.flushed_mark = max(expected.flushed_mark, mark)
         self.counts["acknowledged"] += 1
 
+    async def _inherit(self, log: SegmentLog, expected: _Expected) -> None:
+        expected.offered += 1
+        await log.inherit((Piece(FULL, {"ancestor": expected.offered}),))
+        expected.inherited = expected.offered
+        self.counts["inherited"] += 1
+
     async def _check(self, storage: FileStorage) -> None:
         for name in LOGS:
             log = storage.get(name)
             expected = self._logs[name]
             if log is None:
-                if expected.confirmed or expected.flushed_mark:
+                if expected.confirmed or expected.flushed_mark or expected.inherited >= 0:
                     self.violations.append(f"log {name} is gone")
                 self._logs[name] = _Expected()
                 continue
@@ -182,6 +195,10 @@ class StorageSimulation:
         told = expected.sequences.get("producer", -1)
         if log.producer_sequences().get("producer", -1) < told:
             wrong(f"log {log.name} forgot sequence {told}")
+        inherited = log.inherited[0].sequences["ancestor"] if log.inherited else -1
+        if not expected.inherited <= inherited <= expected.offered:
+            wrong(f"log {log.name} inherited {expected.inherited}, not {inherited}")
+        expected.inherited = expected.offered = inherited
         # Unconfirmed entries that were not kept are gone for good, also for the next comparison.
         del expected.submitted[len(found) :]
         expected.sealed = log.sealed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from anabranch.errors import CorruptDataError
@@ -18,10 +19,12 @@ from anabranch.ledger.format import (
     LogCreated,
     LogRecord,
     PartAcked,
+    PieceRecord,
     Record,
     Reset,
     Rows,
     UpTo,
+    checksum,
     commit_follows,
     decode_catalog,
     decode_commit_body,
@@ -169,6 +172,7 @@ def test_a_catalog_comes_back_and_any_flipped_bit_is_noticed() -> None:
         [LedgerRecord(1, 2, 3, 4, 5, 6, 7, 8, 9)],
         [CursorRecord("s", b"a", {})],
         {},
+        [PieceRecord(0, 9, {"p": 1})],
     )
     catalog = Catalog(1, 2, 3, 4, 5, [log])
     data = encode_catalog(catalog)
@@ -176,3 +180,12 @@ def test_a_catalog_comes_back_and_any_flipped_bit_is_noticed() -> None:
     for bad in [*flips(data), b"", data[:-1], data + b"x"]:
         with pytest.raises(CorruptDataError):
             decode_catalog(bad)
+
+
+def test_a_catalog_from_before_logs_inherited_anything_still_opens() -> None:
+    old = [1, "n", False, 2, 3, 4, 5, 6, [], [], {"p": 7}]
+    catalog = {"salt": 1, "journal": 2, "next_commit": 3, "next_log": 4, "next_ledger": 5, "logs": [old]}
+    body = msgspec.msgpack.encode(catalog)
+    data = b"anabranch catalog 1\n" + checksum(body).to_bytes(4, "little") + body
+    (log,) = decode_catalog(data).logs
+    assert (log.producers, log.inherited) == ({"p": 7}, [])
