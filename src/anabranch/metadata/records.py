@@ -127,6 +127,8 @@ class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
     segments: tuple[AssignedRecord, ...] = ()
     whole: bool = False
     """Whether its client can only read segments alone, not by buckets."""
+    finished: tuple[int, ...] | None = None
+    """In a checkpoint group: the sealed segments it has read to their end; None when its client cannot tell."""
 
 
 class UnfinishedRecord(Record, frozen=True, kw_only=True, rename="camel"):

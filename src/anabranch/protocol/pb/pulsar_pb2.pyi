@@ -2863,6 +2863,7 @@ class CommandScalableTopicSubscribe(_message.Message):
     CONSUMER_ID_FIELD_NUMBER: _builtins.int
     CONSUMER_TYPE_FIELD_NUMBER: _builtins.int
     INITIAL_POSITION_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     topic: _builtins.str
     subscription: _builtins.str
@@ -2871,6 +2872,10 @@ class CommandScalableTopicSubscribe(_message.Message):
     consumer_type: Global___ScalableConsumerType.ValueType
     initial_position: Global___CommandSubscribe.InitialPosition.ValueType
     """Where a subscription that does not exist yet starts."""
+    @_builtins.property
+    def finished(self) -> Global___FinishedSegments:
+        """In a checkpoint group: what a member has read to its end. It registers again when that grows."""
+
     def __init__(
         self,
         *,
@@ -2881,14 +2886,35 @@ class CommandScalableTopicSubscribe(_message.Message):
         consumer_id: _builtins.int | None = ...,
         consumer_type: Global___ScalableConsumerType.ValueType | None = ...,
         initial_position: Global___CommandSubscribe.InitialPosition.ValueType | None = ...,
+        finished: Global___FinishedSegments | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "initial_position", b"initial_position", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "initial_position", b"initial_position", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommandScalableTopicSubscribe: _TypeAlias = CommandScalableTopicSubscribe  # noqa: Y015
+
+@_typing.final
+class FinishedSegments(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["segment_ids", b"segment_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishedSegments: _TypeAlias = FinishedSegments  # noqa: Y015
 
 @_typing.final
 class CommandScalableTopicSubscribeResponse(_message.Message):
