@@ -202,7 +202,7 @@ def skipped(history: History, subscription: str) -> Iterator[str]:
 
 
 def opened_early(history: History) -> Iterator[str]:
-    """Nothing is given out while an ancestor holds a message of the same key that is not acknowledged (O3)."""
+    """Nothing is given out while an ancestor holds an unacknowledged message of the same key (O3)."""
     keys: dict[tuple[int, Position], dict[int, str]] = {}
     for messages in history.received.values():
         for message in messages:

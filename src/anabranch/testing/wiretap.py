@@ -54,6 +54,8 @@ class Registered:
     name: str
     subscription: str
     topic: TopicName
+    generation: int = 0
+    """Of the last assignment it was sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,11 +88,12 @@ class Witness:
         """By subscription, segment and bucket: who was given an entry last, and its generation."""
         self._doubts: list[tuple[float, Attached, str]] = []
         """Found wrong unless this consumer turns out to have gone at the same moment."""
-        self._held: dict[Attached, list[tuple[Attached, tuple[Position, ...]]]] = {}
+        self._held: dict[Attached, list[Attached]] = {}
         self._acked: dict[tuple[str, int], list[Acked]] = {}
         self._ends: dict[int, int] = {}
         """By sealed segment: how many entries it had when a layout first said so."""
-        self._generations: dict[Member, int] = {}
+        self._since: dict[tuple[str, str, int], int] = {}
+        """By subscription, consumer and segment: the generation in which it was given to it last."""
         self._connected: dict[Member, Registered] = {}
         self._lost_at: dict[Member, float] = {}
         self._left: dict[Member, None] = {}
@@ -152,6 +153,12 @@ class Witness:
         if before is not None:
             self._check_departures(sub, before, record)
             self._check_disturbance(sub, before, record)
+        for name, consumer in record.consumers.items():
+            former = None if before is None else before.consumers.get(name)
+            known = frozenset(() if former is None else (held.segment_id for held in former.segments))
+            for held in consumer.segments:
+                if held.segment_id not in known:
+                    self._since[sub, name, held.segment_id] = record.generation
         self._dealt[sub] = self._causes(record)
 
     def _check_sharing(self, sub: str, record: SubscriptionRecord) -> None:
@@ -211,10 +218,13 @@ class Witness:
         self.assigned(member, assignment)
 
     def assigned(self, member: Registered, assignment: pb.ScalableConsumerAssignment) -> None:
-        key = member.subscription, member.name
-        if self._connected.get(key) is member:
-            # A last assignment, when the subscription or the topic goes, is newer than any stored one.
-            self._generations[key] = assignment.generation
+        """What a consumer is told never gets older (W1)."""
+        if assignment.generation < member.generation:
+            self._wrong(
+                f"{member.subscription}: {member.name} was told generation {assignment.generation} "
+                f"after {member.generation}"
+            )
+        member.generation = assignment.generation
 
     def leaving(self, member: Registered) -> None:
         key = member.subscription, member.name
@@ -253,7 +263,7 @@ class Witness:
         self._check_ancestors(consumer, position)
 
     def _check_hold(self, consumer: Attached, position: Position, delivery: Delivery) -> None:
-        """Nobody else holds entries of this bucket (W3), or was given the bucket in a newer generation (W1)."""
+        """Nobody else holds entries of this bucket (W3), or was given it in a newer generation (W1)."""
         sub, segment = consumer.subscription, consumer.segment
         bucket = self._bucket(consumer, delivery)
         log = self._log(segment)
@@ -267,11 +277,9 @@ class Witness:
                 if consumer.alone or other.alone or self._bucket(other, given) == bucket
             ]
             if held:
-                self._doubt(
-                    other,
-                    f"{sub}: {consumer} was given {position} while {other} at {_where(other)} holds {held[0]}",
-                )
-        generation = self._generations.get((sub, consumer.name), 0)
+                at = f"{other} at {_where(other)}"
+                self._doubt(other, f"{sub}: {consumer} was given {position} while {at} holds {held[0]}")
+        generation = self._since.get((sub, consumer.name, segment), -1)
         former = self._owners.get((sub, segment, bucket))
         if former is not None and former[0].name != consumer.name:
             self._counts["bucket changed hands"] += 1
@@ -303,20 +311,24 @@ class Witness:
             self._history.early.append(Early(consumer.subscription, consumer.name, *place, tuple(waiting)))
 
     def acknowledging(self, consumer: Attached) -> None:
-        if consumer.subscription in self._ordered:
+        """Who does not own a segment any more acknowledges nothing that its owner holds (W2).
+
+        An owner may: it was given the entry by an earlier connection, and kept it.
+        """
+        if consumer.subscription in self._ordered and not self._owns(consumer):
             self._held[consumer] = [
-                (other, tuple(other.in_flight))
+                other
                 for other in self._consumers
                 if other is not consumer
                 and (other.subscription, other.segment) == (consumer.subscription, consumer.segment)
             ]
             log = self._log(consumer.segment)
-            for other, _ in self._held[consumer]:
+            for other in self._held[consumer]:
                 self._forget_acknowledged(other, log)
 
     def acknowledged(self, consumer: Attached) -> None:
         log = self._log(consumer.segment)
-        for other, _ in self._held.pop(consumer, ()):
+        for other in self._held.pop(consumer, ()):
             before = dict(other.in_flight)
             self._forget_acknowledged(other, log)
             gone = [at for at in before if at not in other.in_flight and at not in consumer.in_flight]
@@ -332,6 +344,11 @@ class Witness:
 
     def ack_refused(self, consumer: Attached) -> None:
         self._counts["acknowledgement refused"] += 1
+
+    def _owns(self, consumer: Attached) -> bool:
+        record = self.subscriptions.get(consumer.subscription)
+        member = None if record is None else record.consumers.get(consumer.name)
+        return member is not None and any(held.segment_id == consumer.segment for held in member.segments)
 
     def _forget_acknowledged(self, consumer: Attached, log: SegmentLog | None) -> None:
         cursor = None if log is None else log.cursors.get(consumer.subscription)
