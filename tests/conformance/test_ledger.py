@@ -404,7 +404,7 @@ async def test_what_is_inherited_is_durable_when_it_is_answered_and_replaces_the
     first = (Piece(FULL, {"a": 1}),)
     second = (Piece(low, {"a": 5, "b": 2}), Piece(high, {}))
     log = await run.storage.create(NAME)
-    assert log.inherited == ()
+    assert not log.inherited
     await log.inherit(first)
     assert log.inherited == first
     await log.inherit(second)
