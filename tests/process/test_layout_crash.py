@@ -1,110 +1,301 @@
-"""SIGKILL at every step of a split and a merge, as a real process."""
+"""SIGKILL at every step of every operation, as a real process.
+
+All topics are on one broker. Each start is armed with the failpoint of the next step, so that a step costs
+one start; neighbours in the order are of different operations, since finishing one passes its own steps
+again.
+"""
 
 from __future__ import annotations
 
-import http.client
+import asyncio
 import time
-import urllib.error
-import urllib.request
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
 
 import pytest
 
-import anabranch
+from anabranch import AsyncClient, AsyncQueueConsumer, AsyncStreamConsumer, Client, Message
+from anabranch.admin.client import AdminClient
+from anabranch.errors import AnabranchError
+from anabranch.model.layout import check
+from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 
-STEPS = ["planned", "created.first", "created", "sealed.first", "sealed", "committed"]
-KEYS = [f"key-{n}" for n in range(64)]
-TOPIC = "topic://public/default/orders"
+from .conftest import MakeBroker
+from .stored import NAMESPACE, check_stored, keys_over_the_ring, stored_topics
+
+KEYS = keys_over_the_ring(32)
+BEFORE = 2 * len(KEYS)
+AFTER = len(KEYS)
+WRITABLE_S_MAX = 2.0
+CHANGING = ("planned", "created.first", "created", "sealed.first", "sealed", "committed")
+
+Consumer = AsyncStreamConsumer[bytes] | AsyncQueueConsumer[bytes]
+Ask = Callable[[AdminClient, TopicName], None]
+
+OPERATIONS: dict[str, Ask] = {
+    "create": lambda admin, name: admin.create_topic(name, 3),
+    "delete": lambda admin, name: admin.delete_topic(name),
+    "split": lambda admin, name: admin.split(name, 0),
+    "merge": lambda admin, name: admin.merge(name, [0, 1]),
+    "rebucket": lambda admin, name: admin.rebucket(name, 0, bucket_count=3),
+    "subscription.create": lambda admin, name: admin.create_subscription(name, "late"),
+    "subscription.delete": lambda admin, name: admin.delete_subscription(name, "stream"),
+    "subscription.seek": lambda admin, name: admin.seek(name, "stream", 0),
+    "subscription.skip": lambda admin, name: admin.skip_all(name, "stream"),
+}
+LAYOUT_STEPS = [(kind, step) for step in CHANGING for kind in ("split", "merge", "rebucket")]
+OTHER_STEPS = [
+    *(("create", step) for step in ("planned", "created.first", "created", "sealed", "committed")),
+    *(("subscription." + verb, step) for verb in ("create", "seek") for step in ("recorded", "applied")),
+    *(("delete", step) for step in ("swept", "forgotten", "listed", "marked")),
+    *(("subscription." + verb, step) for verb in ("delete", "skip") for step in ("recorded", "applied")),
+]
+STEPS = [step for pair in zip_longest(LAYOUT_STEPS, OTHER_STEPS) for step in pair if step is not None]
 
 
-def call(broker: BrokerProcess, method: str, path: str) -> None:
-    request = urllib.request.Request(
-        f"{broker.http_url}/admin/v2/scalable/public/default/orders{path}", method=method
-    )
-    with urllib.request.urlopen(request, timeout=20):
-        pass
+@dataclass
+class Prepared:
+    """A topic before the crash, and the numbers that each subscription has not acknowledged."""
+
+    name: TopicName
+    left: dict[str, set[int]] = field(default_factory=dict)
 
 
-def call_until_it_dies(broker: BrokerProcess, path: str) -> None:
-    with pytest.raises((urllib.error.URLError, http.client.HTTPException, ConnectionError)):
-        call(broker, "POST", path)
-    broker.wait(10)
+class Crashes:
+    """The broker of this file, and what was prepared on it."""
+
+    def __init__(self, data: Path) -> None:
+        self.broker = BrokerProcess(data, {"scalableTopicAutoScaleEnabled": "false"})
+        self.ready_at = 0.0
+        self._armed = ""
+
+    def start(self, kind: str, step: str) -> None:
+        """Have the broker run, armed with this step."""
+        if self.broker.running and self._armed == f"{kind}.{step}":
+            return
+        self.broker.kill()
+        self._armed = f"{kind}.{step}"
+        self.broker.start(failpoints=f"{self._armed}=kill" if step else "")
+        self.ready_at = time.monotonic()
+
+    def crash(self, kind: str, name: TopicName) -> None:
+        with AdminClient(self.broker.http_url) as admin, pytest.raises(AnabranchError):
+            OPERATIONS[kind](admin, name)
+        assert self.broker.wait(10) == -9
+
+    async def prepare(self, steps: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Prepared]:
+        self.start("", "")
+        async with AsyncClient(self.broker.url) as client:
+            with AdminClient(self.broker.http_url) as admin:
+                made = {step: self._make(admin, *step) for step in steps}
+            await asyncio.gather(*(fill(client, topic) for topic in made.values() if topic.left))
+        return made
+
+    def _make(self, admin: AdminClient, kind: str, step: str) -> Prepared:
+        topic = Prepared(TopicName.parse(f"topic://{NAMESPACE}/{kind}-{step}"))
+        if kind == "create":
+            return topic
+        admin.create_topic(topic.name, 2)
+        for sub in ("stream", "queue"):
+            admin.create_subscription(topic.name, sub, sub.upper())
+            topic.left[sub] = set(range(BEFORE))
+        return topic
 
 
-def publish(client: anabranch.Client, first: int, count: int) -> None:
-    producer = client.create_producer(TOPIC, name=f"p-{first}")
-    futures = [
-        producer.enqueue(str(n).encode(), key=KEYS[n % len(KEYS)]) for n in range(first, first + count)
-    ]
-    producer.flush()
-    for future in futures:
-        future.result(timeout=20)
-    producer.close()
+async def publish(client: AsyncClient, name: TopicName, numbers: range) -> None:
+    producer = await client.create_producer(str(name))
+    keys = [KEYS[n % len(KEYS)] for n in numbers]
+    await producer.send_many([str(n).encode() for n in numbers], keys=keys)
+    await producer.close()
 
 
-def consume(client: anabranch.Client, count: int) -> dict[str, list[int]]:
+@asynccontextmanager
+async def reading(client: AsyncClient, name: TopicName, sub: str) -> AsyncIterator[Consumer]:
+    subscribe = client.subscribe_queue if sub == "queue" else client.subscribe_stream
+    # A cursor that got lost would be made again at this position, and miss what is there.
+    consumer = await subscribe(str(name), sub, initial_position="earliest" if sub == "fresh" else "latest")
+    yield consumer
+    await consumer.close()
+
+
+async def take(consumer: Consumer, count: int, *, acknowledge: bool) -> list[Message[bytes]]:
+    taken: list[Message[bytes]] = []
+    while len(taken) < count:
+        messages = await consumer.receive_many(count, timeout=10)
+        assert messages, f"only {len(taken)} of {count} messages came"
+        taken += messages
+        if acknowledge and isinstance(consumer, AsyncStreamConsumer):
+            await consumer.acknowledge_cumulative(messages[-1])
+        elif acknowledge:
+            await consumer.acknowledge(messages)
+    return taken
+
+
+async def fill(client: AsyncClient, topic: Prepared) -> None:
+    """Publish, and acknowledge some of it: a stream the first it got, a queue every second one."""
+    await publish(client, topic.name, range(BEFORE))
+    for sub in ("stream", "queue"):
+        async with reading(client, topic.name, sub) as consumer:
+            messages = await take(consumer, BEFORE, acknowledge=False)
+            if isinstance(consumer, AsyncStreamConsumer):
+                done = messages[: BEFORE // 3]
+                await consumer.acknowledge_cumulative(done[-1])
+            else:
+                done = messages[::2]
+                await consumer.acknowledge(done)
+            topic.left[sub] -= {int(message.data) for message in done}
+
+
+async def drain(client: AsyncClient, name: TopicName, sub: str, expected: set[int]) -> None:
+    """The subscription gets these numbers, each once, a stream in key order."""
     by_key: dict[str, list[int]] = defaultdict(list)
-    consumer = client.subscribe_stream(TOPIC, "reader", initial_position="earliest")
-    taken = 0
-    while taken < count:
-        messages = consumer.receive_many(1000, timeout=20)
-        assert messages, f"only {taken} of {count} messages came"
-        for message in messages:
-            by_key[message.key or ""].append(int(message.value))
-        taken += len(messages)
-        consumer.acknowledge_cumulative(messages[-1])
-    assert not consumer.receive_many(1, timeout=0.3), "a message came twice"
-    consumer.close()
-    return by_key
+    async with reading(client, name, sub) as consumer:
+        for message in await take(consumer, len(expected), acknowledge=True):
+            by_key[message.key or ""].append(int(message.data))
+    assert sorted(n for numbers in by_key.values() for n in numbers) == sorted(expected), sub
+    if sub != "queue":
+        assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
-def check_everything_once_in_order(by_key: dict[str, list[int]], count: int) -> None:
-    assert all(values == sorted(values) for values in by_key.values())
-    assert sorted(n for values in by_key.values() for n in values) == list(range(count))
+def expect(kind: str, left: dict[str, set[int]]) -> dict[str, set[int]]:
+    """What each subscription has to read when the operation is done and all keys were written once more."""
+    everything, new = set(range(BEFORE + AFTER)), set(range(BEFORE, BEFORE + AFTER))
+    if kind in ("create", "delete"):
+        return {"fresh": new}
+    expected = {sub: numbers | new for sub, numbers in left.items()}
+    if kind == "subscription.create":
+        expected["late"] = everything
+    elif kind == "subscription.seek":
+        expected["stream"] = everything
+    elif kind == "subscription.skip":
+        expected["stream"] = new
+    elif kind == "subscription.delete":
+        del expected["stream"]
+    return expected
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize(("kind", "segments", "path"), [("split", 1, "/split/0"), ("merge", 2, "/merge/0/1")])
-def test_an_operation_killed_at_a_step_is_finished_by_the_next_start(
-    make_broker: Callable[..., BrokerProcess], kind: str, segments: int, path: str, step: str
+def check_nothing_left(admin: AdminClient, name: TopicName, subscriptions: Iterable[str]) -> None:
+    """These are the topic's subscriptions, and none of them has anything more to read."""
+    deadline = time.monotonic() + 5
+    while True:
+        stats = admin.topic_stats(name)["subscriptions"]
+        assert set(stats) == set(subscriptions)
+        if not any(sub["backlog"] for sub in stats.values()):
+            return
+        assert time.monotonic() < deadline, f"{stats}: there is more than was left"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def crashes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashes]:
+    made = Crashes(tmp_path_factory.mktemp("crashes") / "data")
+    yield made
+    made.broker.kill()
+
+
+@pytest.fixture(scope="module")
+def prepared(crashes: Crashes) -> dict[tuple[str, str], Prepared]:
+    return asyncio.run(crashes.prepare(STEPS))
+
+
+@pytest.mark.parametrize(("kind", "step"), STEPS)
+async def test_what_was_killed_at_a_step_is_finished_by_the_next_start(
+    crashes: Crashes, prepared: dict[tuple[str, str], Prepared], kind: str, step: str
 ) -> None:
-    broker = make_broker(scalableTopicAutoScaleEnabled="false").start(failpoints=f"{kind}.{step}=kill")
-    call(broker, "PUT", f"?numInitialSegments={segments}")
-    call(broker, "PUT", "/subscriptions/reader?type=STREAM")
-    with anabranch.Client(broker.url) as client:
-        publish(client, 0, 500)
-    call_until_it_dies(broker, path)
+    topic = prepared[kind, step]
+    crashes.start(kind, step)
+    crashes.crash(kind, topic.name)
+    following = STEPS.index((kind, step)) + 1
+    crashes.start(*(STEPS[following] if following < len(STEPS) else ("", "")))
+    async with AsyncClient(crashes.broker.url) as client:
+        await publish(client, topic.name, range(BEFORE, BEFORE + AFTER))
+        assert time.monotonic() - crashes.ready_at < WRITABLE_S_MAX, "writable soon, without help"
+        expected = expect(kind, topic.left)
+        for sub, numbers in expected.items():
+            await drain(client, topic.name, sub, numbers)
+    with AdminClient(crashes.broker.http_url) as admin:
+        check_nothing_left(admin, topic.name, expected)
+
+
+async def one_cleanup(broker: BrokerProcess) -> None:
+    """Wait until no garbage is listed any more, as long as one round takes."""
+    deadline = time.monotonic() + 5
+    while (await stored_topics(broker.data))[1]:
+        assert time.monotonic() < deadline, "garbage stays"
+        await asyncio.sleep(0.05)
+
+
+async def test_no_orphan_is_left_by_any_of_them(crashes: Crashes) -> None:
+    crashes.start("", "")
+    await one_cleanup(crashes.broker)
+    assert crashes.broker.stop() == 0
+    for name, topic in (await check_stored(crashes.broker.data)).items():
+        assert check(topic.layout) == (), name
+
+
+async def test_pruning_killed_after_its_commit_is_finished_by_the_next_start(make_broker: MakeBroker) -> None:
+    broker = make_broker(
+        scalableTopicAutoScaleEnabled="false", segment_retention_s=0, auto_scale_interval_s=0.1
+    ).start(failpoints="prune.committed=kill")
+    name = TopicName.parse(f"topic://{NAMESPACE}/pruned")
+    with AdminClient(broker.http_url) as admin:
+        admin.create_topic(name)
+        admin.create_subscription(name, "stream")
+        admin.create_subscription(name, "ahead")
+        async with AsyncClient(broker.url) as client:
+            await publish(client, name, range(BEFORE))
+            await drain(client, name, "ahead", set(range(BEFORE)))
+            admin.split(name, 0)
+            await publish(client, name, range(BEFORE, BEFORE + AFTER))
+            await asyncio.sleep(0.5)
+            assert broker.running, "what one subscription has not read is kept"
+            async with reading(client, name, "stream") as consumer:
+                await take(consumer, BEFORE, acknowledge=True)
+    assert broker.wait(10) == -9
     broker.start()
     restarted = time.monotonic()
-    with anabranch.Client(broker.url) as client:
-        publish(client, 500, 500)
-        assert time.monotonic() - restarted < 5, "every hash is writable soon after the restart, without help"
-        check_everything_once_in_order(consume(client, 1000), 1000)
+    async with AsyncClient(broker.url) as client:
+        await publish(client, name, range(BEFORE + AFTER, BEFORE + 2 * AFTER))
+        assert time.monotonic() - restarted < WRITABLE_S_MAX
+        for sub in ("ahead", "stream"):
+            await drain(client, name, sub, set(range(BEFORE, BEFORE + 2 * AFTER)))
+    await one_cleanup(broker)
+    assert broker.stop() == 0
+    stored = await check_stored(broker.data)
+    assert sorted(stored[name].layout.segments) == [1, 2]
 
 
-def test_producer_with_thousands_in_flight_survives_kill_and_splits(
-    make_broker: Callable[..., BrokerProcess],
+def test_a_producer_with_thousands_in_flight_survives_a_kill_and_layout_changes(
+    make_broker: MakeBroker,
 ) -> None:
-    total = 20_000
+    total, name = 20_000, TopicName.parse(f"topic://{NAMESPACE}/flood")
     broker = make_broker(scalableTopicAutoScaleEnabled="false").start()
-    call(broker, "PUT", "?numInitialSegments=1")
-    call(broker, "PUT", "/subscriptions/reader?type=STREAM")
-    with anabranch.Client(broker.url) as client:
-        producer = client.create_producer(TOPIC, send_timeout=60.0)
+    with AdminClient(broker.http_url) as admin, Client(broker.url) as client:
+        admin.create_topic(name)
+        admin.create_subscription(name, "stream")
+        producer = client.create_producer(str(name), send_timeout=60.0)
         futures = []
         for n in range(total):
             futures.append(producer.enqueue(str(n).encode(), key=KEYS[n % len(KEYS)]))
             if n == total // 4:
-                call(broker, "POST", "/split/0")
+                admin.split(name, 0)
             if n == total // 2:
                 broker.kill()
                 broker.start()
             if n == 3 * total // 4:
-                call(broker, "POST", "/merge/1/2")
+                admin.merge(name, [1, 2])
         producer.flush()
         for future in futures:
             future.result(timeout=30)
         producer.close()
-        check_everything_once_in_order(consume(client, total), total)
+    asyncio.run(read_back(broker, name, total))
+
+
+async def read_back(broker: BrokerProcess, name: TopicName, count: int) -> None:
+    async with AsyncClient(broker.url) as client:
+        await drain(client, name, "stream", set(range(count)))

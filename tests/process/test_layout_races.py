@@ -7,7 +7,6 @@ what the layout names, every hash can be written and every subscription reads ev
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import random
 import threading
@@ -15,14 +14,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import anabranch
 from anabranch.admin.client import AdminClient
-from anabranch.clock import SystemClock
 from anabranch.errors import AnabranchError, ConflictError, InvalidConfigurationError, NotFoundError
-from anabranch.ledger.disk import OsDisk
-from anabranch.ledger.files import FileStorage
 from anabranch.metadata import records
 from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import key_hash
@@ -31,6 +26,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.routing import Router
 
 from .conftest import MakeBroker
+from .stored import check_stored, keys_over_the_ring
 
 NAME = TopicName.parse("topic://public/default/orders")
 CLIENTS = 6
@@ -50,17 +46,7 @@ REFUSALS = (ConflictError, InvalidConfigurationError, NotFoundError)
 Act = Callable[[AdminClient], None]
 
 
-def keys_over_the_ring() -> list[str]:
-    """A key in each of SLOTS equal parts of the hash ring."""
-    found: dict[int, str] = {}
-    for number in itertools.count():
-        found.setdefault(key_hash(f"key-{number}") * SLOTS >> 32, f"key-{number}")
-        if len(found) == SLOTS:
-            return list(found.values())
-    raise AssertionError
-
-
-KEYS = keys_over_the_ring()
+KEYS = keys_over_the_ring(SLOTS)
 
 
 def layout_now(admin: AdminClient) -> Layout:
@@ -187,21 +173,8 @@ def test_six_clients_race_and_layout_and_storage_agree(make_broker: MakeBroker) 
             read_all(client, name, kind, publisher.sent)
     assert broker.stop() == 0
     assert "Traceback" not in broker.log_text
-    asyncio.run(check_storage(broker.data, layout, set(subscriptions)))
-
-
-async def check_storage(data: Path, layout: Layout, subscriptions: set[str]) -> None:
-    """Storage holds the segments of the layout and no others, sealed as it says, with every subscription."""
-    storage = FileStorage(OsDisk(data), clock=SystemClock())
-    await storage.open()
-    named = {str(NAME.segment_name(s.range, s.id)): s for s in layout.segments.values()}
-    assert set(storage.names()) == set(named)
-    for name, segment in named.items():
-        log = storage.get(name)
-        assert log is not None
-        assert log.sealed == (not segment.active), name
-        assert set(log.cursors) == subscriptions, name
-    await storage.close()
+    stored = asyncio.run(check_stored(broker.data))[NAME]
+    assert (stored.layout, stored.subscriptions) == (layout, set(subscriptions))
 
 
 def read_all(client: anabranch.Client, name: str, kind: str, count: int) -> None:
