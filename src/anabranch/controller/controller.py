@@ -282,15 +282,19 @@ class TopicController:
         push: Push,
         *,
         whole: bool = False,
+        finished: tuple[int, ...] | None = None,
     ) -> Registration:
         """Make a consumer a member and say what it reads; `push` is told each time that changes.
 
         ConsumerBusyError while another connection of that name lives. With `start` None an unknown
         subscription is registered without a position; the first `ensure_subscription` gives it one.
-        While a member reads segments only `whole`, nobody shares one by buckets.
+        While a member reads segments only `whole`, nobody shares one by buckets. A member of a checkpoint
+        group says what it has `finished`, and registers again when that grows; None means it cannot tell.
         """
         return await self._jobs.run(
-            lambda: self._turn(lambda: self._subs.register(sub, consumer_name, kind, start, push, whole)),
+            lambda: self._turn(
+                lambda: self._subs.register(sub, consumer_name, kind, start, push, whole, finished)
+            ),
             # A caller that died while it waited would otherwise stay a living member for ever.
             orphaned=self.connection_lost,
         )

@@ -55,13 +55,20 @@ class ConsumerAssignment:
 
 
 def join(
-    record: SubscriptionRecord, layout: Layout, name: str, load: Load, *, whole: bool = False
+    record: SubscriptionRecord,
+    layout: Layout,
+    name: str,
+    load: Load,
+    *,
+    whole: bool = False,
+    finished: tuple[int, ...] | None = None,
 ) -> SubscriptionRecord:
-    """The group with one more consumer, or with one that came back as another kind of client."""
-    known = record.consumers.get(name, ConsumerRecord(whole=whole))
-    if name in record.consumers and known.whole == whole:
+    """The group with one more consumer, or with one that says something new of itself."""
+    known = record.consumers.get(name, ConsumerRecord())
+    said = msgspec.structs.replace(known, whole=whole, finished=finished)
+    if record.consumers.get(name) == said:
         return record
-    joined = {**record.consumers, name: msgspec.structs.replace(known, whole=whole)}
+    joined = {**record.consumers, name: said}
     return reassign(msgspec.structs.replace(record, consumers=joined), layout, load)
 
 
@@ -139,6 +146,7 @@ def reassign(
             joined=consumer.joined or generation,
             segments=tuple(AssignedRecord(segment_id=a.segment, shared=a.shared) for a in given[name]),
             whole=consumer.whole,
+            finished=consumer.finished,
         )
         for name, consumer in record.consumers.items()
     }
@@ -169,11 +177,23 @@ def _assign(
     if record.type != "CHECKPOINT":
         drained, parts = frozenset(record.drained), drained_parts(record)
         return assign(layout, names, drained, before, load, share=_shares(record), parts=parts)
-    # Positions of a checkpoint group are its own, so the broker cannot tell what is drained: the group gets
-    # the whole DAG, each segment whole, and keeps parents before children where it reads.
+    # Positions of a checkpoint group are its own, so only its members can tell what is read to its end. What
+    # one of them has finished counts while it is a member: without it, somebody has to read that again.
+    finished = finished_by_group(record)
+    if finished is not None:
+        return assign(layout, names, finished, before, load, share=False)
+    # Where not all can tell, the group gets the whole DAG, and each member keeps the order of what it reads.
     unlinked = {id_: replace(segment, parents=(), children=()) for id_, segment in layout.segments.items()}
     flat = Layout(layout.epoch, layout.next_id, unlinked)
     return assign(flat, names, frozenset(), _with_heirs(layout, before), load, share=False)
+
+
+def finished_by_group(record: SubscriptionRecord) -> frozenset[int] | None:
+    """What the members of a checkpoint group have read to the end; None when not all of them can tell."""
+    told = [consumer.finished for consumer in record.consumers.values()]
+    if any(finished is None for finished in told):
+        return None
+    return frozenset(id_ for finished in told for id_ in finished or ())
 
 
 def _with_heirs(
@@ -249,12 +269,14 @@ class WaitsFor:
 
 def waiting(record: SubscriptionRecord, layout: Layout) -> dict[int, tuple[WaitsFor, ...]]:
     """Each segment that is held back, at least in part, with what it waits for."""
-    if record.type != "STREAM":
+    drained = finished_by_group(record) if record.type == "CHECKPOINT" else frozenset(record.drained)
+    if drained is None or record.type == "QUEUE":
         return {}
-    drained, parts = frozenset(record.drained), _open_parts(record)
+    parts = _open_parts(record)
     blockers = {
         segment.id: _blocker(record, segment, parts.get(segment.id, ()))
-        for segment in undrained(record, layout)
+        for segment in layout.sealed
+        if segment.id not in drained
     }
     found = {}
     for id_ in sorted(layout.segments):
@@ -286,10 +308,16 @@ def prunable(
 ) -> tuple[int, ...]:
     """Sealed segments that nobody needs any more, ancestors of each included.
 
-    Checkpoint groups keep their own positions and hold nothing; for them the time limit alone decides.
+    A checkpoint group holds what its members say they have not read; what they cannot tell, and what comes
+    before a checkpoint that nobody reads from, is left to the time limit.
     """
-    holders = [r for r in subscriptions if has_cursors(r) or (r.consumers and r.type != "CHECKPOINT")]
-    needed = {segment.id for record in holders for segment in undrained(record, layout)}
+    needed: set[int] = set()
+    for record in subscriptions:
+        if record.type == "CHECKPOINT":
+            finished = finished_by_group(record) if record.consumers else None
+            needed |= set() if finished is None else {s.id for s in layout.sealed} - finished
+        elif has_cursors(record) or record.consumers:
+            needed |= {segment.id for segment in undrained(record, layout)}
     gone: set[int] = set()
     for segment in layout.sealed:  # Parents come first.
         old = segment.sealed_ms <= sealed_until_ms

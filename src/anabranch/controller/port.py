@@ -62,6 +62,7 @@ class Controller(Protocol):
         push: Push,
         *,
         whole: bool = False,
+        finished: tuple[int, ...] | None = None,
     ) -> Registration: ...
 
     async def leave(self, registration: Registration) -> None: ...

@@ -325,7 +325,14 @@ class Subscriptions:
     # Consumers.
 
     async def register(
-        self, sub: str, name: str, kind: SubscriptionKind, start: StartAt | None, push: Push, whole: bool
+        self,
+        sub: str,
+        name: str,
+        kind: SubscriptionKind,
+        start: StartAt | None,
+        push: Push,
+        whole: bool,
+        finished: tuple[int, ...] | None = None,
     ) -> Registration:
         """Make the consumer a member, or give it back what it held if its former connection is lost."""
         if kind == "QUEUE":
@@ -335,11 +342,11 @@ class Subscriptions:
         self._members.check_free(sub, name)
         await self.ensure(sub, kind, start)
         known = self.records[sub].consumers.get(name)
-        if known is None or known.whole != whole:
+        if known is None or (known.whole, known.finished) != (whole, finished):
             await self._save(
                 sub,
                 lambda found: coordinator.join(
-                    found, self._lead.layout, name, self.load_by_segment, whole=whole
+                    found, self._lead.layout, name, self.load_by_segment, whole=whole, finished=finished
                 ),
             )
             self._changed()

@@ -57,6 +57,7 @@ async def _register(connection: Connection, command: pb.CommandScalableTopicSubs
         _start(command),
         push,
         whole=not connection.knows_buckets,
+        finished=_finished(command),
     )
     if connection.ended:
         push.active = False
@@ -80,6 +81,12 @@ def _start(command: pb.CommandScalableTopicSubscribe) -> StartAt | None:
     if not command.HasField("initial_position"):
         return None
     return "earliest" if command.initial_position == pb.CommandSubscribe.Earliest else "latest"
+
+
+def _finished(command: pb.CommandScalableTopicSubscribe) -> tuple[int, ...] | None:
+    if command.consumer_type != pb.CHECKPOINT or not command.HasField("finished"):
+        return None
+    return tuple(sorted(set(command.finished.segment_ids)))
 
 
 def refuse_registration(
