@@ -129,9 +129,11 @@ async def take(consumer: Consumer, count: int, *, acknowledge: bool) -> list[Mes
         messages = await consumer.receive_many(count, timeout=10)
         assert messages, f"only {len(taken)} of {count} messages came"
         taken += messages
-        if acknowledge and isinstance(consumer, AsyncStreamConsumer):
+        if not acknowledge:
+            continue
+        if isinstance(consumer, AsyncStreamConsumer):
             await consumer.acknowledge_cumulative(messages[-1])
-        elif acknowledge:
+        else:
             await consumer.acknowledge(messages)
     return taken
 

@@ -174,7 +174,7 @@ def test_six_clients_race_and_layout_and_storage_agree(make_broker: MakeBroker) 
     assert broker.stop() == 0
     assert "Traceback" not in broker.log_text
     stored = asyncio.run(check_stored(broker.data))[NAME]
-    assert (stored.layout, stored.subscriptions) == (layout, set(subscriptions))
+    assert (stored.layout, stored.subscriptions) == (layout, frozenset(subscriptions))
 
 
 def read_all(client: anabranch.Client, name: str, kind: str, count: int) -> None:
