@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from anabranch.controller.segments import Drained, Place, SegmentLoad, StartAt
+from anabranch.controller.admission import Roster
+from anabranch.controller.segments import Aim, Drained, Place, SegmentLoad, StartAt
 from anabranch.errors import NotFoundError, StaleTermError, TopicTerminatedError
 from anabranch.model.names import TopicName
 
@@ -28,6 +29,8 @@ class SegmentWorld:
         self.stored: dict[TopicName, StoredSegment] = {}
         self.terms: dict[TopicName, int] = {}
         self.listeners: dict[TopicName, list[Callable[[Drained], None]]] = {}
+        self.rosters: dict[tuple[TopicName, str], Roster] = {}
+        """Who may read each segment on each subscription, as owners were told last."""
         self.log: list[str] = []
 
     def check_term(self, name: TopicName, term: int) -> None:
@@ -93,10 +96,21 @@ class MemorySegments:
         stored = self._stored(place.name)
         stored.cursors[subscription] = sum(at_ms < timestamp_ms for at_ms in stored.entries)
 
+    async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
+        await self._enter("seek_to", place.name, term)
+        self._stored(place.name).cursors[subscription] = aim.entry
+
     async def skip_all(self, place: Place, subscription: str, term: int) -> None:
         await self._enter("skip_all", place.name, term)
         stored = self._stored(place.name)
         stored.cursors[subscription] = len(stored.entries)
+
+    async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
+        await self._enter("restrict", place.name, term)
+        rosters = self.world.rosters
+        known = rosters.get((place.name, subscription))
+        if place.name in self.world.stored and (known is None or known.generation <= roster.generation):
+            rosters[place.name, subscription] = roster
 
     async def backlog(self, place: Place, subscription: str) -> int | None:
         await self._enter("backlog", place.name, None)

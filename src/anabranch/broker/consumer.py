@@ -20,9 +20,12 @@ class Consumer(Receiver):
         "connected_at_ms",
         "entries_out",
         "epoch",
+        "generation",
         "last_acked_ms",
         "last_sent_ms",
+        "leaving",
         "link",
+        "member",
         "messages_out",
         "metadata",
         "ranges",
@@ -42,6 +45,8 @@ class Consumer(Receiver):
         ranges: tuple[HashRange, ...] = (),
         metadata: Mapping[str, str] | None = None,
         connected_at_ms: int = 0,
+        member: str | None = None,
+        generation: int = 0,
     ) -> None:
         super().__init__(name, consumer_id, link, priority=priority, unacked_max=unacked_max)
         self.link = link
@@ -50,6 +55,9 @@ class Consumer(Receiver):
         self.ranges = ranges
         self.metadata = dict(metadata or {})
         self.connected_at_ms = connected_at_ms
+        self.member = member
+        """The registered consumer it belongs to, and the generation it was let in with."""
+        self.generation = generation
         self.messages_out = 0
         self.bytes_out = 0
         self.entries_out = 0
@@ -58,6 +66,8 @@ class Consumer(Receiver):
         self.last_sent_ms = 0
         self.last_acked_ms = 0
         self.told_end = False
+        self.leaving = False
+        """Its client asks for its end just now, and is answered."""
 
     def tell_end(self) -> None:
         """Nothing will come any more; told once, and only to peers that can hear it."""
@@ -73,4 +83,5 @@ class Consumer(Receiver):
     def close(self) -> None:
         """Take the consumer from its client, which is to subscribe again."""
         self.link.forget_consumer(self.id)
-        self.link.send(pb.CommandCloseConsumer(consumer_id=self.id, request_id=NO_ID))
+        if not self.leaving:
+            self.link.send(pb.CommandCloseConsumer(consumer_id=self.id, request_id=NO_ID))

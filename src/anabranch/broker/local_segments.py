@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping
 from anabranch.broker.segment import Segment
 from anabranch.broker.topics import Topics
 from anabranch.controller.admission import Roster
-from anabranch.controller.segments import Drained, Place, SegmentLoad, StartAt
+from anabranch.controller.segments import Aim, Drained, Place, SegmentLoad, StartAt
 from anabranch.errors import StaleTermError
+from anabranch.model.acks import bits_from_words
+from anabranch.model.ids import Position
+from anabranch.model.inheritance import Pieces, handed_on
 from anabranch.model.names import TopicName
 
 
@@ -37,9 +40,18 @@ class LocalSegments:
             )
         )
 
-    async def seal(self, place: Place, term: int) -> None:
+    async def seal(self, place: Place, term: int) -> Pieces:
         self._check(place, term)
-        await self._topics.require(place.name).seal()
+        found = self._topics.require(place.name)
+        await found.seal()
+        if place.name.segment is None:
+            # A classic topic holds keys of the whole ring, whatever range it has in the layout.
+            return ()
+        return handed_on(place.name.segment.range, found.log.producer_sequences(), found.log.inherited)
+
+    async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
+        self._check(place, term)
+        await self._topics.require(place.name).inherit(pieces)
 
     async def delete(self, place: Place, term: int) -> None:
         self._check(place, term)
@@ -63,6 +75,14 @@ class LocalSegments:
         if known is not None:
             await known.seek(found.log.ordinal_at_time(timestamp_ms))
 
+    async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
+        self._check(place, term)
+        found = self._topics.require(place.name)
+        known = found.subscriptions.get(subscription)
+        if known is not None:
+            ordinal = found.log.ordinal_of(Position(aim.ledger, aim.entry))
+            await known.seek(ordinal, bits_from_words(aim.ack_set) if aim.ack_set else None)
+
     async def skip_all(self, place: Place, subscription: str, term: int) -> None:
         self._check(place, term)
         found = self._topics.require(place.name)
@@ -71,7 +91,7 @@ class LocalSegments:
             await known.seek(found.log.next_ordinal)
 
     async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
-        self._check(place.name, term)
+        self._check(place, term)
         found = self._topics.get(place.name)
         known = None if found is None else found.subscriptions.get(subscription)
         if known is not None:

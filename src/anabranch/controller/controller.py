@@ -14,12 +14,13 @@ from typing import TypeVar
 import msgspec
 
 from anabranch.controller import operation, reports
+from anabranch.controller.admission import Grant
 from anabranch.controller.jobs import JobQueue, together
 from anabranch.controller.layout_changes import LayoutChanges, Plan
 from anabranch.controller.leading import Leading, World
 from anabranch.controller.members import Push
 from anabranch.controller.scaling import Scaling, history_to_store
-from anabranch.controller.segments import Drained, Place, StartAt
+from anabranch.controller.segments import Aim, Drained, Place, StartAt
 from anabranch.controller.subscriptions import Registration, Subscriptions
 from anabranch.controller.upkeep import Upkeep
 from anabranch.controller.watches import LayoutWatches
@@ -261,6 +262,29 @@ class TopicController:
         if not self._subs.is_ready(sub, kind):
             await self._run(lambda: self._subs.ensure(sub, kind, start))
 
+    async def admit(
+        self,
+        sub: str,
+        kind: SubscriptionKind,
+        start: StartAt,
+        segment_id: int,
+        consumer_name: str,
+        generation: int | None,
+    ) -> Grant:
+        """Let a consumer attach to a segment, and make the subscription as `ensure_subscription` does.
+
+        ConsumerBusyError when registered consumers read the subscription and this one does not read this
+        segment, or its generation is not the newest of its assignment.
+        """
+        await self.ensure_subscription(sub, kind, start)
+        if self._jobs.closed:
+            raise NotLeaderError(f"{self.name} is not led here any more")
+        return self._subs.admit(sub, kind, segment_id, consumer_name, generation)
+
+    async def remind(self, sub: str) -> None:
+        """Tell consumers whose clients may miss an assignment once more what they read."""
+        self._subs.remind(sub)
+
     async def delete_subscription(self, sub: str, *, force: bool = False) -> None:
         """Remove the subscription; ConsumerBusyError while its consumers are connected, unless forced."""
         await self._run(lambda: self._subs.delete(sub, force=force))
@@ -268,6 +292,10 @@ class TopicController:
     async def seek(self, sub: str, timestamp_ms: int) -> None:
         """Move the subscription to a time, on all segments."""
         await self._run(lambda: self._subs.seek(sub, timestamp_ms))
+
+    async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None:
+        """Move the subscription on one segment, to an entry or a time; children wait for it again."""
+        await self._run(lambda: self._subs.seek_segment(sub, segment_id, to))
 
     async def skip_all(self, sub: str) -> None:
         """Acknowledge everything stored so far on the subscription."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from anabranch.controller.admission import Grant
 from anabranch.controller.members import Push
-from anabranch.controller.segments import Drained, StartAt
+from anabranch.controller.segments import Aim, Drained, StartAt
 from anabranch.controller.subscriptions import Registration
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.layout import Layout
@@ -47,9 +48,23 @@ class Controller(Protocol):
 
     async def ensure_subscription(self, sub: str, kind: SubscriptionKind, start: StartAt) -> None: ...
 
+    async def admit(
+        self,
+        sub: str,
+        kind: SubscriptionKind,
+        start: StartAt,
+        segment_id: int,
+        consumer_name: str,
+        generation: int | None,
+    ) -> Grant: ...
+
+    async def remind(self, sub: str) -> None: ...
+
     async def delete_subscription(self, sub: str, *, force: bool = False) -> None: ...
 
     async def seek(self, sub: str, timestamp_ms: int) -> None: ...
+
+    async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None: ...
 
     async def skip_all(self, sub: str) -> None: ...
 

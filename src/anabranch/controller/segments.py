@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from anabranch.controller.admission import Roster
+from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
 
 StartAt = Literal["earliest", "latest"]
@@ -34,6 +36,14 @@ class Place(NamedTuple):
     store: int
 
 
+class Aim(NamedTuple):
+    """An entry to move a cursor to; `ack_set` are the messages of it that still count, if not all do."""
+
+    ledger: int
+    entry: int
+    ack_set: tuple[int, ...] = ()
+
+
 class Drained(NamedTuple):
     """All of a sealed segment is acknowledged on a subscription."""
 
@@ -48,8 +58,12 @@ class Segments(Protocol):
         """Make the segment's storage with these subscriptions; what exists already is kept as it is."""
         ...
 
-    async def seal(self, place: Place, term: int) -> None:
-        """Refuse further messages for ever; durable when it returns."""
+    async def seal(self, place: Place, term: int) -> Pieces:
+        """Refuse further messages for ever, durably; returns the sequence ids to hand on to its successors."""
+        ...
+
+    async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
+        """Let a new segment recognise what those before it have stored; durable when it returns."""
         ...
 
     async def delete(self, place: Place, term: int) -> None:
@@ -66,7 +80,19 @@ class Segments(Protocol):
         """Move the subscription to the first entry at or after the time."""
         ...
 
+    async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
+        """Move the subscription to an entry, or to the first after it if it is not stored."""
+        ...
+
     async def skip_all(self, place: Place, subscription: str, term: int) -> None: ...
+
+    async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
+        """Let only these members read, from now on; an older roster, or an absent segment, changes nothing.
+
+        Members that are gone are disconnected and can acknowledge nothing more; those that only finish get no
+        more messages.
+        """
+        ...
 
     async def backlog(self, place: Place, subscription: str) -> int | None:
         """Entries not acknowledged yet; None when the segment lacks the subscription."""

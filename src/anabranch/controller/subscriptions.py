@@ -7,25 +7,28 @@ asks for a turn. Must not know about splits, merges or scaling beyond the layout
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from anabranch.controller import coordinator
+from anabranch.controller import admission, coordinator
+from anabranch.controller.admission import Grant
 from anabranch.controller.coordinator import ConsumerAssignment
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
 from anabranch.controller.members import Members, Push
-from anabranch.controller.segments import Drained, StartAt
+from anabranch.controller.segments import Aim, Drained, StartAt
 from anabranch.errors import (
+    AnabranchError,
     ConflictError,
     ConsumerBusyError,
     NotAllowedError,
     StaleTermError,
     SubscriptionNotFoundError,
 )
-from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, UnfinishedRecord
+from anabranch.metadata.records import AimRecord, SubscriptionKind, SubscriptionRecord, UnfinishedRecord
 from anabranch.model.layout import Segment
 from anabranch.model.names import validate_subscription
 
@@ -33,6 +36,9 @@ Job = Callable[[], Awaitable[None]]
 SubscriptionChange = Callable[[SubscriptionRecord], SubscriptionRecord]
 
 replace = msgspec.structs.replace
+
+RESTRICT_S = 2.0
+"""How long an owner may take to take a roster. One that is gone for good has lost its consumers too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,15 @@ class Subscriptions:
         self._changed = changed
         self._stale: dict[str, None] = {}
         self._drains: dict[tuple[str, int], None] = {}
+        self._untold: dict[tuple[str, str], None] = {}
+        """Consumers whose share changed, by subscription."""
+        self._rosters: dict[tuple[str, int], None] = {}
+        """Segments whose owner must hear who reads there now."""
+        self._unreached: dict[tuple[str, int], None] = {}
+        """Those whose owner did not answer; asked again when the timer is up."""
+        self._roster_timer: asyncio.TimerHandle | None = None
+        self._visited: dict[tuple[str, str], set[int]] = {}
+        """Where each member may be attached."""
         grace_s = lead.world.settings.consumer_grace_s
         self._members = Members(grace_s, tokens, self._grace_over, self._assigned)
 
@@ -71,6 +86,11 @@ class Subscriptions:
         """Take the stored subscriptions over in this term; their consumers get a full grace period."""
         found = await self._lead.world.topics.load_subscriptions(self._lead.name)
         await together(self._claim(sub) for sub in found)
+        for sub, record in self.records.items():
+            # Whom the former leader let in where is not known, nor what it came to tell owners.
+            self._rosters.update(dict.fromkeys((sub, id_) for id_ in self._lead.layout.segments))
+            for name in record.consumers:
+                self._visited[sub, name] = set(self._lead.layout.segments)
         self._restore()
 
     async def reload(self) -> None:
@@ -83,6 +103,7 @@ class Subscriptions:
         for sub, record in found.items():
             self._install(sub, record)
         self._restore()
+        await self._tell()
 
     async def _claim(self, sub: str) -> None:
         def claim(found: SubscriptionRecord | None) -> SubscriptionRecord:
@@ -104,6 +125,7 @@ class Subscriptions:
 
     async def settle(self) -> bool:
         """Finish what was begun and follow the layout; False when something has to be tried again."""
+        await self._tell()
         for sub in sorted(self.records):
             try:
                 if self.records[sub].unfinished is not None:
@@ -127,9 +149,12 @@ class Subscriptions:
         else:
             self._check_term(record)
             self._install(sub, record)
+            await self._tell()
 
     def close(self) -> None:
         """Forget connections and timers; nothing is pushed any more."""
+        if self._roster_timer is not None:
+            self._roster_timer.cancel()
         self._members.close()
 
     # Subscriptions.
@@ -213,6 +238,16 @@ class Subscriptions:
         """Move to a time on all segments; children wait for their parents again."""
         await self._move(sub, UnfinishedRecord(kind="seek", timestamp_ms=timestamp_ms))
 
+    async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None:
+        """Move one segment to an entry or a time; its descendants wait for it again."""
+        if isinstance(to, int):
+            how = UnfinishedRecord(kind="seek", segment_id=segment_id, timestamp_ms=to)
+        else:
+            aim = AimRecord(ledger=to.ledger, entry=to.entry, ack_set=to.ack_set)
+            how = UnfinishedRecord(kind="seek", segment_id=segment_id, aim=aim)
+        self._lead.layout.segment(segment_id)
+        await self._move(sub, how)
+
     async def skip_all(self, sub: str) -> None:
         """Acknowledge everything that is stored now."""
         await self._move(sub, UnfinishedRecord(kind="skip"))
@@ -229,18 +264,29 @@ class Subscriptions:
             if how.kind == "skip":
                 return moving
             # Children are taken back before their parents are rewound: nobody may be ahead of a parent.
-            return coordinator.rewind(moving, self._lead.layout, (), self.load_by_segment)
+            return self._rewound(moving, how.segment_id)
 
         await self._save(sub, begin)
         await self._reach(f"{how.kind}.recorded")
         await self._finish(sub)
+
+    def _rewound(self, record: SubscriptionRecord, segment_id: int | None) -> SubscriptionRecord:
+        """The record when nothing of this segment and its descendants counts as drained; None means all."""
+        layout = self._lead.layout
+        if segment_id is None or segment_id not in layout.segments:
+            return coordinator.rewind(record, layout, (), self.load_by_segment)
+        again = {segment_id, *layout.descendants(segment_id)}
+        kept = [id_ for id_ in record.drained if id_ not in again]
+        parts = {i: part for i, part in coordinator.drained_parts(record).items() if i not in again}
+        return coordinator.rewind(record, layout, kept, self.load_by_segment, parts)
 
     async def _finish(self, sub: str) -> None:
         """Carry out on every segment what the record says is unfinished; repeating it does no harm."""
         record = self.records[sub]
         unfinished = record.unfinished
         assert unfinished is not None
-        segments = list(self._lead.layout.segments.values())
+        only = unfinished.segment_id
+        segments = [s for s in self._lead.layout.segments.values() if only is None or s.id == only]
         if record.initial_position is not None:
             await together(self._apply(sub, record, unfinished, segment) for segment in segments)
         await self._reach(f"{unfinished.kind}.applied")
@@ -266,6 +312,9 @@ class Subscriptions:
             await segments.delete_subscription(place, sub, term)
         elif unfinished.kind == "skip":
             await segments.skip_all(place, sub, term)
+        elif unfinished.aim is not None:
+            aim = Aim(unfinished.aim.ledger, unfinished.aim.entry, unfinished.aim.ack_set)
+            await segments.seek_to(place, sub, aim, term)
         elif unfinished.kind == "seek":
             # All of a segment that is younger than the time came after it, whatever clients' clocks said.
             after = segment.created_ms >= unfinished.timestamp_ms
@@ -352,6 +401,36 @@ class Subscriptions:
             self._changed()
         token = self._members.join(sub, name, push)
         return Registration(token, sub, name, self.assignment(sub, name))
+
+    def admit(
+        self, sub: str, kind: SubscriptionKind, segment_id: int, consumer_name: str, generation: int | None
+    ) -> Grant:
+        """Let a consumer attach to a segment, or raise ConsumerBusyError; queues are open to all."""
+        record = self._existing(sub)
+        if kind != "STREAM" or record.type != "STREAM":
+            return Grant()
+        name = admission.member_name(record, segment_id, consumer_name)
+        try:
+            grant = admission.admit(record, segment_id, consumer_name, generation)
+        except ConsumerBusyError:
+            self._remind(sub, name)
+            raise
+        if name is not None:
+            self._visited.setdefault((sub, name), set()).add(segment_id)
+            if grant.roster is not None and not grant.roster.reads(name):
+                self._remind(sub, name)
+        return grant
+
+    def _remind(self, sub: str, name: str | None) -> None:
+        for lease in self._members.of(sub):
+            if lease.name == name:
+                self._members.push_soon(sub, lease)
+
+    def remind(self, sub: str) -> None:
+        """Tell clients that may have missed what they read: others than ours drop what comes too early."""
+        for name, member in self._existing(sub).consumers.items():
+            if member.whole:
+                self._remind(sub, name)
 
     def connection_lost(self, registration: Registration) -> None:
         """Start the grace period, unless the name belongs to another connection by now."""
@@ -446,15 +525,57 @@ class Subscriptions:
             return change(found)
 
         self._install(sub, await self._lead.world.topics.update_subscription(self._lead.name, sub, fenced))
+        await self._tell()
         return self.records[sub]
 
     def _install(self, sub: str, record: SubscriptionRecord) -> None:
-        """Go by this record from now on; consumers whose share differs are told."""
-        before = self.records.get(sub)
+        """Go by this record from now on; `_tell` says so to all whom it concerns."""
+        before = self.records.get(sub, record)
+        known = sub in self.records
         self.records[sub] = record
+        touched = {*admission.taken(before, record)}
+        for name in admission.left(before, record):
+            touched |= self._visited.pop((sub, name), set())
+        self._rosters.update(dict.fromkeys((sub, id_) for id_ in sorted(touched)))
         for lease in self._members.of(sub):
-            if before is None or before.consumers.get(lease.name) != record.consumers.get(lease.name):
-                self._members.push_soon(sub, lease)
+            if not known or before.consumers.get(lease.name) != record.consumers.get(lease.name):
+                self._untold[sub, lease.name] = None
+
+    async def _tell(self) -> None:
+        """Owners first: when a consumer hears what it reads, those who read it before can read no more."""
+        try:
+            due, self._rosters = self._rosters, {}
+            await together(self._restrict(*key) for key in due)
+        finally:
+            untold, self._untold = self._untold, {}
+            for sub, name in untold:
+                self._remind(sub, name)
+
+    async def _restrict(self, sub: str, segment_id: int) -> None:
+        record, segment = self.records.get(sub), self._lead.layout.segments.get(segment_id)
+        if record is None or segment is None or record.type != "STREAM":
+            return
+        roster = admission.roster(record, segment_id)
+        try:
+            async with asyncio.timeout(RESTRICT_S):
+                place = self._lead.place(segment)
+                await self._lead.world.segments.restrict(place, sub, roster, self._lead.term)
+        except StaleTermError:
+            raise
+        except (AnabranchError, TimeoutError):
+            # Nobody can attach there as long as its owner does not answer, and whoever attaches brings it the
+            # newest roster. So everything goes on.
+            self._unreached[sub, segment_id] = None
+            if self._roster_timer is None:
+                delay_s = self._lead.world.jitter_s(self._lead.world.settings.retry_max_s / 5)
+                loop = asyncio.get_running_loop()
+                self._roster_timer = loop.call_later(delay_s, self._reach_again)
+
+    def _reach_again(self) -> None:
+        self._roster_timer = None
+        unreached, self._unreached = self._unreached, {}
+        self._rosters.update(unreached)
+        self._post(self._tell)
 
     def _forget(self, sub: str) -> None:
         self._members.say_farewell(sub, self._nothing(sub))

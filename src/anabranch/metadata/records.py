@@ -131,11 +131,23 @@ class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """In a checkpoint group: the sealed segments it has read to their end; None when its client cannot tell."""
 
 
+class AimRecord(Record, frozen=True, kw_only=True, rename="camel"):
+    """An entry, and the messages of it that still count if not all do."""
+
+    ledger: int
+    entry: int
+    ack_set: tuple[int, ...] = ()
+
+
 class UnfinishedRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """A change of a subscription that may have reached some of the segments only."""
 
     kind: Literal["create", "delete", "seek", "skip"]
     timestamp_ms: int = 0
+    segment_id: int | None = None
+    """The only segment to move; None for all."""
+    aim: AimRecord | None = None
+    """Where to move it, instead of to a time."""
 
 
 class SubscriptionRecord(Record, frozen=True, kw_only=True, rename="camel"):

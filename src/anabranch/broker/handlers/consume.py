@@ -11,7 +11,15 @@ from anabranch.broker.handlers.attach import bounded, metadata_of, open_log
 from anabranch.broker.segment import Segment
 from anabranch.broker.services import Services
 from anabranch.broker.subscription import Subscription, position_from
-from anabranch.errors import AnabranchError, MetadataError, NotAllowedError, ServiceNotReadyError
+from anabranch.controller.admission import Grant
+from anabranch.errors import (
+    AnabranchError,
+    ConsumerBusyError,
+    ConsumerNotFoundError,
+    MetadataError,
+    NotAllowedError,
+    ServiceNotReadyError,
+)
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -20,7 +28,7 @@ from anabranch.protocol.wire_errors import code_for
 START_INDEX = "anabranch.start_index"
 """Metadata of a reader: start at the entry that holds this message of the log."""
 
-HANDOVER_S = 20.0
+HANDOVER_S = 20
 """How long a client that would not ask again waits until the former reader of a segment is gone."""
 
 
@@ -37,8 +45,7 @@ async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> No
     name = TopicName.parse(command.topic)
     validate_subscription(bounded(command.subscription))
     _check(command)
-    if name.is_segment and command.durable:
-        await _register(services, name, command)
+    grant = await _admit(services, name, command) if name.is_segment and command.durable else Grant()
     segment = await open_log(services, name, create=command.force_topic_creation)
     metadata = metadata_of(command.metadata)
     if command.HasField("schema"):
@@ -49,10 +56,12 @@ async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> No
         ordinal=_start(segment, command, metadata, services.clock.wall_ms()),
         properties={pair.key: pair.value for pair in command.subscription_properties},
     )
+    if grant.roster is not None:
+        subscription.restrict(grant.roster)
     if command.subType == pb.CommandSubscribe.Exclusive and command.durable:
         await _drop_dead(segment, subscription)
         if name.is_segment and not connection.knows_buckets:
-            await subscription.free(HANDOVER_S)
+            await _wait_for_turn(services, name, subscription)
     consumer = Consumer(
         connection,
         command.consumer_id,
@@ -62,6 +71,8 @@ async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> No
         epoch=_epoch(command),
         metadata=metadata,
         connected_at_ms=services.clock.wall_ms(),
+        member=grant.member,
+        generation=grant.generation,
     )
     try:
         async with subscription.busy:
@@ -69,6 +80,8 @@ async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> No
                 raise ServiceNotReadyError("the client gave the consumer up")
             if segment.subscriptions.get(subscription.name) is not subscription:
                 raise ServiceNotReadyError(f"{subscription.name} is being deleted")
+            if connection.knows_buckets and subscription.standing(consumer, command.subType) != "reads":
+                raise ConsumerBusyError(f"{name} was given to another while {consumer.member} attached")
             subscription.add(consumer, command.subType, command.keySharedMeta)
     except AnabranchError:
         segment.forget_unused(subscription)
@@ -84,14 +97,28 @@ def _check(command: pb.CommandSubscribe) -> None:
         raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
 
 
-async def _register(services: Services, name: TopicName, command: pb.CommandSubscribe) -> None:
-    """A durable subscription is on all segments of a topic or on none, so the controller makes it."""
+async def _admit(services: Services, name: TopicName, command: pb.CommandSubscribe) -> Grant:
+    """Ask the leader: a durable subscription is on all segments of a topic or on none, and it says who reads."""
+    assert name.segment is not None
     controller = await services.controllers.controller(name.topic)
-    await controller.ensure_subscription(
+    return await controller.admit(
         command.subscription,
         "QUEUE" if command.subType == pb.CommandSubscribe.Shared else "STREAM",
         "earliest" if command.initialPosition == pb.CommandSubscribe.Earliest else "latest",
+        name.segment.id,
+        bounded(command.consumer_name),
+        command.generation if command.HasField("generation") else None,
     )
+
+
+async def _wait_for_turn(services: Services, name: TopicName, subscription: Subscription) -> None:
+    """Wait a while until nobody reads. Clients that wait may miss an assignment, so they are told again."""
+    for _ in range(HANDOVER_S):
+        if not subscription.consumers:
+            return
+        controller = await services.controllers.controller(name.topic)
+        await controller.remind(subscription.name)
+        await subscription.free(1.0)
 
 
 def _start(segment: Segment, command: pb.CommandSubscribe, metadata: dict[str, str], now_ms: int) -> int:
@@ -131,9 +158,11 @@ def flow(connection: Connection, command: pb.CommandFlow) -> None:
 
 
 def acknowledge(connection: Connection, command: pb.CommandAck) -> None:
-    """An ACK for a consumer that is gone is dropped, also when it asks for an answer."""
+    """An ACK of a consumer that is gone changes nothing, and whoever asks for an answer hears so."""
     attached = connection.consumers.get(command.consumer_id)
     if attached is None:
+        gone = ConsumerNotFoundError(f"consumer {command.consumer_id} is not attached")
+        refuse_ack(connection, command, gone)
         return
     _, subscription, consumer = attached
     if command.txnid_most_bits or command.txnid_least_bits:
@@ -152,15 +181,24 @@ def redeliver(connection: Connection, command: pb.CommandRedeliverUnacknowledged
 
 
 async def unsubscribe(connection: Connection, command: pb.CommandUnsubscribe) -> None:
+    """A subscription of a segment is one of its topic, and goes from all segments."""
     attached = connection.consumers.get(command.consumer_id)
     if attached is None:
         raise MetadataError(f"consumer {command.consumer_id} is not known")
-    segment, subscription, _ = attached
+    segment, subscription, consumer = attached
     if len(subscription.consumers) > 1 and not command.force:
         raise MetadataError(f"subscription {subscription.name} has other consumers")
-    connection.consumers.pop(command.consumer_id, None)
-    segment.leave(subscription, attached.consumer)
-    await segment.unsubscribe(subscription.name)
+    if segment.name.is_segment and subscription.durable:
+        controller = await connection.services.controllers.controller(segment.name.topic)
+        consumer.leaving = True
+        try:
+            await controller.delete_subscription(subscription.name, force=command.force)
+        finally:
+            consumer.leaving = False
+    else:
+        connection.consumers.pop(command.consumer_id, None)
+        segment.leave(subscription, consumer)
+        await segment.unsubscribe(subscription.name)
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from anabranch.broker.connection import Attached, Connection, Handler
 from anabranch.broker.shared_reading import PendingReading
 from anabranch.broker.subscription import kind_name, position_from
+from anabranch.controller.segments import Aim
 from anabranch.errors import ConsumerNotFoundError, MetadataError, RemoteProtocolError, UnknownServerError
 from anabranch.ledger.port import SegmentLog
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import Position
+from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
@@ -22,6 +24,10 @@ async def seek(connection: Connection, command: pb.CommandSeek) -> None:
     segment, subscription, _ = attached
     if subscription.busy.locked():
         raise UnknownServerError(f"{subscription.name} is being moved already")
+    if segment.name.is_segment and subscription.durable:
+        await _seek_segment(connection, segment.name, subscription.name, command)
+        connection.send(pb.CommandSuccess(request_id=command.request_id))
+        return
     remaining: int | None = None
     if command.HasField("message_publish_time"):
         ordinal = segment.log.ordinal_at_time(command.message_publish_time)
@@ -32,6 +38,20 @@ async def seek(connection: Connection, command: pb.CommandSeek) -> None:
     await subscription.seek(ordinal, remaining)
     segment.forget_unused(subscription)
     connection.send(pb.CommandSuccess(request_id=command.request_id))
+
+
+async def _seek_segment(
+    connection: Connection, name: TopicName, subscription: str, command: pb.CommandSeek
+) -> None:
+    """The leader moves the cursor: children of the segment wait for it again, if it was drained."""
+    assert name.segment is not None
+    controller = await connection.services.controllers.controller(name.topic)
+    if command.HasField("message_publish_time"):
+        await controller.seek_segment(subscription, name.segment.id, command.message_publish_time)
+    else:
+        position = position_from(command.message_id)
+        aim = Aim(position.ledger, position.entry, tuple(command.message_id.ack_set))
+        await controller.seek_segment(subscription, name.segment.id, aim)
 
 
 async def last_message_id(connection: Connection, command: pb.CommandGetLastMessageId) -> None:
