@@ -825,6 +825,7 @@ class MessageMetadata(_message.Message):
     SCHEMA_ID_FIELD_NUMBER: _builtins.int
     ENTRY_HASH_MIN_FIELD_NUMBER: _builtins.int
     ENTRY_HASH_MAX_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
     producer_name: _builtins.str
     sequence_id: _builtins.int
     """Lowest sequence id of a batch, or its highest when the batch was made by key."""
@@ -858,6 +859,8 @@ class MessageMetadata(_message.Message):
     entry_hash_min: _builtins.int
     """Lowest and highest bucket hash in the entry, both included (PIP-486)."""
     entry_hash_max: _builtins.int
+    slot: _builtins.int
+    """Ours: the segment hash of a message without a key, which its producer gives it by its sequence id."""
     @_builtins.property
     def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     @_builtins.property
@@ -901,10 +904,11 @@ class MessageMetadata(_message.Message):
         schema_id: _builtins.bytes | None = ...,
         entry_hash_min: _builtins.int | None = ...,
         entry_hash_max: _builtins.int | None = ...,
+        slot: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "publish_time", b"publish_time", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "publish_time", b"publish_time", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "slot", b"slot", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compacted_batch_indexes", b"compacted_batch_indexes", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compacted_batch_indexes", b"compacted_batch_indexes", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "slot", b"slot", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1779,7 +1783,9 @@ Global___CommandProducer: _TypeAlias = CommandProducer  # noqa: Y015
 
 @_typing.final
 class CommandProducerSuccess(_message.Message):
-    """schema_version must be set, empty if need be: older Java clients read it without asking."""
+    """schema_version must be set, empty if need be: older Java clients read it without asking.
+    Numbers from 1001 on are ours; other peers skip them.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1789,12 +1795,15 @@ class CommandProducerSuccess(_message.Message):
     SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
     TOPIC_EPOCH_FIELD_NUMBER: _builtins.int
     PRODUCER_READY_FIELD_NUMBER: _builtins.int
+    OWN_SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     producer_name: _builtins.str
     last_sequence_id: _builtins.int
     schema_version: _builtins.bytes
     topic_epoch: _builtins.int
     producer_ready: _builtins.bool
+    own_sequence_id: _builtins.int
+    """The part of last_sequence_id that is not inherited: what this very log has stored."""
     def __init__(
         self,
         *,
@@ -1804,10 +1813,11 @@ class CommandProducerSuccess(_message.Message):
         schema_version: _builtins.bytes | None = ...,
         topic_epoch: _builtins.int | None = ...,
         producer_ready: _builtins.bool | None = ...,
+        own_sequence_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_sequence_id", b"last_sequence_id", "producer_name", b"producer_name", "producer_ready", b"producer_ready", "request_id", b"request_id", "schema_version", b"schema_version", "topic_epoch", b"topic_epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_sequence_id", b"last_sequence_id", "own_sequence_id", b"own_sequence_id", "producer_name", b"producer_name", "producer_ready", b"producer_ready", "request_id", b"request_id", "schema_version", b"schema_version", "topic_epoch", b"topic_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_sequence_id", b"last_sequence_id", "producer_name", b"producer_name", "producer_ready", b"producer_ready", "request_id", b"request_id", "schema_version", b"schema_version", "topic_epoch", b"topic_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_sequence_id", b"last_sequence_id", "own_sequence_id", b"own_sequence_id", "producer_name", b"producer_name", "producer_ready", b"producer_ready", "request_id", b"request_id", "schema_version", b"schema_version", "topic_epoch", b"topic_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
