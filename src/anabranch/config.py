@@ -57,7 +57,18 @@ class BrokerConfig:
         low=0,
         high=65535,
     )
-    data: str = _setting("./anabranch-data", "Directory of everything that is stored; one process at a time.")
+    data: str = _setting("./anabranch-data", "Directory of everything that is stored; one broker at a time.")
+    workers: int = _setting(
+        1,
+        "Broker processes on one data directory. More than one share the cores; one that dies is replaced.",
+        low=1,
+        high=64,
+    )
+    lease_s: float = _setting(
+        5.0,
+        "A worker not heard of for so long is ended, and the others take over what it served.",
+        low=0.2,
+    )
     cluster: str = _setting("standalone", "Name of the cluster in the admin API.", pulsar="clusterName")
     advertised_host: str | None = _setting(
         None,

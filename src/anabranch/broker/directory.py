@@ -31,6 +31,7 @@ class Directory:
         self._watchers: dict[int, Callable[[], None]] = {}
         self._next_watcher = 0
         self._changed = asyncio.Event()
+        self._looking = asyncio.Lock()
         self._undo: list[Callable[[], None]] = []
         self._tasks = Tasks()
 
@@ -77,9 +78,11 @@ class Directory:
 
     async def look(self) -> None:
         """Read everything now; whoever has just changed something need not wait to be told."""
-        self._changed.clear()
-        brokers = await self._load(BrokerRecord, records.BROKERS)
-        stores = await self._load(StoreRecord, records.STORES)
+        # One at a time: what an older look saw must not come after what a newer one saw.
+        async with self._looking:
+            self._changed.clear()
+            brokers = await self._load(BrokerRecord, records.BROKERS)
+            stores = await self._load(StoreRecord, records.STORES)
         if (brokers, stores) != (self._brokers, self._stores):
             self._brokers, self._stores = brokers, stores
             for watcher in tuple(self._watchers.values()):
