@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from anabranch.controller.admission import Roster
 from anabranch.controller.segments import Aim, Drained, Place, SegmentLoad, StartAt
 from anabranch.errors import NotFoundError, StaleTermError, TopicTerminatedError
+from anabranch.model.inheritance import Pieces, handed_on
+from anabranch.model.drains import ALL, Ranges, union
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import HashRange
 
 
 @dataclass
@@ -19,6 +22,10 @@ class StoredSegment:
     sealed: bool = False
     entries: list[int] = field(default_factory=list)
     cursors: dict[str, int] = field(default_factory=dict)
+    parts: dict[str, Ranges] = field(default_factory=dict)
+    """What of a sealed segment is acknowledged on a subscription while the rest is not."""
+    sequences: dict[str, int] = field(default_factory=dict)
+    inherited: Pieces = ()
     load: SegmentLoad = field(default_factory=SegmentLoad)
 
 
@@ -43,6 +50,7 @@ class SegmentWorld:
         if segment.sealed:
             raise TopicTerminatedError(str(name))
         segment.entries.append(at_ms)
+        segment.sequences["producer"] = len(segment.entries) - 1
 
     def acknowledge(self, name: TopicName, subscription: str) -> None:
         """Acknowledge everything; tells whoever listens if that drains the segment."""
@@ -51,9 +59,15 @@ class SegmentWorld:
         if segment.sealed:
             self.tell(name, subscription)
 
-    def tell(self, name: TopicName, subscription: str) -> None:
+    def acknowledge_part(self, name: TopicName, subscription: str, *ranges: HashRange) -> None:
+        """Acknowledge some buckets of a sealed segment; tells whoever listens."""
+        parts = self.stored[name].parts
+        parts[subscription] = union((*parts.get(subscription, ()), *ranges))
+        self.tell(name, subscription, parts[subscription])
+
+    def tell(self, name: TopicName, subscription: str, ranges: Ranges = ALL) -> None:
         for listener in list(self.listeners.get(name.topic, ())):
-            listener(Drained(name, subscription))
+            listener(Drained(name, subscription, ranges))
 
     def backlog(self, name: TopicName, subscription: str) -> int | None:
         segment = self.stored[name]
@@ -74,9 +88,16 @@ class MemorySegments:
         for subscription, start in subscriptions.items():
             stored.cursors.setdefault(subscription, 0 if start == "earliest" else len(stored.entries))
 
-    async def seal(self, place: Place, term: int) -> None:
+    async def seal(self, place: Place, term: int) -> Pieces:
         await self._enter("seal", place.name, term)
-        self._stored(place.name).sealed = True
+        stored = self._stored(place.name)
+        stored.sealed = True
+        assert place.name.segment is not None
+        return handed_on(place.name.segment.range, stored.sequences, stored.inherited)
+
+    async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
+        await self._enter("inherit", place.name, term)
+        self._stored(place.name).inherited = pieces
 
     async def delete(self, place: Place, term: int) -> None:
         await self._enter("delete", place.name, term)
@@ -95,10 +116,12 @@ class MemorySegments:
         await self._enter("seek", place.name, term)
         stored = self._stored(place.name)
         stored.cursors[subscription] = sum(at_ms < timestamp_ms for at_ms in stored.entries)
+        stored.parts.pop(subscription, None)
 
     async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
         await self._enter("seek_to", place.name, term)
         self._stored(place.name).cursors[subscription] = aim.entry
+        self._stored(place.name).parts.pop(subscription, None)
 
     async def skip_all(self, place: Place, subscription: str, term: int) -> None:
         await self._enter("skip_all", place.name, term)
@@ -116,6 +139,13 @@ class MemorySegments:
         await self._enter("backlog", place.name, None)
         self._stored(place.name)
         return self.world.backlog(place.name, subscription)
+
+    async def drained(self, place: Place, subscription: str) -> Ranges | None:
+        await self._enter("drained", place.name, None)
+        stored, left = self._stored(place.name), self.world.backlog(place.name, subscription)
+        if left is None:
+            return None
+        return ALL if left == 0 else stored.parts.get(subscription, ())
 
     async def load(self, place: Place) -> SegmentLoad:
         await self._enter("load", place.name, None)

@@ -21,8 +21,10 @@ from anabranch.errors import (
     RemoteProtocolError,
 )
 from anabranch.ledger.port import Appended, SegmentLog
+from anabranch.model.inheritance import Known
 from anabranch.protocol.commands import NO_ID, Send, encode_receipt, read_outer
 from anabranch.protocol.frames import CHECKSUM_MAGIC, ENTRY_METADATA_MAGIC, checksum_ok, metadata_span
+from anabranch.protocol.outer import read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 
@@ -38,6 +40,8 @@ SEQUENCE_MAX = 2**63 - 1
 _MIN_TAG = b"\x88\x02"
 _MAX_TAG = b"\x90\x02"
 _DEFERRED = -1
+_INHERITED = -2
+_NOTHING = Known((), "")
 
 
 class Producer:
@@ -45,6 +49,8 @@ class Producer:
 
     __slots__ = (
         "_dedup",
+        "_inherited",
+        "_inherited_max",
         "_log",
         "_waiting",
         "_when_idle",
@@ -98,8 +104,10 @@ class Producer:
         """How to tell the log's home that the producer goes; set by whoever lets it in."""
         self._log = log
         self._dedup = deduplicate
+        self._inherited = _NOTHING
+        self._inherited_max = _NOTHING.highest
         # SENDs not answered yet, in order: sequence id, highest, size or _DEFERRED, the sequence id that
-        # becomes durable, and the error to answer with.
+        # becomes durable or _INHERITED, and the error to answer with.
         self._waiting: deque[tuple[int, int, int, int, AnabranchError | None]] = deque()
         self._when_idle: list[Callable[[], None]] = []
 
@@ -110,6 +118,11 @@ class Producer:
     def recognise(self, last_sequence_id: int) -> None:
         """Start from what the log knows of this name; everything up to it is a duplicate."""
         self.pushed = self.persisted = last_sequence_id
+
+    def inherit(self, known: Known) -> None:
+        """What other logs have stored under this name before this one was there."""
+        self._inherited = known
+        self._inherited_max = known.highest
 
     def when_idle(self, done: Callable[[], None]) -> None:
         """Call `done` once every SEND so far is answered."""
@@ -135,6 +148,9 @@ class Producer:
                 return
         if self._dedup and sequence_id <= self.pushed:
             self._defer(sequence_id, highest, last)
+            return
+        if last <= self._inherited_max and self._is_inherited(entry, count, last):
+            self._defer(sequence_id, highest, _INHERITED)
             return
         self._append(entry, count, now_ms, sequence_id, highest, last)
 
@@ -203,10 +219,25 @@ class Producer:
             if self._dedup and sequence_id <= self.pushed:
                 self._defer(sequence_id, highest, last)
                 return
+            if last <= self._inherited_max and self._is_inherited(entry, 1, last):
+                self._defer(sequence_id, highest, _INHERITED)
+                return
         else:
             last = -1
         self.chunks_in += 1
         self._append(entry, 1, now_ms, sequence_id, highest, last)
+
+    def _is_inherited(self, entry: bytes, count: int, last: int) -> bool:
+        """Whether logs before this one have stored all of an entry, up to sequence id `last`.
+
+        What is sent again to a successor may share an entry with other messages than the first time, so the
+        entry's first sequence id says nothing.
+        """
+        try:
+            slot = read_slot(entry) if count == 1 else None
+        except RemoteProtocolError:
+            slot = None
+        return self._inherited.is_duplicate(last, slot)
 
     def _wrong(self, entry: bytes) -> AnabranchError | None:
         """Why an entry may not be stored here."""
@@ -240,7 +271,10 @@ class Producer:
         self.close()
 
     def _defer(self, sequence_id: int, highest: int, last: int) -> None:
-        """A sequence id seen before: a duplicate if that one was stored, which may not be known yet."""
+        """A sequence id seen before: a duplicate if that one was stored, which may not be known yet.
+
+        What was inherited was stored for sure, but is not answered before its turn.
+        """
         self._waiting.append((sequence_id, highest, _DEFERRED, last, None))
         if self._waiting[0][2] == _DEFERRED:
             self._answer_deferred()
@@ -248,10 +282,10 @@ class Producer:
     def _answer_deferred(self) -> None:
         waiting = self._waiting
         while waiting and waiting[0][2] == _DEFERRED:
-            sequence_id, highest, _, _, error = waiting.popleft()
+            sequence_id, highest, _, last, error = waiting.popleft()
             if error is not None:
                 self._send_error(sequence_id, highest, error)
-            elif sequence_id <= self.persisted:
+            elif last == _INHERITED or sequence_id <= self.persisted:
                 self.link.write(encode_receipt(self.id, sequence_id, highest, NO_ID, NO_ID))
             else:
                 undecided = PersistenceError("an earlier entry with this sequence id was not stored")

@@ -27,6 +27,7 @@ from anabranch.errors import (
     TopicTerminatedError,
 )
 from anabranch.ledger.port import Cursor, SegmentLog
+from anabranch.model.inheritance import Known, Pieces
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -136,6 +137,7 @@ class Segment:
             producer.leave = self.detach
             if self._around.deduplicate:
                 producer.recognise(known)
+                producer.inherit(Known(self.log.inherited, producer.name))
             if step == "wait":
                 self.waiting[producer.name] = (producer, promoted)
                 return False
@@ -285,7 +287,13 @@ class Segment:
         for subscription in list(self.subscriptions.values()):
             subscription.check_end()
 
-    # The end.
+    # The beginning and the end.
+
+    async def inherit(self, pieces: Pieces) -> None:
+        """Recognise what the segments before this one have stored, from now on and durably."""
+        await self.log.inherit(pieces)
+        for producer in [*self.producers.values(), *(producer for producer, _ in self.waiting.values())]:
+            producer.inherit(Known(pieces, producer.name))
 
     async def seal(self) -> None:
         """Take no more entries, for ever. Those taken before are stored and answered, then producers go."""

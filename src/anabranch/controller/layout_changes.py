@@ -1,4 +1,4 @@
-"""Carries layout operations out: intent, children, seal, commit; and pruning with its garbage.
+"""Carries layout operations out: intent, children, seal, inheritance, commit; and pruning with its garbage.
 
 Runs in the topic's queue. Every effect may be repeated, so an operation that was interrupted anywhere is
 finished by doing all of it again. Must not know who asked for an operation, or why.
@@ -7,7 +7,7 @@ finished by doing all of it again. Must not know who asked for an operation, or 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,7 +21,10 @@ from anabranch.controller.watches import LayoutWatches
 from anabranch.errors import AnabranchError, StaleTermError
 from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
 from anabranch.metadata.topics import layout_of, with_layout
+from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout
+
+T = TypeVar("T")
 
 replace = msgspec.structs.replace
 
@@ -79,19 +82,25 @@ class LayoutChanges:
         return self._lead.layout
 
     async def carry_out(self, intent: IntentRecord) -> None:
-        """Children with all subscriptions, then sealed parents, then one commit, then tell everybody."""
+        """Children with all subscriptions, then sealed parents, whose sequence ids the children inherit, then
+        one commit, then tell everybody.
+        """
         segments, term, kind = self._world.segments, self._lead.term, intent.kind
         subscriptions = self._subscriptions.for_new()
         parents = [self._lead.place(s) for s in operation.parents(self._lead.layout, intent)]
+        children = operation.children(intent)
         try:
             self.phase = "creating"
             await self._each(
-                f"{kind}.created",
-                operation.children(intent),
-                lambda place: segments.create(place, subscriptions, term),
+                f"{kind}.created", children, lambda place: segments.create(place, subscriptions, term)
             )
             self.phase = "sealing"
-            await self._each(f"{kind}.sealed", parents, lambda place: segments.seal(place, term))
+            told = await self._each(f"{kind}.sealed", parents, lambda place: segments.seal(place, term))
+            self.phase = "inheriting"
+            heirs = _heirs(children, [piece for pieces in told for piece in pieces])
+            await self._each(
+                f"{kind}.inherited", [*heirs], lambda place: segments.inherit(place, heirs[place], term)
+            )
             self.phase = "committing"
             await self._commit()
         finally:
@@ -100,14 +109,16 @@ class LayoutChanges:
         self.publish()
 
     async def _each(
-        self, step: str, places: Sequence[Place], verb: Callable[[Place], Coroutine[Any, Any, None]]
-    ) -> None:
+        self, step: str, places: Sequence[Place], verb: Callable[[Place], Coroutine[Any, Any, T]]
+    ) -> list[T]:
         """The first by itself, so that a crash between it and the rest can be tried; then all others."""
+        results: list[T] = []
         for place in places[:1]:
-            await verb(place)
+            results.append(await verb(place))
             await self._world.failpoints.reach(f"{step}.first")
-        await together(verb(place) for place in places[1:])
+        results += await together(verb(place) for place in places[1:])
         await self._world.failpoints.reach(step)
+        return results
 
     async def _commit(self) -> None:
         now_ms, now_s = self._world.clock.wall_ms(), self._lead.now_s()
@@ -159,3 +170,14 @@ class LayoutChanges:
                 record, garbage=tuple(item for item in record.garbage if item.name not in names)
             )
         )
+
+
+def _heirs(children: Sequence[Place], told: Sequence[Piece]) -> dict[Place, Pieces]:
+    """What each child inherits, without those that inherit nothing."""
+    found = {}
+    for child in children:
+        assert child.name.segment is not None
+        pieces = inherit(child.name.segment.range, told)
+        if pieces:
+            found[child] = pieces
+    return found

@@ -89,6 +89,30 @@ def read_outer(entry: bytes) -> Outer:
     )
 
 
+def read_slot(entry: bytes) -> int | None:
+    """The slot of the ring of an entry's one message; None when it may be any, or there are several messages.
+
+    Raises RemoteProtocolError when there is no metadata to read.
+    """
+    start, end = metadata_span(entry)
+    try:
+        metadata = _parse_metadata(entry[start:end])
+    except DecodeError as error:
+        raise RemoteProtocolError(f"an entry's metadata cannot be read: {error}") from error
+    if metadata.num_messages_in_batch > 1:
+        return None
+    key: str | bytes
+    if metadata.HasField("ordering_key"):
+        key = metadata.ordering_key
+    elif metadata.HasField("partition_key"):
+        key = metadata.partition_key
+        if metadata.partition_key_b64_encoded:
+            key = _decode_key(metadata.partition_key)
+    else:
+        return metadata.slot if metadata.HasField("slot") else None
+    return _murmur(key, 0, False) >> 16
+
+
 def _decode_key(text: str) -> str | bytes:
     try:
         return b64decode(text, validate=True)

@@ -16,7 +16,16 @@ from anabranch.model.names import TopicName
 from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, simulate
 from tests.fakes.metadata import FailingStore
 
-STEPS = ["planned", "created.first", "created", "sealed.first", "sealed", "committed"]
+STEPS = [
+    "planned",
+    "created.first",
+    "created",
+    "sealed.first",
+    "sealed",
+    "inherited.first",
+    "inherited",
+    "committed",
+]
 KINDS = ["split", "merge", "rebucket"]
 
 

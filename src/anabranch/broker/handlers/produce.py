@@ -12,6 +12,7 @@ from anabranch.broker.producer import Producer
 from anabranch.broker.segment import Segment
 from anabranch.broker.services import Services
 from anabranch.errors import ServiceNotReadyError
+from anabranch.model.inheritance import UNKNOWN, Known
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -104,15 +105,19 @@ def _succeed(
     ready: bool = True,
 ) -> None:
     exclusive = producer is not None and segment.exclusive is producer
-    deduplicates = connection.services.config.deduplication
+    own = inherited = UNKNOWN
+    if connection.services.config.deduplication:
+        own = segment.log.producer_sequences().get(name, UNKNOWN)
+        inherited = Known(segment.log.inherited, name).highest
     connection.send(
         pb.CommandProducerSuccess(
             request_id=command.request_id,
             producer_name=name,
-            last_sequence_id=segment.log.producer_sequences().get(name, -1) if deduplicates else -1,
+            last_sequence_id=max(own, inherited),
             schema_version=schema_version,
             topic_epoch=segment.topic_epoch if exclusive else None,
             producer_ready=ready,
+            own_sequence_id=own if connection.peer_is_ours else None,
         )
     )
 
