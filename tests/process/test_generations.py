@@ -50,14 +50,15 @@ async def publish(client: AsyncClient, generation: int) -> None:
     await producer.close()
 
 
-async def read(consumer: AsyncStreamConsumer[bytes], seen: Seen) -> None:
+async def read(consumer: AsyncStreamConsumer[bytes], seen: Seen, pause_s: float) -> None:
+    """At a pace of its own, so that the parents of the merged segment are drained one after the other."""
     while True:
         messages = await consumer.receive_many(50, timeout=0.2)
         for message in messages:
             await seen.take(message.key or "", int(message.data))
         if messages:
             await consumer.acknowledge_cumulative(messages[-1])
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(pause_s)
 
 
 async def test_a_late_reader_and_a_killed_leader_change_the_order_of_no_key(make_broker: MakeBroker) -> None:
@@ -79,14 +80,14 @@ async def read_with_three(broker: BrokerProcess) -> None:
     async with AsyncClient(broker.url) as client, asyncio.TaskGroup() as tasks:
         readers: list[asyncio.Task[None]] = []
 
-        async def join(name: str) -> None:
+        async def join(name: str, pause_s: float) -> None:
             consumer = await client.subscribe_stream(str(NAME), "stream", name=name)
-            readers.append(tasks.create_task(read(consumer, seen)))
+            readers.append(tasks.create_task(read(consumer, seen, pause_s)))
 
-        await join("first")
-        await join("second")
+        await join("first", 0.01)
+        await join("second", 0.1)
         await seen.until(0.2)
-        await join("late")
+        await join("late", 0.03)
         await seen.until(0.4)
         broker.kill()
         broker.start()
