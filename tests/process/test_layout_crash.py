@@ -32,7 +32,16 @@ KEYS = keys_over_the_ring(32)
 BEFORE = 2 * len(KEYS)
 AFTER = len(KEYS)
 WRITABLE_S_MAX = 2.0
-CHANGING = ("planned", "created.first", "created", "sealed.first", "sealed", "committed")
+CHANGING = (
+    "planned",
+    "created.first",
+    "created",
+    "sealed.first",
+    "sealed",
+    "inherited.first",
+    "inherited",
+    "committed",
+)
 
 Consumer = AsyncStreamConsumer[bytes] | AsyncQueueConsumer[bytes]
 Ask = Callable[[AdminClient, TopicName], None]

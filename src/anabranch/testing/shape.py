@@ -12,7 +12,16 @@ from anabranch.client.options import Batching
 from anabranch.testing.cluster import Death, Limits
 from anabranch.testing.faults import StoreTrouble
 
-STEPS = ("planned", "created.first", "created", "sealed.first", "sealed", "committed")
+STEPS = (
+    "planned",
+    "created.first",
+    "created",
+    "sealed.first",
+    "sealed",
+    "inherited.first",
+    "inherited",
+    "committed",
+)
 OPERATIONS = ("split", "merge", "rebucket")
 FAILPOINTS = tuple(f"{kind}.{step}" for kind in OPERATIONS for step in STEPS)
 
