@@ -252,7 +252,12 @@ class Connection:
 
     def _close_consumer(self, command: pb.CommandCloseConsumer) -> None:
         consumer = self.consumers.pop(command.consumer_id, None)
-        if consumer is not None:
+        registration = self.registrations.pop(command.consumer_id, None)
+        if registration is not None:
+            registration.connection_lost()
+        elif consumer is not None and command.moved:
+            consumer.connection_lost()
+        elif consumer is not None:
             consumer.closed_by_broker()
 
     def _reached_end(self, command: pb.CommandReachedEndOfTopic) -> None:

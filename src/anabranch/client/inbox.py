@@ -19,7 +19,12 @@ from anabranch.client.options import Seconds, optional_seconds, positive
 from anabranch.client.schema import Codec
 from anabranch.client.segment_consumer import SegmentConsumer
 from anabranch.client.tasks import Tasks
-from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, ReceiveTimeoutError
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    InvalidConfigurationError,
+    ReceiveTimeoutError,
+)
 from anabranch.model.ids import MessageId
 
 T = TypeVar("T")
@@ -46,6 +51,8 @@ class Inbox(Generic[T]):
         self._told = False
         """The broker was just told to send more, which leaves only when the loop gets its turn."""
         self._closed = False
+        self._failure: AnabranchError | None = None
+        """Why nothing more can be handed out."""
 
     # What callers see.
 
@@ -109,6 +116,8 @@ class Inbox(Generic[T]):
         try:
             async with asyncio.timeout(limit):
                 while not self._run and not self._load():
+                    if self._failure is not None:
+                        raise self._failure
                     await self._wait()
         except TimeoutError:
             raise ReceiveTimeoutError(f"no message came within {limit:g} s") from None
@@ -143,7 +152,7 @@ class Inbox(Generic[T]):
 
     def _load(self) -> bool:
         """Make the next entry the run; False when there is none."""
-        while self._line:
+        while self._line and self._failure is None:
             source = self._line.popleft()
             if not source.entries:
                 continue
@@ -196,6 +205,9 @@ class Inbox(Generic[T]):
         self._line.append(source)
         self._wake()
 
+    def voided(self, source: SegmentConsumer) -> None:
+        """Messages handed out may come again, which those who acknowledge each by itself have to expect."""
+
     def dropped(self, source: SegmentConsumer) -> None:
         entry = self._entry
         if entry is None or entry.source is not source or not self._run:
@@ -218,9 +230,18 @@ class Inbox(Generic[T]):
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
         return ()
 
+    def _fail(self, error: AnabranchError) -> None:
+        """Hand out what is at hand, and then nothing more: every further receive raises."""
+        if self._failure is None:
+            self._failure = error
+            self._wake_all()
+
     def _end_waiting(self) -> None:
         self._closed = True
         self._run = []
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         for arrived in self._waiting:
             if not arrived.done():
                 arrived.set_result(None)

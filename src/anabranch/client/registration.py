@@ -1,13 +1,14 @@
 """A stream consumer's place in its subscription: registered with whoever leads the topic, told what to read.
 
 The registration comes back for ever after a lost connection, under the same name, so that the leader finds
-the share it had. An assignment that is older than the one in force is ignored.
+the share it had; also when the topic is deleted and made again. Of the assignments of one registration those
+that are older than the one in force are ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from anabranch.client.connections import Connection, ConnectionPool
@@ -78,6 +79,7 @@ class Registration:
         initial_position: pb.CommandSubscribe.InitialPosition.ValueType,
         kind: pb.ScalableConsumerType.ValueType,
         assigned: Callable[[Assignment], None],
+        finished: Callable[[], Iterable[int]] | None = None,
     ) -> None:
         self.resolved: TopicName = topic.topic
         """The name the broker resolved."""
@@ -89,7 +91,11 @@ class Registration:
         self._initial_position = initial_position
         self._kind = kind
         self._assigned = assigned
+        self._finished = finished
+        """In a checkpoint group: what this consumer has read to its end."""
         self._current: Assignment | None = None
+        self._known = False
+        """Whether the topic was there once; then it is not for this consumer to make it again."""
         self._connection: Connection | None = None
         self._consumer_id = 0
         self._lost = asyncio.Event()
@@ -111,8 +117,14 @@ class Registration:
         self._take(assignment_from_wire(wire))
 
     def connection_lost(self) -> None:
+        """Also when only nobody leads the topic there any more: register again, wherever it is led."""
         self._connection = None
         self._lost.set()
+
+    def finished_more(self) -> None:
+        """Tell the leader; other members may be waiting for it."""
+        if self._connection is not None and self._connection.is_ours:
+            self._lost.set()
 
     def _take(self, assignment: Assignment) -> None:
         if assignment.replaces(self._current):
@@ -121,25 +133,27 @@ class Registration:
 
     async def _register(self) -> Assignment:
         self._lost.clear()
-        layout = await look_up_layout(self._pool, self._topic)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # It is registered there, and has something new to say.
+            return await self._ask(connection, self._consumer_id)
+        layout = await look_up_layout(self._pool, self._topic, create=not self._known)
         self.resolved = layout.name
+        self._known = True
         if layout.controller_url:
             connection = await self._pool.connection_to(layout.controller_url)
         else:
             connection = await self._pool.any_connection()
-        consumer_id = self._pool.next_id()
+        return await self._ask(connection, self._pool.next_id())
+
+    async def _ask(self, connection: Connection, consumer_id: int) -> Assignment:
         connection.registrations[consumer_id] = self
+        # The leader answers by what it has stored, and that counts: generations of a topic that was made again
+        # are lower.
+        self._current = None
         try:
             reply = await connection.request(
-                pb.CommandScalableTopicSubscribe(
-                    request_id=self._pool.next_id(),
-                    topic=str(layout.name),
-                    subscription=self._subscription,
-                    consumer_name=self._consumer_name,
-                    consumer_id=consumer_id,
-                    consumer_type=self._kind,
-                    initial_position=self._initial_position,
-                ),
+                self._command(consumer_id),
                 pb.CommandScalableTopicSubscribeResponse,
                 self._pool.operation_timeout_s,
             )
@@ -152,6 +166,20 @@ class Registration:
         if self._connection is None:
             self._lost.set()
         return assignment_from_wire(reply.assignment)
+
+    def _command(self, consumer_id: int) -> pb.CommandScalableTopicSubscribe:
+        command = pb.CommandScalableTopicSubscribe(
+            request_id=self._pool.next_id(),
+            topic=str(self.resolved),
+            subscription=self._subscription,
+            consumer_name=self._consumer_name,
+            consumer_id=consumer_id,
+            consumer_type=self._kind,
+            initial_position=self._initial_position,
+        )
+        if self._finished is not None:
+            command.finished.CopyFrom(pb.FinishedSegments(segment_ids=self._finished()))
+        return command
 
     async def _stay(self) -> None:
         failures = 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from anabranch.client.connections import Connection, ConnectionPool
@@ -49,6 +49,8 @@ class Attachment:
     priority: int = 0
     bucket_ranges: tuple[HashRange, ...] = ()
     """Set when the segment is shared by buckets."""
+    generation: int | None = None
+    """Of the assignment that gave the segment, where somebody assigns it."""
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -71,6 +73,10 @@ class ConsumerHome(Protocol):
         ...
 
     def reached_end(self, source: SegmentConsumer) -> None: ...
+    def voided(self, source: SegmentConsumer) -> None:
+        """Nothing handed out of the segment so far can be acknowledged any more, unless it is already."""
+        ...
+
     def attached_again(self, source: SegmentConsumer) -> None:
         """The subscription was away for a while; it may have been moved by a seek."""
         ...
@@ -131,7 +137,10 @@ class SegmentConsumer:
         self._on_the_way: dict[Place, tuple[int, int]] = {}
         """For entries in `_unanswered`: how often they are in it, and the messages that leaves pending."""
         self._ack_waiters: list[asyncio.Future[None]] = []
+        self._refusals = 0
+        """Acknowledgements refused in a row."""
         self._detached = asyncio.Event()
+        self._renewed = asyncio.Event()
         self._closed = False
         home.tasks.start(self._run(), f"consume {topic}")
 
@@ -278,11 +287,16 @@ class SegmentConsumer:
         error = answer.exception() if not answer.cancelled() else None
         if isinstance(error, NotConnectedError):
             return
+        if error is not None:
+            if request_id in self._unanswered:
+                log.warning("%s refused an acknowledgement: %s", self.topic, error)
+                self._refusals += 1
+                self._leave()
+            return
         ack = self._unanswered.pop(request_id, None)
         if ack is None:
             return
-        if error is not None:
-            log.warning("%s refused an acknowledgement: %s", self.topic, error)
+        self._refusals = 0
         if ack.ack_type == pb.CommandAck.Individual:
             for id_ in ack.message_id:
                 place = (id_.ledgerId, id_.entryId)
@@ -319,8 +333,9 @@ class SegmentConsumer:
     def closed_by_broker(self) -> None:
         """The broker ended the subscription but not the connection, as it does for a seek: start afresh.
 
-        What the application holds may be delivered again on purpose then.
+        What the application holds may be delivered again on purpose then, or by another who reads now.
         """
+        self.home.voided(self)
         self.held.clear()
         self.outstanding.clear()
         self.unacked.clear()
@@ -337,7 +352,18 @@ class SegmentConsumer:
         """Follow the segment to the broker that a layout names."""
         connection = self._connection
         if self._owner.told(url, connection):
-            assert connection is not None
+            self._leave()
+
+    def renew(self, generation: int | None) -> None:
+        """The segment is assigned again, in a newer generation; an attempt that waits is made at once."""
+        if generation != self.attachment.generation:
+            self.attachment = replace(self.attachment, generation=generation)
+            self._renewed.set()
+
+    def _leave(self) -> None:
+        """Let the broker forget the consumer; acknowledgements without an answer go first on the next one."""
+        connection = self._connection
+        if connection is not None:
             connection.consumers.pop(self._consumer_id, None)
             connection.send(
                 pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self.home.pool.next_id())
@@ -373,6 +399,8 @@ class SegmentConsumer:
                 while self._connection is not None:
                     await self._detached.wait()
                     self._detached.clear()
+                if self._refusals and not self._closed:
+                    await self._pause(self._refusals - 1)
                 continue
             except (AnabranchError, TimeoutError) as error:
                 if isinstance(error, AnabranchError) and self.home.is_final(self, error):
@@ -380,8 +408,12 @@ class SegmentConsumer:
                     return
                 log.debug("%s: %s", self.topic, error)
             self._owner.doubt()
-            await self._owner.pause(ATTACH.delay(failures, self.home.pool.rng))
+            await self._pause(failures)
             failures += 1
+
+    async def _pause(self, failures: int) -> None:
+        self._renewed.clear()
+        await self._owner.pause(ATTACH.delay(failures, self.home.pool.rng), self._renewed)
 
     def _give_up(self, error: AnabranchError) -> None:
         self._closed = True
@@ -449,6 +481,8 @@ class SegmentConsumer:
             command.keySharedMeta.entryBucketDispatch = True
             for bucket in how.bucket_ranges:
                 command.keySharedMeta.hashRanges.add(start=bucket.start, end=bucket.end)
+        if how.generation is not None:
+            command.generation = how.generation
         if self.floor is not None:
             command.start_message_id.ledgerId = self.floor.ledger & (2**64 - 1)
             command.start_message_id.entryId = self.floor.entry & (2**64 - 1)

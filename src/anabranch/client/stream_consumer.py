@@ -83,6 +83,7 @@ class AsyncStreamConsumer(Inbox[T]):
         self._ack_timer: asyncio.TimerHandle | None = None
         self._sources: dict[int, SegmentConsumer] = {}
         self._wanted: dict[int, AssignedSegment] = {}
+        self._generation: int | None = None
         self._releases: dict[int, asyncio.Task[Any]] = {}
         self._ack_listeners: list[asyncio.Future[None]] = []
         self._last_acked: dict[int, MessageId] = {}
@@ -186,6 +187,7 @@ class AsyncStreamConsumer(Inbox[T]):
             return
         before = set(self._wanted)
         self._wanted = {segment.id: segment for segment in assignment.segments}
+        self._generation = assignment.generation
         names = {segment.id: segment.topic for segment in assignment.segments}
         removed = tuple(
             self._sources[id_].topic for id_ in sorted(before) if id_ not in names and id_ in self._sources
@@ -204,7 +206,9 @@ class AsyncStreamConsumer(Inbox[T]):
         for id_, source in list(self._sources.items()):
             wanted = self._wanted.get(id_)
             kept = wanted is not None and wanted.bucket_ranges == source.attachment.bucket_ranges
-            if (not kept or source.released) and id_ not in self._releases:
+            if kept and not source.released:
+                source.renew(self._generation)
+            elif id_ not in self._releases:
                 source.release()
                 self._releases[id_] = self.tasks.start(self._hand_over(source), f"hand over {source.topic}")
         for id_, segment in self._wanted.items():
@@ -217,6 +221,7 @@ class AsyncStreamConsumer(Inbox[T]):
             self._attachment,
             kind=pb.CommandSubscribe.Key_Shared if shared else pb.CommandSubscribe.Exclusive,
             bucket_ranges=segment.bucket_ranges,
+            generation=self._generation,
         )
         legacy = segment.topic.startswith("persistent://")
         return SegmentConsumer(self, segment.id, segment.topic, attachment, self._queue_size, legacy=legacy)
@@ -262,14 +267,21 @@ class AsyncStreamConsumer(Inbox[T]):
         release = self._releases.get(source.segment_id)
         if release is not None:
             release.cancel()
-        if not source.acks_confirmed or source.outstanding:
-            first = source.outstanding[0].first_number if source.acks_confirmed else 0
-            taken_over = ConsumerBusyError(f"acknowledgements of {source.topic} are not confirmed: {error}")
-            self._taken_over.append((first, taken_over))
+        self._note_unconfirmed(source, str(error))
         self._forget(source)
         if source.released:
             # It may be wanted again by now, in another way than it was held.
             self._reconcile()
+
+    def voided(self, source: SegmentConsumer) -> None:
+        self._note_unconfirmed(source, "the broker has moved the subscription, or another reads there")
+        self.loop.call_soon(self._wake_ack_listeners)
+
+    def _note_unconfirmed(self, source: SegmentConsumer, why: str) -> None:
+        if not source.acks_confirmed or source.outstanding:
+            first = source.outstanding[0].first_number if source.acks_confirmed else 0
+            error = ConsumerBusyError(f"acknowledgements of {source.topic} are not confirmed: {why}")
+            self._taken_over.append((first, error))
 
     # Acknowledgements.
 
@@ -301,6 +313,9 @@ class AsyncStreamConsumer(Inbox[T]):
         for source in self._sources.values():
             self._acknowledge_source(source)
             source.flush_acks()
+        self._wake_ack_listeners()
+
+    def _wake_ack_listeners(self) -> None:
         listeners, self._ack_listeners = self._ack_listeners, []
         for listener in listeners:
             if not listener.done():

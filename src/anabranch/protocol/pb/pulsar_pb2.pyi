@@ -2352,10 +2352,13 @@ class CommandCloseConsumer(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: _builtins.int
     ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
     consumer_id: _builtins.int
     request_id: _builtins.int
     assignedBrokerServiceUrl: _builtins.str
     assignedBrokerServiceUrlTls: _builtins.str
+    moved: _builtins.bool
+    """The subscription stays as it is and is served elsewhere: nothing was moved or taken away."""
     def __init__(
         self,
         *,
@@ -2363,10 +2366,11 @@ class CommandCloseConsumer(_message.Message):
         request_id: _builtins.int | None = ...,
         assignedBrokerServiceUrl: _builtins.str | None = ...,
         assignedBrokerServiceUrlTls: _builtins.str | None = ...,
+        moved: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "consumer_id", b"consumer_id", "request_id", b"request_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "consumer_id", b"consumer_id", "moved", b"moved", "request_id", b"request_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "consumer_id", b"consumer_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "consumer_id", b"consumer_id", "moved", b"moved", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
