@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from anabranch.controller.controller import TopicController
-from anabranch.controller.coordinator import ConsumerAssignment, has_cursors
+from anabranch.controller.coordinator import ConsumerAssignment, has_cursors, open_for
 from anabranch.controller.leading import ControllerSettings
 from anabranch.controller.service import ControllerService
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.memory import MemoryTree
 from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.records import SubscriptionRecord
 from anabranch.metadata.topics import TopicStore, layout_of
 from anabranch.model.layout import Layout, check
 from anabranch.model.names import TopicName
@@ -139,23 +140,23 @@ class Plant:
             for segment in layout.segments.values() if has_cursors(subscription) else ():
                 cursors = self.world.stored[self.segment(layout, segment.id, name)].cursors
                 assert sub in cursors or segment.id in subscription.drained, f"{sub} lacks {segment.id}"
-            _audit_assignment(layout, subscription.consumers, frozenset(subscription.drained))
+            _audit_assignment(layout, subscription)
         known = set(await topics.load_subscriptions(name))
         for found in sorted(stored, key=str):
             assert set(self.world.stored[found].cursors) <= known, "no cursor without a subscription"
         return layout
 
 
-def _audit_assignment(layout: Layout, consumers: Any, drained: frozenset[int]) -> None:
-    """W1 and O3: one owner each unless shared, and no segment before its ancestors are drained."""
+def _audit_assignment(layout: Layout, record: SubscriptionRecord) -> None:
+    """W1 and O3: one owner each unless by buckets, and no bucket before all ancestors drained it."""
     held: Counter[int] = Counter()
-    for consumer in consumers.values():
-        for given in consumer.segments:
-            held[given.segment_id] += 1
-            assert layout.ancestors(given.segment_id) <= drained
-    for consumer in consumers.values():
-        for given in consumer.segments:
-            assert (held[given.segment_id] > 1) == given.shared
+    for consumer in record.consumers.values():
+        held.update(given.segment_id for given in consumer.segments)
+    for consumer in record.consumers.values():
+        for given in consumer.segments if record.type == "STREAM" else ():
+            readable = open_for(record, layout, given.segment_id)
+            assert readable != ()
+            assert given.shared or (held[given.segment_id] == 1 and readable is None)
 
 
 class Inbox:

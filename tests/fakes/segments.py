@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from anabranch.controller.admission import Roster
 from anabranch.controller.segments import Aim, Drained, Place, SegmentLoad, StartAt
 from anabranch.errors import NotFoundError, StaleTermError, TopicTerminatedError
-from anabranch.model.inheritance import Pieces, handed_on
 from anabranch.model.drains import ALL, Ranges, union
+from anabranch.model.inheritance import Pieces, handed_on
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 

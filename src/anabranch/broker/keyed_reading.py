@@ -7,11 +7,13 @@ from heapq import heappush
 
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.dispatch import AutoSplit, Buckets, Grant, KeyedDispatch, Sticky
+from anabranch.broker.draining import slots_of
 from anabranch.broker.reading import ReadPath
 from anabranch.broker.shared_reading import DELAYED_MAX, PendingReading
 from anabranch.errors import RemoteProtocolError
 from anabranch.ledger.port import Entry
-from anabranch.model.hashing import bucket_index
+from anabranch.model.drains import Ranges, covers
+from anabranch.model.hashing import bucket_index, bucket_ranges
 from anabranch.protocol.commands import Outer, read_outer
 
 HELD_MAX = 10_000
@@ -28,6 +30,9 @@ class KeyedReading(PendingReading):
         self.sticky = sticky
         self.boundaries = boundaries
         """Split points of the buckets when whole buckets are dispatched, None for single keys."""
+        self.open: Ranges | None = None
+        """The bucket hashes that may go out, None for all; takes effect with `members_changed`."""
+        self._closed: frozenset[int] = frozenset()
         self._keyed = KeyedDispatch()
         self._ring = AutoSplit()
 
@@ -47,12 +52,20 @@ class KeyedReading(PendingReading):
         if not self.consumers:
             self.rewind()
         if self.boundaries is not None:
-            self._keyed.change(Buckets(len(self.boundaries) + 1, self.consumers))
+            self._closed = self._closed_buckets(self.boundaries)
+            reading = [consumer for consumer in self.consumers if not consumer.retired]
+            self._keyed.change(Buckets(len(self.boundaries) + 1, reading, self._closed))
         elif self.sticky:
             self._keyed.change(Sticky((part, c) for c in self.consumers for part in c.ranges))
         else:
             self._ring.change(self.consumers)
             self._keyed.change(self._ring)
+
+    def _closed_buckets(self, boundaries: tuple[int, ...]) -> frozenset[int]:
+        if self.open is None:
+            return frozenset()
+        buckets = enumerate(bucket_ranges(boundaries))
+        return frozenset(at for at, bucket in buckets if not covers(self.open, bucket))
 
     def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
         self._keyed.take_back(entries)
@@ -116,6 +129,10 @@ class KeyedReading(PendingReading):
             self.next = ordinal + 1
             if ordinal in acks:
                 continue
+            if self._closed and slots_of(entry.data) is None:
+                # Its keys may be of a bucket that is closed, and all that follows may be behind them.
+                self.next = ordinal
+                return False
             outer = _outer(entry)
             slot = outer.sticky_hash if boundaries is None else bucket_index(boundaries, outer.bucket_hash)
             ack_set, messages = self._pending_of(entry)

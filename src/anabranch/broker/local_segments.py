@@ -11,6 +11,7 @@ from anabranch.controller.admission import Roster
 from anabranch.controller.segments import Aim, Drained, Place, SegmentLoad, StartAt
 from anabranch.errors import StaleTermError
 from anabranch.model.acks import bits_from_words
+from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces, handed_on
 from anabranch.model.names import TopicName
@@ -27,6 +28,8 @@ class LocalSegments:
         self._topics = topics
         self._terms: dict[TopicName, int] = {}
         self._listeners: dict[TopicName, list[Callable[[Drained], None]]] = {}
+        self.unheard: Callable[[Drained], None] = lambda event: None
+        """Told what drained in a topic that nobody here listens for."""
         topics.drained = self._tell
 
     async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
@@ -108,6 +111,12 @@ class LocalSegments:
             await known.cursor.flush()
         return known.backlog
 
+    async def drained(self, place: Place, subscription: str) -> Ranges | None:
+        self._topics.stores.check(place.store)
+        found = self._topics.get(place.name)
+        known = None if found is None else found.subscriptions.get(subscription)
+        return None if known is None else await known.drained()
+
     async def load(self, place: Place) -> SegmentLoad:
         self._topics.stores.check(place.store)
         found = self._topics.get(place.name)
@@ -136,9 +145,9 @@ class LocalSegments:
 
         return undo
 
-    def _tell(self, segment: Segment, subscription: str) -> None:
-        for listener in tuple(self._listeners.get(segment.name.topic, ())):
-            listener(Drained(segment.name, subscription))
+    def _tell(self, segment: Segment, subscription: str, ranges: Ranges) -> None:
+        for listener in tuple(self._listeners.get(segment.name.topic, (self.unheard,))):
+            listener(Drained(segment.name, subscription, ranges))
 
     def _check(self, place: Place, term: int) -> None:
         topic = place.name.topic

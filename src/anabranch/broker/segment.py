@@ -27,6 +27,7 @@ from anabranch.errors import (
     TopicTerminatedError,
 )
 from anabranch.ledger.port import Cursor, SegmentLog
+from anabranch.model.drains import Ranges
 from anabranch.model.inheritance import Known, Pieces
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -55,7 +56,7 @@ class Segment:
         name: TopicName,
         log: SegmentLog,
         surroundings: Surroundings,
-        drained: Callable[[Segment, str], None],
+        drained: Callable[[Segment, str, Ranges], None],
         store: int = 0,
     ) -> None:
         self.name = name
@@ -268,7 +269,8 @@ class Segment:
             limits=self._around.limits,
             clock=self._around.clock,
             spawn=self._around.spawn,
-            drained=lambda subscription: self._drained(self, subscription.name),
+            drained=lambda subscription, ranges: self._drained(self, subscription.name, ranges),
+            splits=lambda: self.splits,
         )
         return made
 

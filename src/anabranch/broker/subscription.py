@@ -14,15 +14,18 @@ from dataclasses import dataclass
 
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.dispatch import bucket_boundaries, sticky_ranges
+from anabranch.broker.draining import BucketDrain
 from anabranch.broker.keyed_reading import KeyedReading
 from anabranch.broker.link import Link
 from anabranch.broker.reading import Counters, OrderedReading, Reading, ReadPath
 from anabranch.broker.shared_reading import PendingReading, SharedReading
 from anabranch.broker.source import EntrySource, Spawn
 from anabranch.clock import Clock
+from anabranch.controller.admission import Roster, Standing
 from anabranch.errors import AnabranchError, ConsumerAssignError, ConsumerBusyError
 from anabranch.ledger.port import Cursor, SegmentLog
 from anabranch.model.acks import AckSet, bits_from_words
+from anabranch.model.drains import ALL, Ranges
 from anabranch.model.ids import EARLIEST, Position
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -35,6 +38,8 @@ ANSWER_BYTES = 256
 
 Kind = int
 """A CommandSubscribe.SubType."""
+
+_SHARED: Kind = pb.CommandSubscribe.Shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,8 @@ class Subscription:
         limits: Limits,
         clock: Clock,
         spawn: Spawn,
-        drained: Callable[[Subscription], None],
+        drained: Callable[[Subscription, Ranges], None],
+        splits: Callable[[], tuple[int, ...]] = lambda: (),
     ) -> None:
         self.name = name
         self.log = log
@@ -100,6 +106,7 @@ class Subscription:
         self._spawn = spawn
         self._drained = drained
         self._told_drained = False
+        self._buckets = BucketDrain(log, cursor, splits, spawn, self._announce_buckets)
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._unanswered: list[tuple[Link, pb.CommandAckResponse]] = []
@@ -120,6 +127,7 @@ class Subscription:
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
         self._left = asyncio.Event()
+        self._roster: Roster | None = None
 
     @property
     def consumers(self) -> Sequence[Consumer]:
@@ -141,6 +149,9 @@ class Subscription:
 
     def add(self, consumer: Consumer, kind: Kind, meta: pb.KeySharedMeta) -> None:
         """Let a consumer in; ConsumerBusyError or ConsumerAssignError when those connected exclude it."""
+        standing = self.standing(consumer, kind)
+        if standing == "gone":
+            raise ConsumerBusyError(f"generation {consumer.generation} of consumer {consumer.member} is over")
         if self.consumers:
             self._check_fits(consumer, kind, meta)
         else:
@@ -148,8 +159,39 @@ class Subscription:
             self.reading = _make_reading(self._path, kind, meta)
         if kind == pb.CommandSubscribe.Key_Shared:
             consumer.ranges = self._ranges_for(meta)
+        consumer.retired = standing == "finishes"
         self.reading.consumers.append(consumer)
+        self._members_changed()
+
+    def restrict(self, roster: Roster) -> None:
+        """Only these members read from now on, unless a newer roster came before."""
+        known = self._roster
+        if known is not None and roster.generation <= known.generation:
+            if roster.generation < known.generation:
+                return
+            roster = roster.widened(known)
+        self._roster = roster
+        for consumer in list(self.consumers):
+            standing = self.standing(consumer, self.kind)
+            if standing == "gone":
+                self.remove(consumer)
+                consumer.close()
+            else:
+                consumer.retired = standing == "finishes"
+        self._members_changed()
+        self.schedule()
+
+    def _members_changed(self) -> None:
+        if isinstance(self.reading, KeyedReading):
+            self.reading.open = None if self._roster is None else self._roster.open
         self.reading.members_changed()
+
+    def standing(self, consumer: Consumer, kind: Kind) -> Standing:
+        """What a consumer may do here; one that is no member's may do everything."""
+        if consumer.member is None or self._roster is None:
+            return "reads"
+        by_buckets = kind == pb.CommandSubscribe.Key_Shared
+        return self._roster.standing(consumer.member, consumer.generation, by_buckets=by_buckets)
 
     def greet(self) -> None:
         """A consumer knows that it was let in: now it and the others may hear what follows from that."""
@@ -360,6 +402,7 @@ class Subscription:
                 self.cursor.acknowledge_part(ordinal, remaining, count)
             self.reading.rewind()
             self._told_drained = False
+            self._buckets.forget()
             await self.cursor.flush()
         self.check_end()
 
@@ -375,8 +418,10 @@ class Subscription:
     # The end of a sealed log.
 
     def check_end(self) -> None:
-        """Tell consumers that nothing will come any more, and the controller that all is acknowledged."""
+        """Tell consumers that nothing will come any more, and the controller what is all acknowledged."""
         if not self.done:
+            if self.durable and self.log.sealed and self.consumers and self.kind != _SHARED:
+                self._buckets.look(at_end=self.reading.next >= self.log.next_ordinal)
             return
         for consumer in self.consumers:
             consumer.tell_end()
@@ -393,9 +438,20 @@ class Subscription:
             self._told_drained = False
             return
         if self.done:
-            self._drained(self)
+            self._drained(self, ALL)
         else:
             self._told_drained = False
+
+    def _announce_buckets(self, drained: Ranges) -> None:
+        if not self.done:
+            self._drained(self, drained)
+
+    async def drained(self) -> Ranges:
+        """The bucket hashes of a sealed log that have nothing pending, as far as is known; durable."""
+        if not self.done:
+            return await self._buckets.drained() if self.log.sealed else ()
+        await self.cursor.flush()
+        return ALL if self.done else ()
 
     @property
     def mark_delete(self) -> Position:

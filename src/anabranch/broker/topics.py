@@ -21,6 +21,7 @@ from anabranch.errors import (
 from anabranch.ledger.port import SegmentLog
 from anabranch.metadata.records import ClassicTopicRecord
 from anabranch.metadata.topics import TopicStore
+from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
 
 
@@ -41,8 +42,8 @@ class Topics:
         self.stores = stores
         self.home = home
         """The store for what nobody else chose a store for."""
-        self.drained: Callable[[Segment, str], None] = lambda segment, subscription: None
-        """Told when all of a sealed log is acknowledged on a subscription."""
+        self.drained: Callable[[Segment, str, Ranges], None] = lambda segment, subscription, ranges: None
+        """Told when all of a sealed log, or all of some buckets, is acknowledged on a subscription."""
         self._around = surroundings
         self._served: dict[TopicName, Segment] = {}
 
@@ -99,7 +100,7 @@ class Topics:
             store = self.stores.store_of(str(name))
             if store is None or self.stores.get(str(name)) is not log:
                 raise NotOwnerError(f"{name} is not served by this broker any more")
-            found = Segment(name, log, self._around, lambda segment, sub: self.drained(segment, sub), store)
+            found = Segment(name, log, self._around, lambda *told: self.drained(*told), store)
             self._served[name] = found
             found.check_drained()
         return found

@@ -7,11 +7,12 @@ registered consumer. What a member was given holds until a newer generation of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import ConsumerRecord, SubscriptionRecord
+from anabranch.model.drains import union
 from anabranch.model.ranges import HashRange
 
 Share = Literal["nothing", "whole", "buckets"]
@@ -34,6 +35,14 @@ class Roster:
 
     generation: int
     members: tuple[Member, ...] = ()
+    open: tuple[HashRange, ...] | None = None
+    """The bucket hashes that may be delivered now; None when all may. They become more in a generation."""
+
+    def widened(self, known: Roster) -> Roster:
+        """This roster, where another of the same generation may have been newer."""
+        if known.open is None or self.open is None:
+            return replace(self, open=None)
+        return replace(self, open=union((*self.open, *known.open)))
 
     def reads(self, name: str) -> bool:
         """Whether a member reads any of the segment."""
@@ -57,13 +66,9 @@ class Grant:
     member: str | None = None
     generation: int = 0
     roster: Roster | None = None
-    open: tuple[HashRange, ...] | None = None
-    """The bucket hashes that may be delivered now; None when all may."""
 
 
-def admit(
-    record: SubscriptionRecord, segment_id: int, consumer_name: str, generation: int | None
-) -> Grant:
+def admit(record: SubscriptionRecord, segment_id: int, consumer_name: str, generation: int | None) -> Grant:
     """Let a consumer attach to a segment, or raise ConsumerBusyError.
 
     Without a generation it is judged by its name alone. A client that reads segments only whole gives up when

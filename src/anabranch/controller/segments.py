@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from anabranch.controller.admission import Roster
+from anabranch.model.drains import ALL, Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
 
@@ -45,10 +46,11 @@ class Aim(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """All of a sealed segment is acknowledged on a subscription."""
+    """All of a sealed segment, or of these bucket hashes in it, is acknowledged on a subscription."""
 
     segment: TopicName
     subscription: str
+    ranges: Ranges = ALL
 
 
 class Segments(Protocol):
@@ -98,8 +100,18 @@ class Segments(Protocol):
         """Entries not acknowledged yet; None when the segment lacks the subscription."""
         ...
 
+    async def drained(self, place: Place, subscription: str) -> Ranges | None:
+        """The bucket hashes of a sealed segment that are acknowledged, durably; None without subscription.
+
+        Of a segment that is drained in part its owner may know less than it told an earlier leader.
+        """
+        ...
+
     async def load(self, place: Place) -> SegmentLoad: ...
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
-        """Tell when a sealed segment of `topic` becomes drained on a subscription; returns the undo."""
+        """Tell when a sealed segment of `topic` becomes drained on a subscription, whole or in part.
+
+        Returns the undo.
+        """
         ...

@@ -8,13 +8,14 @@ asks for a turn. Must not know about splits, merges or scaling beyond the layout
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from anabranch.controller import admission, coordinator
-from anabranch.controller.admission import Grant
+from anabranch.controller.admission import Grant, Roster
 from anabranch.controller.coordinator import ConsumerAssignment
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
@@ -29,6 +30,7 @@ from anabranch.errors import (
     SubscriptionNotFoundError,
 )
 from anabranch.metadata.records import AimRecord, SubscriptionKind, SubscriptionRecord, UnfinishedRecord
+from anabranch.model.drains import ALL, Ranges
 from anabranch.model.layout import Segment
 from anabranch.model.names import validate_subscription
 
@@ -295,13 +297,16 @@ class Subscriptions:
             await topics.delete_subscription(self._lead.name, sub, self._check_term)
             self._forget(sub)
             return
-        drained = await self._find_drained(sub, record.drained if unfinished.kind == "create" else ())
-        await self._save(
-            sub,
-            lambda found: coordinator.rewind(
-                replace(found, unfinished=None), self._lead.layout, drained, self.load_by_segment
-            ),
-        )
+        keep = unfinished.kind == "create" or only is not None
+        drained, parts = await self._find_drained(sub, record.drained if keep else ())
+
+        def finish(found: SubscriptionRecord) -> SubscriptionRecord:
+            done = replace(found, unfinished=None)
+            if not keep:
+                done = replace(done, drained=(), partly_drained={})
+            return coordinator.drain(done, self._lead.layout, drained, self.load_by_segment, parts)
+
+        await self._save(sub, finish)
 
     async def _apply(
         self, sub: str, record: SubscriptionRecord, unfinished: UnfinishedRecord, segment: Segment
@@ -345,31 +350,34 @@ class Subscriptions:
         """Record what is drained by now and deal the segments out again."""
         if self.records[sub].unfinished is not None:
             return
-        drained = await self._find_drained(sub, self.records[sub].drained, only)
+        drained, parts = await self._find_drained(sub, self.records[sub].drained, only)
         await self._save(
-            sub, lambda found: coordinator.drain(found, self._lead.layout, drained, self.load_by_segment)
+            sub,
+            lambda found: coordinator.drain(found, self._lead.layout, drained, self.load_by_segment, parts),
         )
 
     async def _find_drained(
         self, sub: str, known: tuple[int, ...], only: tuple[int, ...] | None = None
-    ) -> list[int]:
-        """The sealed segments without backlog, `known` ones taken as such.
+    ) -> tuple[list[int], dict[int, Ranges]]:
+        """The sealed segments without backlog, `known` ones taken as such, and parts of others without it.
 
         Asked for also when an owner has just said so: its message may be older than a seek.
         """
         record = self.records[sub]
         if not coordinator.has_cursors(record):
-            return [*known]
+            return [*known], {}
         unsure = [
             segment
             for segment in self._lead.layout.sealed
             if segment.id not in known and (only is None or segment.id in only)
         ]
         segments = self._lead.world.segments
-        left = await together(segments.backlog(self._lead.place(s), sub) for s in unsure)
+        answers = await together(segments.drained(self._lead.place(s), sub) for s in unsure)
         # A latest subscription begins after what was sealed before it was made, and is not made there at all.
-        nothing = (0, None) if record.initial_position == "latest" and record.unfinished is not None else (0,)
-        return [*known, *(s.id for s, backlog in zip(unsure, left, strict=True) if backlog in nothing)]
+        absent = ALL if record.initial_position == "latest" and record.unfinished is not None else ()
+        found = {s.id: absent if told is None else told for s, told in zip(unsure, answers, strict=True)}
+        whole = [id_ for id_, slots in found.items() if slots == ALL]
+        return [*known, *whole], {id_: slots for id_, slots in found.items() if slots and slots != ALL}
 
     # Consumers.
 
@@ -416,6 +424,7 @@ class Subscriptions:
             self._remind(sub, name)
             raise
         if name is not None:
+            grant = dataclasses.replace(grant, roster=self._roster(record, segment_id))
             self._visited.setdefault((sub, name), set()).add(segment_id)
             if grant.roster is not None and not grant.roster.reads(name):
                 self._remind(sub, name)
@@ -490,7 +499,21 @@ class Subscriptions:
             "initialPosition": record.initial_position,
             "generation": record.generation,
             "drained": list(record.drained),
-            "waiting": {str(id_): list(ancestors) for id_, ancestors in waiting.items()},
+            "partlyDrained": {
+                str(id_): [str(part) for part in slots]
+                for id_, slots in coordinator.drained_parts(record).items()
+            },
+            "waiting": {
+                str(id_): [
+                    {
+                        "segment": blocker.segment_id,
+                        "buckets": [str(part) for part in blocker.buckets],
+                        "consumers": list(blocker.consumers),
+                    }
+                    for blocker in blockers
+                ]
+                for id_, blockers in waiting.items()
+            },
             "unfinished": None if record.unfinished is None else record.unfinished.kind,
             "trouble": self.troubles.get(sub),
             "consumers": consumers,
@@ -533,7 +556,7 @@ class Subscriptions:
         before = self.records.get(sub, record)
         known = sub in self.records
         self.records[sub] = record
-        touched = {*admission.taken(before, record)}
+        touched = {*admission.taken(before, record), *self._opened(before, record)}
         for name in admission.left(before, record):
             touched |= self._visited.pop((sub, name), set())
         self._rosters.update(dict.fromkeys((sub, id_) for id_ in sorted(touched)))
@@ -551,11 +574,21 @@ class Subscriptions:
             for sub, name in untold:
                 self._remind(sub, name)
 
+    def _opened(self, before: SubscriptionRecord, record: SubscriptionRecord) -> list[int]:
+        """The segments of which other buckets are open than before."""
+        known = coordinator.open_by_buckets(before, self._lead.layout)
+        found = coordinator.open_by_buckets(record, self._lead.layout)
+        return [id_ for id_, buckets in found.items() if known.get(id_, buckets) != buckets]
+
+    def _roster(self, record: SubscriptionRecord, segment_id: int) -> Roster:
+        buckets = coordinator.open_for(record, self._lead.layout, segment_id)
+        return dataclasses.replace(admission.roster(record, segment_id), open=buckets)
+
     async def _restrict(self, sub: str, segment_id: int) -> None:
         record, segment = self.records.get(sub), self._lead.layout.segments.get(segment_id)
         if record is None or segment is None or record.type != "STREAM":
             return
-        roster = admission.roster(record, segment_id)
+        roster = self._roster(record, segment_id)
         try:
             async with asyncio.timeout(RESTRICT_S):
                 place = self._lead.place(segment)

@@ -341,7 +341,7 @@ def test_a_cursor_that_a_seek_left_below_a_trim_can_be_drained(stored: Stored, k
         client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=90))
         segment = segment_of(world)
         told: list[str] = []
-        world.broker.topics.drained = lambda segment, name: told.append(name)
+        world.broker.topics.drained = lambda segment, name, ranges: told.append(name)
         # As a seek that came between the decision and the commit of the trim.
         segment.subscriptions["sub"].cursor.reset(0)
         await segment.seal()
@@ -361,7 +361,7 @@ def test_a_deleted_log_is_not_taken_for_a_drained_one() -> None:
     async def scenario(world: World) -> None:
         client = await aged(world)
         told: list[str] = []
-        world.broker.topics.drained = lambda segment, name: told.append(name)
+        world.broker.topics.drained = lambda segment, name, ranges: told.append(name)
         await segment_of(world).seal()
         client.flow(1)
         await world.broker.topics.delete(TopicName.parse(TOPIC), force=True)

@@ -13,6 +13,7 @@ from anabranch.errors import ConflictError, ConsumerBusyError, MetadataError, No
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.topics import TopicStore
+from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
 from tests.fakes.control import TOPIC, Inbox, Plant, ids_of, simulate
 from tests.fakes.metadata import FailingStore
@@ -534,20 +535,20 @@ def test_one_subscription_in_trouble_holds_up_no_other() -> None:
         inbox = Inbox()
         await join(plant, "a", inbox, "good")
         await join(plant, "a", Inbox(), "bad")
-        world_backlog = plant.segments.backlog
+        world_drained = plant.segments.drained
 
-        async def backlog(place: Place, subscription: str) -> int | None:
+        async def drained(place: Place, subscription: str) -> Ranges | None:
             if subscription == "bad":
                 raise MetadataError("owner unreachable")
-            return await world_backlog(place, subscription)
+            return await world_drained(place, subscription)
 
-        plant.segments.backlog = backlog  # type: ignore[method-assign]
+        plant.segments.drained = drained  # type: ignore[method-assign]
         await plant.call(controller.split(0))
         await asyncio.sleep(0.01)
         assert inbox.ids == [1, 2]
         described = controller.why()["subscriptions"]
         assert "owner unreachable" in described["bad"]["trouble"]  # type: ignore[index]
-        plant.segments.backlog = world_backlog  # type: ignore[method-assign]
+        plant.segments.drained = world_drained  # type: ignore[method-assign]
         await asyncio.sleep(10)
         assert controller.subscriptions()["bad"].drained == (0,)
         await plant.audit()

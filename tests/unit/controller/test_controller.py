@@ -371,7 +371,8 @@ def test_why_says_what_each_subscription_waits_for() -> None:
         why = controller.why()
         assert why["epoch"] == 1
         subscription = why["subscriptions"]["s"]  # type: ignore[index]
-        assert subscription["waiting"] == {"1": [0], "2": [0]}
+        blocker = {"segment": 0, "buckets": ["0000-ffff"], "consumers": ["a"]}
+        assert subscription["waiting"] == {"1": [blocker], "2": [blocker]}
         assert subscription["consumers"]["a"]["connected"] is True
         assert subscription["consumers"]["a"]["segments"] == [0]
         await plant.stop()
