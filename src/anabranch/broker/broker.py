@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from anabranch.broker.connection import Connection, ListeningMachine
+from anabranch.broker.directory import Directory
 from anabranch.broker.epochs import TopicEpochs
 from anabranch.broker.handlers.table import HANDLERS
+from anabranch.broker.leaders import CONTROLLER, BrokerLeaders
+from anabranch.broker.leaders import TARGET as CONTROLLER_TARGET
 from anabranch.broker.load import RateMeter
 from anabranch.broker.local_segments import LocalSegments
+from anabranch.broker.ownership import Ownership
+from anabranch.broker.peers import Peers, Target
+from anabranch.broker.routed_segments import SEGMENTS, DrainMessenger, route_segments
+from anabranch.broker.routed_segments import TARGET as SEGMENTS_TARGET
 from anabranch.broker.schemas import SchemaRegistry
 from anabranch.broker.segment import Surroundings
 from anabranch.broker.services import Services
@@ -21,18 +31,23 @@ from anabranch.broker.topics import Topics
 from anabranch.broker.trimming import Trimming
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
+from anabranch.controller.controller import TopicController
 from anabranch.controller.leading import ControllerSettings
 from anabranch.controller.service import ControllerService
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, VersionConflictError
 from anabranch.failpoints import Failpoints
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.port import ABSENT, MetadataStore
+from anabranch.metadata.records import BrokerRecord
 from anabranch.metadata.topics import TopicStore
+from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.pump import Pump, listen
 
 _logger = logging.getLogger(__name__)
 
 GENERATIONS = "/sequences/broker-start"
+SECRET = "/secrets/brokers"
+SECRET_BYTES = 32
 
 FAREWELL_S = 5.0
 """How long a stop waits for the disk before it hangs up."""
@@ -45,8 +60,18 @@ FEATURES = pb.FeatureFlags(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a broker is reached, when that is arranged outside of it."""
+
+    url: str
+    http_url: str
+    listen: Callable[[Callable[[], Pump]], Awaitable[Sequence[asyncio.Server]]]
+    """Accept connections from now on, one pump from the given factory each."""
+
+
 class Broker:
-    """Serves topics on one port; owns its storage while it runs, but not the metadata store."""
+    """Serves topics; owns its stores while it runs, but not the metadata store."""
 
     def __init__(
         self,
@@ -56,8 +81,14 @@ class Broker:
         clock: Clock,
         rng: random.Random,
         failpoints: Failpoints,
+        *,
+        id: int = 0,  # noqa: A002
+        endpoint: Endpoint | None = None,
     ) -> None:
+        """`id` is its number among all brokers. Without `endpoint` it listens as configured."""
         self.config = config
+        self.id = id
+        self.directory = Directory(store)
         self.records = TopicStore(store)
         self.connections: dict[Connection, None] = {}
         self._store = store
@@ -84,43 +115,84 @@ class Broker:
                 next_epoch=epochs.next,
             ),
             auto_create=config.auto_create_topics,
+            home=id,
         )
         self.segments = LocalSegments(self.topics)
+        self._peers = Peers()
         self.controllers = ControllerService(
             self.records,
-            self.segments,
+            route_segments(self.segments, self._owns, self.directory, self._peers),
             clock,
             settings=ControllerSettings.from_config(config),
             failpoints=failpoints,
             rng=rng,
+            stores=lambda: self.directory.served,
+            leaders=BrokerLeaders(self.directory, self._peers, self._owns),
+        )
+        self.segments.unheard = DrainMessenger(self._tasks, self.controllers.controller).take
+        self._ownership = Ownership(
+            self.directory,
+            store,
+            self.stores,
+            opened=self._store_opened,
+            closing=self._store_closing,
+            workers=config.workers,
+            patience_s=config.lease_s,
         )
         self.schemas = SchemaRegistry(store)
         self._services = Services(
-            config, clock, self._tasks, self.records, self.topics, self.controllers, self.schemas
+            config,
+            clock,
+            self._tasks,
+            self.records,
+            self.topics,
+            self.controllers,
+            self.schemas,
+            self.directory,
+            self._peers,
+            {
+                SEGMENTS_TARGET: Target(SEGMENTS, self._local_segments),
+                CONTROLLER_TARGET: Target(CONTROLLER, self._local_leader),
+            },
         )
-        self._server: asyncio.Server | None = None
+        self._endpoint = endpoint
+        self._unwatch: Callable[[], None] = lambda: None
+        self._servers: Sequence[asyncio.Server] = ()
 
     @property
     def port(self) -> int:
         """The port it listens on, also when the configuration left the choice to the system."""
-        assert self._server is not None, "the broker is not started"
-        port: int = self._server.sockets[0].getsockname()[1]
+        if self._endpoint is None and not self._servers:
+            assert self.config.port, "the broker is not started"
+            return self.config.port
+        port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """Where clients reach this broker, and no other."""
+        if self._endpoint is not None:
+            return self._endpoint.url
         host = self.config.advertised_host or self.config.host
         return f"pulsar://[{host}]:{self.port}" if ":" in host else f"pulsar://{host}:{self.port}"
 
     async def start(self) -> None:
-        """Recover what is stored, finish what was begun, then listen."""
-        await self.stores.open(0)
+        """Join the brokers that live, recover what is stored here, finish what was begun, then listen."""
         await self.records.ensure_defaults(self.config.cluster)
-        self._services.generation = await self._store.increment(GENERATIONS)
-        await self.controllers.start()
-        self._server = await listen(self.config.host, self.config.port, self._accept)
-        self._services.url = self.url
+        generation = await self._store.increment(GENERATIONS)
+        self._services.generation = generation
+        if self._endpoint is None and not self.config.port:
+            await self._listen()
+        self._services.url = self._peers.here = self.url
+        self._peers.secret = await self._cluster_secret()
+        await self.directory.start()
+        self._unwatch = self.directory.watch(self._brokers_changed)
+        http_url = "" if self._endpoint is None else self._endpoint.http_url
+        await self._ownership.start(
+            BrokerRecord(id=self.id, url=self.url, http_url=http_url, generation=generation)
+        )
+        if not self._servers:
+            await self._listen()
         self._tasks.spawn(self._sample_rates())
         if self.config.segment_retention_s >= 0:
             trimming = Trimming(self.stores, self.topics, self._clock, self.config.segment_retention_s)
@@ -128,8 +200,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what was taken, hang up, make everything durable. May be called at any stage of `start`."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         await self._answer_all()
         for connection in list(self.connections):
             connection.hang_up()
@@ -137,8 +209,48 @@ class Broker:
         await self._tasks.stop()
         for connection in list(self.connections):
             connection.lost()
-        for number in list(self.stores.opened):
-            await self.stores.close(number)
+        await self._peers.close()
+        await self._ownership.stop()
+        self._unwatch()
+        await self.directory.stop()
+
+    async def _listen(self) -> None:
+        if self._endpoint is not None:
+            self._servers = await self._endpoint.listen(self._accept)
+        else:
+            self._servers = [await listen(self.config.host, self.config.port, self._accept)]
+
+    def _owns(self, store: int) -> bool:
+        return store in self.stores.opened
+
+    async def _local_segments(self, rest: str) -> LocalSegments:
+        return self.segments
+
+    async def _local_leader(self, name: str) -> TopicController:
+        return await self.controllers.lead(TopicName.parse(name))
+
+    async def _cluster_secret(self) -> bytes:
+        """What brokers of one cluster know each other by, made by the first of them."""
+        with suppress(VersionConflictError):
+            await self._store.put(SECRET, self._rng.randbytes(SECRET_BYTES), expected=ABSENT)
+        found = await self._store.get(SECRET)
+        assert found is not None
+        return found.value
+
+    def _brokers_changed(self) -> None:
+        self._peers.keep([broker.url for broker in self.directory.brokers.values()])
+
+    async def _store_opened(self, store: int) -> None:
+        await self.controllers.store_opened(store)
+
+    async def _store_closing(self, store: int) -> None:
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await self.controllers.store_closing(store)
+        except (AnabranchError, TimeoutError) as error:
+            _logger.warning("not everything in store %d was left in order: %s", store, error)
+        finally:
+            self.topics.leave(store)
 
     async def _answer_all(self) -> None:
         """Take no more entries and let those taken become durable, so that nobody has to send one again."""

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 from google.protobuf.message import Message
 
 from anabranch.broker.consumer import Consumer
+from anabranch.broker.peers import PEER_VERSION
 from anabranch.broker.producer import Producer
 from anabranch.broker.segment import Segment
 from anabranch.broker.services import Services
 from anabranch.broker.subscription import Subscription
-from anabranch.controller.controller import TopicController
+from anabranch.controller.port import Controller
 from anabranch.controller.subscriptions import Registration
 from anabranch.errors import (
     AnabranchError,
@@ -73,7 +74,7 @@ class Attached(NamedTuple):
 class Registered(NamedTuple):
     """A stream or checkpoint consumer and who assigns it segments."""
 
-    controller: TopicController
+    controller: Controller
     registration: Registration
 
 
@@ -122,6 +123,8 @@ class Connection:
         self.wants_entry_metadata = False
         self.hears_end_of_topic = False
         self.knows_buckets = True
+        self.is_peer = False
+        """Whether a broker of this cluster is at the other end."""
         self._handlers = handlers
         self._connections = connections
         self._pump: Pump | None = None
@@ -146,7 +149,8 @@ class Connection:
         self.hears_end_of_topic = machine.peer_is_ours or machine.peer_is_java
         self.knows_buckets = machine.peer_knows_buckets
         pump.on_writable = self._writable_again
-        if len(self._connections) >= self.services.config.connections_max:
+        said_broker = machine.peer_version == PEER_VERSION
+        if len(self._connections) >= self.services.config.connections_max and not said_broker:
             refused = TooManyRequestsError(f"{len(self._connections)} connections are open already")
             self.send(pb.CommandError(request_id=NO_ID, error=pb.NotAllowedError, message=str(refused)))
             pump.close(refused)

@@ -44,7 +44,6 @@ PENDING_MAX: Final = 900
 """Calls to one broker that may be under way, less than it takes from one connection; more are refused."""
 
 Told = Callable[[Any], None]
-Orphaned = Callable[[Any], None]
 
 
 class Target(NamedTuple):
@@ -56,6 +55,26 @@ class Target(NamedTuple):
 
 Targets = Mapping[str, Target]
 """By the first word of a target's name."""
+
+
+class Line:
+    """A call that goes on being told things, and the connection it was made on."""
+
+    def __init__(self, link: _Link, number: int) -> None:
+        self._link = link
+        self._number = number
+
+    @property
+    def open(self) -> bool:
+        """Whether the broker that was called is still at the other end, as the process that it was."""
+        return not self._link.closed
+
+    def end(self) -> None:
+        """Nothing is told any more."""
+        self._link.forget(self._number)
+
+
+Orphaned = Callable[[Any, Line], None]
 
 
 class _Pending(NamedTuple):
@@ -172,6 +191,8 @@ class Peers:
     """The connections of this broker to others."""
 
     def __init__(self) -> None:
+        self.here = ""
+        """Where others reach this broker; it never calls itself."""
         self.secret = b""
         """What every broker of the cluster knows, and nobody else."""
         self._links: dict[str, _Link] = {}
@@ -187,25 +208,28 @@ class Peers:
         arguments: Arguments,
         *,
         timeout_s: float = CALL_S,
+        line: Line | None = None,
         orphaned: Orphaned | None = None,
-    ) -> tuple[Any, Callable[[], None]]:
-        """The result of a verb at another broker, and the undo of what it was asked to tell later.
+    ) -> tuple[Any, Line]:
+        """The result of a verb at another broker, and the line on which it tells more.
 
-        Raises what the other broker raised, NotConnectedError, ConnectError or OperationTimeoutError. What
-        comes when the caller has given up goes to `orphaned`.
+        Raises what the other broker raised, NotConnectedError, ConnectError or OperationTimeoutError. With a
+        `line` the call must go the way of an earlier one. What comes when the caller has given up goes to
+        `orphaned`.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                link = await self._link(url)
+                link = await self._link(url) if line is None else line._link
                 number, answer = link.post(target, verb, arguments)
                 try:
-                    return await asyncio.shield(answer), lambda: link.forget(number)
+                    return await asyncio.shield(answer), Line(link, number)
                 except BaseException:
                     if orphaned is None:
                         link.give_up(number)
                     else:
                         link.forget(number)
-                        answer.add_done_callback(lambda done: _hand_over(done, orphaned))
+                        waiting = Line(link, number)
+                        answer.add_done_callback(lambda done: _hand_over(done, waiting, orphaned))
                     raise
         except TimeoutError as error:
             if isinstance(error, AnabranchError):
@@ -214,13 +238,10 @@ class Peers:
                 f"{url} did not answer {verb.name} of {target} in {timeout_s:g} s"
             ) from None
 
-    def tell(self, url: str, target: str, verb: Verb, arguments: Arguments) -> None:
-        """Call without waiting; nothing is said about failures."""
-        self._tasks.spawn(self._tell(url, target, verb, arguments))
-
-    async def _tell(self, url: str, target: str, verb: Verb, arguments: Arguments) -> None:
+    def tell(self, line: Line, target: str, verb: Verb, arguments: Arguments) -> None:
+        """Call on the way of an earlier call, before any later one, without waiting or hearing of failures."""
         with suppress(AnabranchError):
-            await self.call(url, target, verb, arguments)
+            line._link.post(target, verb, arguments)
 
     def keep(self, urls: Collection[str]) -> None:
         """Hang up on brokers that are not among these: they are dead, and nobody should wait for them."""
@@ -290,6 +311,6 @@ def _retrieve(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-def _hand_over(done: asyncio.Future[Any], orphaned: Orphaned) -> None:
+def _hand_over(done: asyncio.Future[Any], line: Line, orphaned: Orphaned) -> None:
     if not done.cancelled() and done.exception() is None:
-        orphaned(done.result())
+        orphaned(done.result(), line)

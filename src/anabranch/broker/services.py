@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from anabranch.broker.directory import Directory
+from anabranch.broker.peers import Peers, Targets
 from anabranch.broker.schemas import SchemaRegistry
 from anabranch.broker.tasks import Tasks
 from anabranch.broker.topics import Topics
@@ -23,6 +25,9 @@ class Services:
         topics: Topics,
         controllers: ControllerService,
         schemas: SchemaRegistry,
+        directory: Directory,
+        peers: Peers,
+        targets: Targets,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -31,6 +36,10 @@ class Services:
         self.topics = topics
         self.controllers = controllers
         self.schemas = schemas
+        self.directory = directory
+        self.peers = peers
+        self.targets = targets
+        """What other brokers may call here."""
         self.url = ""
         """Where clients reach this broker; known once it listens."""
         self.generation = 0

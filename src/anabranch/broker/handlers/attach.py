@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import astuple
 
 from anabranch.broker.segment import Segment
 from anabranch.broker.services import Services
@@ -25,15 +26,17 @@ async def open_log(services: Services, name: TopicName, *, create: bool) -> Segm
         raise NotAllowedError(f"{name} is a scalable topic; attach to its segments")
     if not name.is_segment:
         return await services.topics.open(name, create=create)
-    controller = await services.controllers.controller(name.topic)
     assert name.segment is not None
-    listed = controller.layout.segments.get(name.segment.id)
-    if listed is None or listed.range != name.segment.range:
+    record = await services.records.load(name.topic)
+    listed = record.segments.get(name.segment.id)
+    if listed is None or (listed.hash_range.start, listed.hash_range.end) != astuple(name.segment.range):
         raise TopicNotFoundError(f"{name.topic} has no segment {name.segment}")
     segment = services.topics.get(name)
     if segment is None:
+        if listed.store not in services.topics.stores.opened:
+            raise ServiceNotReadyError(f"{name} is not served by this broker; look it up again")
         raise ServiceNotReadyError(f"{name} is being made")
-    segment.splits = listed.bucket_splits
+    segment.splits = listed.entry_bucket_splits
     return segment
 
 

@@ -9,12 +9,17 @@ from anabranch.controller.segments import StartAt
 from anabranch.errors import ConsumerNotFoundError, ServiceNotReadyError
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.names import TopicName, validate_subscription
+from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 
 
 class AssignmentPush:
-    """Sends a consumer the newest of its assignments, and none that was overtaken."""
+    """Sends a consumer the newest of its assignments, and none that was overtaken.
+
+    One whose leader is gone is told so and registers with the next one; a client that would not understand
+    is hung up on.
+    """
 
     def __init__(self, connection: Connection, consumer_id: int) -> None:
         self._connection = connection
@@ -22,9 +27,22 @@ class AssignmentPush:
         self._newest: ConsumerAssignment | None = None
         self.active = True
 
-    def __call__(self, assignment: ConsumerAssignment) -> None:
+    def __call__(self, assignment: ConsumerAssignment | None) -> None:
+        if assignment is None:
+            self._end()
+            return
         self._newest = assignment
         self._connection.when_writable(("assignment", self._consumer_id), self._send)
+
+    def _end(self) -> None:
+        """Nobody leads the consumer here any more; a client that hears so registers again."""
+        if self.active:
+            self.active = False
+            self._connection.registrations.pop(self._consumer_id, None)
+            if not self._connection.peer_is_ours:
+                self._connection.hang_up()
+                return
+            self._connection.send(pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=NO_ID))
 
     def _send(self) -> None:
         if self._newest is not None and self.active:

@@ -119,7 +119,6 @@ def close_topic_list(connection: Connection, command: pb.CommandWatchTopicListCl
 
 
 HANDLERS = {
-    pb.CommandConnect: Handler(ignore),
     pb.CommandAuthResponse: Handler(ignore),
     pb.CommandNewTxn: Handler(new_transaction),
     pb.CommandTcClientConnectRequest: Handler(coordinator_connect),

@@ -5,10 +5,20 @@ from __future__ import annotations
 from google.protobuf.message import Message
 
 from anabranch.broker.connection import Handler
-from anabranch.broker.handlers import consume, control, lookup, position, produce, schema, session, watch
+from anabranch.broker.handlers import (
+    consume,
+    control,
+    lookup,
+    peer,
+    position,
+    produce,
+    schema,
+    session,
+    watch,
+)
 
 HANDLERS: dict[type[Message], Handler] = {
     command: handler
-    for module in (session, lookup, produce, consume, position, schema, watch, control)
+    for module in (session, lookup, produce, consume, position, schema, watch, control, peer)
     for command, handler in module.HANDLERS.items()
 }

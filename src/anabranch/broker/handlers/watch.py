@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from anabranch.broker.connection import Connection, Handler
+from anabranch.broker.directory import Directory
 from anabranch.broker.handlers.lookup import topics_hash
+from anabranch.broker.services import Services
 from anabranch.errors import NotAllowedError, TopicExistsError, TopicNotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.port import Change
@@ -34,34 +37,45 @@ class LayoutSession:
         self._connection = connection
         self._session_id = session_id
         self._name = name.topic
-        self._told_epoch = -1
+        self._told: tuple[int, Owners] | None = None
         self._newest: Layout | None = None
         self._stopped = False
-        self._undo: Callable[[], None] | None = None
+        self._undo: list[Callable[[], None]] = []
 
     def watch(self) -> None:
-        """Tell the newest layout from now on, unless the client has closed the session meanwhile."""
+        """Tell the newest layout and its owners from now on, unless the client has closed the session."""
         if not self._stopped:
-            self._undo = self._connection.services.controllers.watch_layout(self._name, self.changed)
+            services = self._connection.services
+            self._undo = [
+                services.directory.watch(self._owners_changed),
+                services.controllers.watch_layout(self._name, self.changed),
+            ]
 
     def stop(self) -> None:
         self._stopped = True
-        if self._undo is not None:
-            self._undo()
+        for undo in self._undo:
+            undo()
 
     def changed(self, layout: Layout | None) -> None:
         """A newer layout is there. That a topic is deleted is not told: clients find out when they ask."""
-        if layout is None or layout.epoch <= self._told_epoch:
+        if layout is None or (self._newest is not None and layout.epoch <= self._newest.epoch):
             return
         self._newest = layout
         self._connection.when_writable((_LAYOUT, self._session_id), self._push)
 
+    def _owners_changed(self) -> None:
+        if self._newest is not None:
+            self._connection.when_writable((_LAYOUT, self._session_id), self._push)
+
     def _push(self) -> None:
         layout = self._newest
-        if layout is None or layout.epoch <= self._told_epoch:
+        if layout is None:
             return
-        self._told_epoch = layout.epoch
-        self.send(dag_of(layout, self._connection.services.url))
+        services = self._connection.services
+        owners = owners_of(layout, services.controllers.home(self._name), services.directory)
+        if self._told != (layout.epoch, owners):
+            self._told = layout.epoch, owners
+            self.send(dag_of(layout, owners))
 
     def send(self, dag: pb.ScalableTopicDAG) -> None:
         self._connection.send(
@@ -82,7 +96,7 @@ async def look_up_layout(connection: Connection, command: pb.CommandScalableTopi
     session = LayoutSession(connection, command.session_id, given)
     connection.open_session(key, session.stop)
     try:
-        await _controller(connection, given, create=command.create_if_missing)
+        await _existing(services, given, create=command.create_if_missing)
     except TopicNotFoundError:
         if given.domain != "persistent":
             connection.end_session(key)
@@ -96,18 +110,16 @@ async def look_up_layout(connection: Connection, command: pb.CommandScalableTopi
     session.watch()
 
 
-async def _controller(connection: Connection, name: TopicName, *, create: bool) -> None:
-    """Make sure that somebody leads the topic, which may have to be made first."""
-    services = connection.services
+async def _existing(services: Services, name: TopicName, *, create: bool) -> None:
+    """Make sure that there is such a topic, which may have to be made first; TopicNotFoundError."""
     try:
-        await services.controllers.controller(name.topic)
+        await services.records.load(name.topic)
         return
     except TopicNotFoundError:
         if not (create and name.is_scalable and services.config.auto_create_topics):
             raise
     with suppress(TopicExistsError):
         await services.controllers.create_topic(name)
-    await services.controllers.controller(name)
 
 
 def refuse_layout(connection: Connection, command: pb.CommandScalableTopicLookup, error: Exception) -> None:
@@ -122,15 +134,31 @@ def close_layout(connection: Connection, command: pb.CommandScalableTopicClose) 
     connection.end_session((_LAYOUT, command.session_id))
 
 
-def dag_of(layout: Layout, url: str) -> pb.ScalableTopicDAG:
-    """A layout on the wire; this broker owns all segments and leads the topic."""
+class Owners(NamedTuple):
+    """Where a topic is served."""
+
+    leader: str | None
+    segments: tuple[tuple[int, str], ...]
+    """Id and address for each segment that somebody serves."""
+
+
+def owners_of(layout: Layout, home: int | None, directory: Directory) -> Owners:
+    """Who serves the segments of a layout and leads the topic that is at home in that store."""
+    urls = {store: owner.url for store in directory.stores if (owner := directory.owner_of(store))}
+    segments = (layout.segments[id_] for id_ in sorted(layout.segments))
+    served = tuple((segment.id, urls[segment.store]) for segment in segments if segment.store in urls)
+    return Owners(None if home is None else urls.get(home), served)
+
+
+def dag_of(layout: Layout, owners: Owners) -> pb.ScalableTopicDAG:
+    """A layout on the wire."""
     return pb.ScalableTopicDAG(
         epoch=layout.epoch,
         segments=[_segment(layout.segments[id_]) for id_ in sorted(layout.segments)],
         segment_brokers=[
-            pb.SegmentBrokerAddress(segment_id=segment.id, broker_url=url) for segment in layout.active
+            pb.SegmentBrokerAddress(segment_id=id_, broker_url=url) for id_, url in owners.segments
         ],
-        controller_broker_url=url,
+        controller_broker_url=owners.leader,
     )
 
 

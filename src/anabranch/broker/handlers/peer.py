@@ -1,0 +1,86 @@
+"""Calls of other brokers of the cluster, and how a broker says that it is one."""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+import logging
+from typing import Any
+
+from anabranch.broker.connection import Connection, Handler, Registered
+from anabranch.broker.peers import PEER_AUTHENTICATION
+from anabranch.broker.ports import encode_push
+from anabranch.controller.subscriptions import Registration
+from anabranch.errors import AuthorizationError, LocalProtocolError, RemoteProtocolError
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+_logger = logging.getLogger(__name__)
+
+
+def introduce(connection: Connection, command: pb.CommandConnect) -> None:
+    """A broker shows the cluster's secret with its CONNECT; who shows another one is no client either."""
+    if command.auth_method_name != PEER_AUTHENTICATION:
+        return
+    secret = connection.services.peers.secret
+    if secret and hmac.compare_digest(command.auth_data, secret):
+        connection.is_peer = True
+    else:
+        _logger.warning("%s says that it is a broker of this cluster, but it is not", connection.address)
+        connection.hang_up()
+
+
+class _Push:
+    """Sends a caller the newest of what it asked to be told, and nothing that was overtaken."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self._connection = connection
+        self._number = number
+        self._newest: Any = None
+
+    def __call__(self, value: Any) -> None:
+        self._newest = value
+        self._connection.when_writable(("push", self._number), self._send)
+
+    def _send(self) -> None:
+        self._connection.send(pb.CommandPeerPush(request_id=self._number, value=encode_push(self._newest)))
+
+
+async def call(connection: Connection, command: pb.CommandPeerCall) -> None:
+    if not connection.is_peer:
+        raise AuthorizationError("only brokers of this cluster may call each other")
+    kind, _, rest = command.target.partition(" ")
+    target = connection.services.targets.get(kind)
+    if target is None:
+        raise RemoteProtocolError(f"brokers do not call {kind!r} here")
+    verb = target.port.verb(command.verb)
+    arguments = verb.decode_arguments(command.arguments)
+    served = await target.find(rest)
+    if verb.push is not None:
+        arguments[verb.push.name] = _Push(connection, command.request_id)
+    given_back = arguments.get("registration")
+    if isinstance(given_back, Registration):
+        connection.registrations.pop(given_back.token, None)
+    result = getattr(served, verb.name)(**arguments)
+    if inspect.isawaitable(result):
+        result = await result
+    if isinstance(result, Registration):
+        if connection.ended:
+            served.connection_lost(result)
+            return
+        connection.registrations[result.token] = Registered(served, result)
+    data = verb.encode_result(result)
+    if len(data) > connection.services.config.max_message_bytes:
+        raise LocalProtocolError(f"the result of {verb.name} is too large to be sent: {len(data)} bytes")
+    connection.send(pb.CommandPeerReply(request_id=command.request_id, result=data))
+
+
+def refuse_call(connection: Connection, command: pb.CommandPeerCall, error: Exception) -> None:
+    connection.send(
+        pb.CommandPeerReply(request_id=command.request_id, error=type(error).__name__, message=str(error))
+    )
+
+
+HANDLERS = {
+    pb.CommandConnect: Handler(introduce),
+    pb.CommandPeerCall: Handler(call, refuse_call),
+}

@@ -1,0 +1,96 @@
+"""Where topics are led: here, or at the broker that owns their home store, reached through its peers.
+
+Must not know what a leader does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from anabranch.broker.directory import Directory
+from anabranch.broker.peers import Line, Peers
+from anabranch.broker.ports import Arguments, Port, Verb
+from anabranch.controller.port import Controller
+from anabranch.controller.subscriptions import Registration
+from anabranch.errors import NotConnectedError
+from anabranch.model.names import TopicName
+
+CONTROLLER: Final = Port(Controller)
+TARGET: Final = "controller"
+
+CHANGE_S: Final = 60.0
+"""How long a leader may take for a change: it waits for its turn, and asks other brokers itself."""
+
+
+class _RemoteLeader:
+    """Carries calls to the leader of one topic.
+
+    What concerns a registration goes over the connection that made it, or nowhere: a leader that lost the
+    connection has taken the registration for lost, and the next process counts its tokens anew.
+    """
+
+    def __init__(self, peers: Peers, url: str, name: TopicName) -> None:
+        self._peers = peers
+        self._url = url
+        self._target = f"{TARGET} {name}"
+        self._lines: dict[int, tuple[Registration, Line]] = {}
+
+    async def call(self, verb: Verb, arguments: Arguments) -> Any:
+        registration = arguments.get("registration")
+        line = None if registration is None else self._forget(registration)
+        result, made = await self._peers.call(
+            self._url,
+            self._target,
+            verb,
+            arguments,
+            timeout_s=CHANGE_S,
+            line=line,
+            orphaned=None if verb.push is None else self._abandon,
+        )
+        if verb.push is not None:
+            self._lines[id(result)] = result, made
+        return result
+
+    def tell(self, verb: Verb, arguments: Arguments) -> None:
+        try:
+            line = self._forget(arguments["registration"])
+        except NotConnectedError:
+            return
+        self._peers.tell(line, self._target, verb, arguments)
+
+    def _forget(self, registration: Registration) -> Line:
+        _, line = self._lines.pop(id(registration), (None, None))
+        if line is None or not line.open:
+            raise NotConnectedError(
+                f"the broker at {self._url} that {self._target} was registered with is gone"
+            )
+        line.end()
+        return line
+
+    def _abandon(self, registration: Registration, line: Line) -> None:
+        """A registration came to be for a caller that is gone."""
+        self._peers.tell(
+            line, self._target, CONTROLLER.verb("connection_lost"), {"registration": registration}
+        )
+
+
+class BrokerLeaders:
+    """Leaders by the directory of this broker."""
+
+    def __init__(self, directory: Directory, peers: Peers, owns: Callable[[int], bool]) -> None:
+        self._directory = directory
+        self._peers = peers
+        self._owns = owns
+
+    def owns(self, store: int) -> bool:
+        return self._owns(store)
+
+    def remote(self, store: int, name: TopicName) -> Controller | None:
+        owner = self._directory.owner_of(store)
+        if owner is None or self._owns(store) or owner.url == self._peers.here:
+            return None
+        return cast(Controller, CONTROLLER.proxy(_RemoteLeader(self._peers, owner.url, name)))
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._directory.watch(changed)
