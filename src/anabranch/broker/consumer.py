@@ -80,8 +80,11 @@ class Consumer(Receiver):
         """Failover: this consumer reads now, or does not."""
         self.link.send(pb.CommandActiveConsumerChange(consumer_id=self.id, is_active=active))
 
-    def close(self) -> None:
-        """Take the consumer from its client, which is to subscribe again."""
+    def close(self, *, moved: bool = False) -> None:
+        """Take the consumer from its client, which is to subscribe again; `moved` if nothing changed for it."""
         self.link.forget_consumer(self.id)
         if not self.leaving:
-            self.link.send(pb.CommandCloseConsumer(consumer_id=self.id, request_id=NO_ID))
+            close = pb.CommandCloseConsumer(consumer_id=self.id, request_id=NO_ID)
+            if moved:
+                close.moved = True
+            self.link.send(close)

@@ -104,12 +104,17 @@ class Members:
             self._due.add(lease.token)
             asyncio.get_running_loop().call_soon(self._deliver, sub, lease.name, lease.token)
 
-    def say_farewell(self, sub: str, last: ConsumerAssignment) -> None:
-        """Tell the consumers of a subscription a last thing, also if they are forgotten meanwhile."""
+    def say_farewell(self, sub: str, last: ConsumerAssignment, *, come_back: bool = False) -> None:
+        """Tell the consumers of a subscription a last thing, also if they are forgotten meanwhile.
+
+        Those who are to come back register again, in case the topic is made again.
+        """
         for lease in self.of(sub):
             push = self._pushes.pop(lease.token, None)
             if push is not None:
                 asyncio.get_running_loop().call_soon(push, last)
+                if come_back:
+                    asyncio.get_running_loop().call_soon(push, None)
 
     def seconds_left(self, lease: Lease) -> float | None:
         """How long until a lost consumer is evicted."""

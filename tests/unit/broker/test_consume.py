@@ -228,14 +228,17 @@ def test_a_cumulative_ack_inside_a_batch_keeps_the_rest_of_it() -> None:
     run(scenario)
 
 
-def test_an_ack_of_a_vanished_consumer_gets_no_answer() -> None:
+def test_an_ack_of_a_vanished_consumer_is_not_called_done() -> None:
     async def scenario(world: World) -> None:
         client = await filled(world, 1)
+        client.send(pb.CommandAck(consumer_id=9, ack_type=pb.CommandAck.Individual, message_id=[]))
+        await settle()
+        assert client.inbox == []
         client.send(
             pb.CommandAck(consumer_id=9, ack_type=pb.CommandAck.Individual, message_id=[], request_id=5)
         )
-        await settle()
-        assert client.inbox == []
+        answer = await client.expect(pb.CommandAckResponse)
+        assert (answer.request_id, answer.error) == (5, pb.ConsumerNotFound)
         assert not client.hung_up
 
     run(scenario)

@@ -33,6 +33,7 @@ INSIDE = {
     "open",
     "ready",
     "dropped",
+    "voided",
     "attached_again",
     "reached_end",
     "vector",

@@ -1,0 +1,105 @@
+"""Who may attach, and what becomes of those who are attached."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.controller import admission, coordinator
+from anabranch.controller.admission import Grant, Member, Roster
+from anabranch.errors import ConsumerBusyError
+from anabranch.metadata.records import AssignedRecord, ConsumerRecord, SubscriptionRecord
+from anabranch.model.layout import Layout
+
+
+def group(**consumers: ConsumerRecord) -> SubscriptionRecord:
+    return SubscriptionRecord(type="STREAM", initial_position="earliest", consumers=consumers, generation=9)
+
+
+def reader(
+    generation: int, *ids: int, joined: int = 1, shared: bool = False, whole: bool = False
+) -> ConsumerRecord:
+    given = tuple(AssignedRecord(segment_id=id_, shared=shared) for id_ in ids)
+    return ConsumerRecord(generation=generation, joined=joined, segments=given, whole=whole)
+
+
+def test_a_member_attaches_to_what_it_was_given() -> None:
+    record = group(a=reader(4, 0, 1), b=reader(5, 2))
+    grant = admission.admit(record, 1, "a", 4)
+    assert (grant.member, grant.generation) == ("a", 4)
+    assert grant.roster == admission.roster(record, 1)
+
+
+@pytest.mark.parametrize(
+    ("segment", "name", "generation"),
+    [
+        (1, "b", 5),  # another's segment
+        (0, "a", 3),  # an assignment that is over
+        (0, "a", 5),  # one of a group that was deleted since
+        (0, "gone", 4),  # evicted
+        (0, "gone", None),
+        (0, "gone-seg-0", None),
+        (0, "a-seg-1", None),  # the name it has on another segment
+        (2, "a-seg-2", None),
+    ],
+)
+def test_others_are_refused(segment: int, name: str, generation: int | None) -> None:
+    record = group(a=reader(4, 0, 1), b=reader(5, 2))
+    with pytest.raises(ConsumerBusyError):
+        admission.admit(record, segment, name, generation)
+
+
+def test_an_evicted_consumer_is_refused_also_when_nobody_else_is_left() -> None:
+    with pytest.raises(ConsumerBusyError):
+        admission.admit(group(), 0, "a", 4)
+    with pytest.raises(ConsumerBusyError):
+        admission.admit(group(), 0, "a-seg-0", None)
+
+
+def test_a_client_that_never_registers_reads_while_nobody_is_registered() -> None:
+    assert admission.admit(group(), 0, "plain", None) == Grant()
+
+
+def test_other_clients_are_known_by_name_and_segment() -> None:
+    record = group(a=reader(4, 0), **{"a-seg-0": reader(5, 1)})
+    assert admission.admit(record, 1, "a-seg-0", None).member == "a-seg-0", "a name of its own comes first"
+    assert admission.admit(group(a=reader(4, 0)), 0, "a-seg-0", None).member == "a"
+
+
+def test_a_client_that_gives_up_when_refused_is_let_in_to_finish() -> None:
+    record = group(a=reader(4, whole=True), b=reader(5, 0, whole=True))
+    grant = admission.admit(record, 0, "a-seg-0", None)
+    assert grant.roster is not None
+    assert grant.roster.standing("a", grant.generation, by_buckets=False) == "finishes"
+
+
+def test_standing_on_a_roster() -> None:
+    roster = Roster(9, (Member("a", 3, "whole"), Member("b", 3, "buckets"), Member("c", 7)))
+    assert roster.standing("a", 3, by_buckets=False) == "reads"
+    assert roster.standing("a", 8, by_buckets=False) == "reads", "what it kept is kept in later generations"
+    assert roster.standing("a", 2, by_buckets=False) == "gone", "a namesake that was evicted"
+    assert roster.standing("a", 3, by_buckets=True) == "finishes"
+    assert roster.standing("b", 5, by_buckets=True) == "reads"
+    assert roster.standing("b", 5, by_buckets=False) == "finishes"
+    assert roster.standing("c", 7, by_buckets=False) == "finishes"
+    assert roster.standing("d", 9, by_buckets=False) == "gone"
+
+
+def test_what_is_taken_from_whom() -> None:
+    before = group(a=reader(4, 0, 1), b=reader(5, 2), c=reader(5, 3, shared=True), d=reader(5, 4))
+    after = group(a=reader(9, 0), b=reader(5, 2, 1), c=reader(9, 3), d=reader(9, 4, joined=9))
+    assert admission.left(before, after) == ("d",)
+    assert admission.taken(before, after) == (1, 3, 4)
+    assert admission.left(before, before) == admission.taken(before, before) == ()
+
+
+def test_whoever_leaves_and_comes_back_is_another() -> None:
+    layout = Layout.initial(2, now_ms=0)
+    record = coordinator.join(group(), layout, "a", {})
+    held = record.consumers["a"]
+    gone = coordinator.leave(record, layout, "a", {})
+    assert gone.generation > record.generation, "owners tell which news are newer"
+    again = coordinator.join(gone, layout, "a", {})
+    assert again.consumers["a"].joined > held.generation
+    assert admission.roster(again, 0).standing("a", held.generation, by_buckets=False) == "gone"
+    more = coordinator.join(again, layout, "b", {})
+    assert more.consumers["a"].joined == again.consumers["a"].joined, "a new share makes nobody new"
