@@ -93,6 +93,15 @@ def kill_holder(pid: int, holds: Callable[[], bool]) -> bool:
     return True
 
 
+def waits_for_disk(pid: int) -> bool:
+    """Whether a thread of the process is inside a call that only the disk can end."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return any((task / "stat").read_text().rpartition(")")[2].split()[0] == "D" for task in tasks)
+    except OSError:
+        return False
+
+
 @contextmanager
 def _pinned(pid: int) -> Iterator[int]:
     fd = os.pidfd_open(pid)

@@ -118,6 +118,14 @@ class MemoryStore:
             self.watches.clear()
             self.tree.end_session(self._session)
 
+    def lapse(self) -> None:
+        """End the session of a process that lives: its ephemeral values go, and it may make new ones."""
+        if self._open:
+            self.tree.end_session(self._session)
+            self.tree.sessions += 1
+            self._session = self.tree.sessions
+            self.tree.stores[self._session] = self
+
     def _check_open(self) -> None:
         if not self._open:
             raise AlreadyClosedError("the metadata session is over")

@@ -3,6 +3,9 @@
 One thread owns the connection. It commits everything that waits in one transaction, so that concurrent
 writers share an fsync, and answers after the commit. Each change is also a row of a log: other processes
 notice a commit by SQLite's data version and read which keys it touched.
+
+A session lives as long as the event loop of its process does: the loop notes the time, the thread writes it
+down. A process that stands still while it has SQLite's write lock would stop all others; it is ended.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from anabranch import locks
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
@@ -41,6 +46,12 @@ CREATE TABLE change (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL);
 BATCH_MAX = 256
 CHANGES_KEPT = 4096
 BUSY_TIMEOUT_S = 5.0
+BUSY_LOOK_S = 0.1
+WRITE_LOCK_AT = 120
+"""Which byte of the -shm file a writer locks; part of SQLite's file format."""
+
+BEATS_PER_LEASE = 10
+LOOKS_PER_LEASE = 5
 
 
 class _Request(NamedTuple):
@@ -97,20 +108,25 @@ class _Thread(threading.Thread):
         path: Path,
         lease_s: float,
         poll_s: float | None,
+        alone: bool,
         deliver: Callable[[list[_Answer], list[str], bool], None],
     ) -> None:
         super().__init__(name=f"metadata {path.name}", daemon=True)
         self.requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self.release_session = True
         self.stopped: asyncio.Future[None] | None = None
+        self.heard_s = time.monotonic()
+        """When the event loop was last seen running."""
         self._path = path
         self._lease_s = lease_s
         self._poll_s = poll_s
+        self._alone = alone
         self._deliver = deliver
         self._boot = _boot_id()
         self._session: int | None = None
         self._others = False
         self._look_at_s = 0.0
+        self._looked_s = time.monotonic()
         self._seen_change = 0
         self._seen_version = 0
 
@@ -128,15 +144,17 @@ class _Thread(threading.Thread):
 
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        connection = sqlite3.connect(self._path, timeout=BUSY_LOOK_S, isolation_level=None)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("BEGIN IMMEDIATE")
+        self._begin(connection, "BEGIN IMMEDIATE")
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found == 0:
             for statement in SCHEMA.split(";"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif self._alone and found == SCHEMA_VERSION:
+            _end_sessions(connection)
         connection.execute("COMMIT")
         if found not in (0, SCHEMA_VERSION):
             connection.close()
@@ -163,8 +181,9 @@ class _Thread(threading.Thread):
             return False
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
-            self._look_at_s = now_s + self._lease_s / 3
-            self._transact(connection, self._renew)
+            self._look_at_s = now_s + self._lease_s / LOOKS_PER_LEASE
+            if not self._alone:
+                self._transact(connection, self._renew)
         if self._poll_s is not None:
             self._notice(connection)
         return True
@@ -172,7 +191,7 @@ class _Thread(threading.Thread):
     def _take(self) -> tuple[list[_Request], bool]:
         batch: list[_Request] = []
         timeout_s = self._poll_s
-        if self._session is not None or self._others:
+        if not self._alone and (self._session is not None or self._others):
             until_look_s = max(0.0, self._look_at_s - time.monotonic())
             timeout_s = until_look_s if timeout_s is None else min(timeout_s, until_look_s)
         try:
@@ -189,7 +208,7 @@ class _Thread(threading.Thread):
     def _commit(self, connection: sqlite3.Connection, batch: list[_Request]) -> None:
         answers: list[_Answer] = []
         try:
-            connection.execute("BEGIN IMMEDIATE" if any(r.writes for r in batch) else "BEGIN")
+            self._begin(connection, "BEGIN IMMEDIATE" if any(r.writes for r in batch) else "BEGIN")
             work = _Work(connection, self)
             for request in batch:
                 try:
@@ -205,9 +224,10 @@ class _Thread(threading.Thread):
             self._deliver(answers, work.changed, False)
 
     def _transact(self, connection: sqlite3.Connection, work_on: Callable[[_Work], None]) -> None:
-        """Housekeeping; what fails is tried again at the next look."""
+        """Housekeeping; what fails is tried again at the next look, and need not survive a power loss."""
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            self._begin(connection, "BEGIN IMMEDIATE")
             work = _Work(connection, self)
             work_on(work)
             self._end(connection, work)
@@ -215,6 +235,45 @@ class _Thread(threading.Thread):
             _roll_back(connection)
         else:
             self._deliver([], work.changed, False)
+        finally:
+            connection.execute("PRAGMA synchronous = FULL")
+
+    def _begin(self, connection: sqlite3.Connection, sql: str) -> None:
+        """Begin a transaction; who holds the write lock for a lease and neither writes nor waits is ended."""
+        began_s = since_s = time.monotonic()
+        seen: tuple[int | None, int] = (None, 0)
+        while True:
+            try:
+                connection.execute(sql)
+                return
+            except sqlite3.OperationalError as error:
+                now_s = time.monotonic()
+                busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not busy or now_s >= began_s + self._lease_s + BUSY_TIMEOUT_S:
+                    raise
+            found = (self._writer(), self._written())
+            if found != seen:
+                seen, since_s = found, now_s
+            elif seen[0] is not None and now_s >= since_s + self._lease_s:
+                self._end_writer(*seen)
+
+    def _end_writer(self, pid: int | None, written: int) -> None:
+        def stands_still() -> bool:
+            return (self._writer(), self._written()) == (pid, written) and not locks.waits_for_disk(pid or 0)
+
+        with suppress(OSError, AttributeError):
+            locks.kill_holder(pid or 0, stands_still)
+
+    def _writer(self) -> int | None:
+        """The process that has the write lock."""
+        return locks.kernel_holder(self._path.with_name(f"{self._path.name}-shm"), "POSIX", WRITE_LOCK_AT)
+
+    def _written(self) -> int:
+        """Changes when somebody writes."""
+        try:
+            return self._path.with_name(f"{self._path.name}-wal").stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def _end(self, connection: sqlite3.Connection, work: _Work) -> None:
         if work.changed:
@@ -240,9 +299,16 @@ class _Thread(threading.Thread):
         """Say that this session lives, and end those that were not heard of for their lease."""
         now_s = time.monotonic()
         if self._session is not None:
-            work.connection.execute("UPDATE session SET heard_s = ? WHERE id = ?", (now_s, self._session))
-        # The monotonic clock is one for all processes until the machine starts again.
-        work.remove_sessions("boot != ? OR heard_s < ?", self._boot, now_s - self._lease_s)
+            work.connection.execute(
+                "UPDATE session SET heard_s = ? WHERE id = ?", (self.heard_s, self._session)
+            )
+        # The monotonic clock is one for all processes until the machine starts again. Whoever could not look
+        # for long judges nobody yet: the others may not have been able to speak either.
+        if now_s <= self._looked_s + self._lease_s / 2:
+            work.remove_sessions(
+                "id IS NOT ? AND (boot != ? OR heard_s < ?)", self._session, self._boot, now_s - self._lease_s
+            )
+        self._looked_s = now_s
         self._others = work.row("SELECT 1 FROM session WHERE id IS NOT ?", self._session) is not None
 
     def _notice(self, connection: sqlite3.Connection) -> None:
@@ -268,15 +334,23 @@ class SqliteStore:
     """A metadata store in one SQLite file.
 
     `poll_s` is how often commits of other processes are looked for (None: there are none). An ephemeral value
-    goes away `lease_s` after its process was last heard of.
+    goes away `lease_s` after the event loop of its process was last seen running. A process that knows that
+    it is `alone` ends all sessions that it finds, and keeps no lease.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, lease_s: float = 10.0, poll_s: float | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        lease_s: float = 10.0,
+        poll_s: float | None = None,
+        alone: bool = False,
     ) -> None:
         self._path = Path(path)
         self._lease_s = lease_s
         self._poll_s = poll_s
+        self._alone = alone
+        self._beating: asyncio.TimerHandle | None = None
         self._watches = Watches()
         self._thread: _Thread | None = None
         self._closed = False
@@ -305,6 +379,9 @@ class SqliteStore:
             work.note(path)
             return version
 
+        if ephemeral and self._beating is None and not self._alone:
+            self._start()
+            self._beat()
         return await self._run(write)
 
     async def delete(self, path: str, *, expected: int | None = None) -> None:
@@ -376,9 +453,16 @@ class SqliteStore:
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(self._deliver, answers, changed, gap)
 
-            self._thread = _Thread(self._path, self._lease_s, self._poll_s, deliver)
+            self._thread = _Thread(self._path, self._lease_s, self._poll_s, self._alone, deliver)
             self._thread.start()
         return self._thread
+
+    def _beat(self) -> None:
+        """Show that the event loop runs, now and from now on."""
+        if self._thread is not None:
+            self._thread.heard_s = time.monotonic()
+            delay_s = self._lease_s / BEATS_PER_LEASE
+            self._beating = asyncio.get_running_loop().call_later(delay_s, self._beat)
 
     def _deliver(self, answers: list[_Answer], changed: list[str], gap: bool) -> None:
         for future, result, error in answers:
@@ -395,6 +479,8 @@ class SqliteStore:
     async def _stop(self, *, release_session: bool) -> None:
         self._closed = True
         self._watches.clear()
+        if self._beating is not None:
+            self._beating.cancel()
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.release_session = release_session
@@ -402,6 +488,27 @@ class SqliteStore:
             thread.requests.put(None)
             await thread.stopped
             thread.join()
+
+
+def end_sessions(path: str | os.PathLike[str]) -> None:
+    """End every session; only for who knows that no process uses the file."""
+    if not Path(path).exists():
+        return
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        if connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,):
+            _end_sessions(connection)
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise MetadataError(f"cannot use {path}: {error}") from error
+    finally:
+        connection.close()
+
+
+def _end_sessions(connection: sqlite3.Connection) -> None:
+    connection.execute("DELETE FROM node WHERE session IS NOT NULL")
+    connection.execute("DELETE FROM session")
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -135,4 +138,89 @@ async def test_a_session_of_an_earlier_boot_is_over(tmp_path: Path) -> None:
     for _ in range(3):
         found = await store.get("/lock/a")
     assert found is None
+    await store.close()
+
+
+async def test_the_session_of_a_process_whose_event_loop_hangs_is_over(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    hanging = SqliteStore(path, lease_s=0.2, poll_s=0.01)
+    await hanging.put("/lock/a", b"1", ephemeral=True)
+    other = SqliteStore(path, lease_s=0.2, poll_s=0.01)
+    await other.put("/lock/b", b"2", ephemeral=True)
+    assert hanging._beating is not None
+    gone = asyncio.Event()
+    other.watch("/lock/a", lambda change: gone.set())
+    hanging._beating.cancel()  # its thread goes on, as it would while a callback of the loop does not return
+    async with asyncio.timeout(5):
+        await gone.wait()
+    assert await other.get("/lock/a") is None
+    assert await other.get("/lock/b") is not None
+    await hanging.close()
+    await other.close()
+
+
+async def test_who_could_not_look_for_long_lets_the_others_speak_first(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    silent, store = SqliteStore(path, lease_s=30), SqliteStore(path, lease_s=30)
+    await silent.put("/lock/a", b"1", ephemeral=True)
+    await silent.abandon()
+    await store.put("/lock/b", b"2", ephemeral=True)
+    thread = store._thread
+    assert thread is not None
+    for looked_s_ago, is_there in ((20.0, True), (1.0, False)):
+        connection = sqlite3.connect(path)
+        connection.execute("UPDATE session SET heard_s = heard_s - 100 WHERE id = 1")
+        connection.commit()
+        connection.close()
+        thread._looked_s = time.monotonic() - looked_s_ago
+        thread._look_at_s = 0.0
+        for _ in range(3):
+            found = await store.get("/lock/a")
+        assert (found is not None) == is_there
+    await store.close()
+
+
+@pytest.mark.parametrize("how", ["store", "function"])
+async def test_who_is_alone_ends_the_sessions_it_finds(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "metadata.db"
+    old = SqliteStore(path, lease_s=3600)
+    await old.put("/lock/a", b"1", ephemeral=True)
+    await old.put("/b", b"2")
+    await old.abandon()
+    if how == "function":
+        sqlite.end_sessions(path)
+    store = SqliteStore(path, lease_s=3600, alone=how == "store")
+    assert await store.get("/lock/a") is None
+    assert await store.get("/b") == (b"2", 0)
+    await store.put("/lock/c", b"3", ephemeral=True)
+    await store.close()
+
+
+HOLD = """
+import sqlite3, sys, time
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+async def test_a_process_that_stops_within_a_transaction_stops_nobody_for_long(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    store = SqliteStore(path, lease_s=0.3, poll_s=0.01)
+    await store.put("/a", b"1")
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLD, path, stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert await child.stdout.readline() == b"held\n"
+    child.send_signal(signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(10):
+            assert await store.put("/a", b"2") == 1
+            assert await child.wait() == -signal.SIGKILL
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
     await store.close()
