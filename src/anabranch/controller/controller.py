@@ -464,6 +464,9 @@ class TopicController:
             self._scaling.reload()
             self._unsure = False
             self._changes.publish()
+            if self.record.garbage:
+                # A pruning may have been stored although its answer was lost.
+                self._upkeep.collect_within(0)
         if self.record.intent is not None:
             await self._changes.carry_out(self.record.intent)
         unreached = await self._changes.fence()

@@ -202,6 +202,26 @@ def test_pruning_killed_after_its_commit_leaves_no_storage_behind() -> None:
     simulate(main, retention_s=0.5)
 
 
+def test_pruning_whose_answer_was_lost_leaves_no_storage_behind() -> None:
+    async def main(plant: Plant) -> None:
+        faulty = FailNth(0, applied=True)
+        await plant.boot(wrap=faulty.wrap)
+        await plant.call(plant.service.create_topic(TOPIC, 1))
+        controller = await plant.controller()
+        await plant.call(controller.split(0))
+        await asyncio.sleep(1)
+        faulty.armed = True
+        with pytest.raises(MetadataError):
+            await plant.call(controller.prune())
+        assert faulty.failed
+        await asyncio.sleep(2)
+        layout = await plant.audit()
+        assert sorted(layout.segments) == [1, 2]
+        await plant.stop()
+
+    simulate(main, retention_s=0.5)
+
+
 @pytest.mark.parametrize("applied", [False, True], ids=["refused", "answer lost"])
 @pytest.mark.parametrize("number", range(3), ids=["intent", "commit", "assignment"])
 def test_a_write_that_fails_anywhere_in_a_split_is_made_good(number: int, applied: bool) -> None:
