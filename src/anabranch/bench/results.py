@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,10 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured figure beside its peer's; `peer` is None where the goal is an absolute one."""
+    """One measured figure beside its peer's; `peer` is None where the goal is an absolute one.
+
+    `series` holds the figures on the way to this one, `met` whether the goal is reached where that is judged.
+    """
 
     name: str
     unit: str
@@ -19,6 +22,8 @@ class Row:
     peer_name: str = ""
     peer: float | None = None
     goal: str = ""
+    series: Mapping[str, float] = field(default_factory=dict)
+    met: bool | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -41,8 +46,14 @@ def show(rows: Sequence[Row]) -> None:
     for row in rows:
         peer = "" if row.peer is None else _figure(row.peer, row.unit)
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        table.add_row(row.name, _figure(row.ours, row.unit), row.peer_name, peer, ratio, row.goal)
-    Console(width=140).print(table)
+        goal = f"{row.goal}: missed" if row.met is False else row.goal
+        table.add_row(row.name, _figure(row.ours, row.unit), row.peer_name, peer, ratio, goal)
+    console = Console(width=140)
+    console.print(table)
+    for row in rows:
+        if row.series:
+            figures = ", ".join(f"{at}: {_figure(value, row.unit)}" for at, value in row.series.items())
+            console.print(f"{row.name}: {figures}")
 
 
 def _figure(value: float, unit: str) -> str:

@@ -1,0 +1,177 @@
+"""A producer that is nothing but frames: what layout changes cost without any client's help or delay.
+
+It keeps a number of sends unanswered on one connection, follows the layout watch, and moves what a sealed
+segment did not take to its children, in order. Every message is an entry of its own.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from anabranch.model.hashing import bucket_hash, key_hash, segment_hash
+from anabranch.model.names import TopicName
+from anabranch.model.ranges import HashRange
+from anabranch.protocol import batches, commands
+from anabranch.protocol.commands import Command, CommandCutter, SendReceipt
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+PRODUCER_NAME = "wire-flood"
+BUFFER_BYTES = 1 << 18
+SILENCE_S_MAX = 20.0
+
+
+@dataclass
+class _Lane:
+    """A segment, and the numbers that were given to it and are not answered, in order."""
+
+    open: bool = False
+    sealed: bool = False
+    unanswered: deque[int] = field(default_factory=deque)
+
+
+class WireFlood:
+    """Sends numbers as values, with `in_flight` of them unanswered; the keys take turns."""
+
+    def __init__(self, port: int, topic: TopicName, keys: Sequence[str], in_flight: int) -> None:
+        self.sent: list[float] = []
+        self.answered: list[float] = []
+        self.full = False
+        """Whether all of `in_flight` were unanswered since this was last set to False."""
+        self._topic = topic
+        self._keys = keys
+        self._slots = [segment_hash(key_hash(key)) for key in keys]
+        self._buckets = [bucket_hash(key_hash(key)) for key in keys]
+        self._in_flight = in_flight
+        self._open = 0
+        self._heard_at = 0.0
+        self._lanes: dict[int, _Lane] = {}
+        self._starts: list[int] = []
+        self._routes: list[int] = []
+        self._output = bytearray()
+        self._cutter = CommandCutter()
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setblocking(False)
+        self._write(commands.encode(pb.CommandConnect(client_version="bench", protocol_version=21)))
+        self._write(commands.encode(pb.CommandScalableTopicLookup(session_id=1, topic=str(topic))))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def run(self, done: Callable[[], bool]) -> None:
+        """Send until `done` says so, then wait for the last answer."""
+        self._heard_at = time.perf_counter()
+        while not done():
+            self._fill()
+            self._turn()
+        while self._open:
+            self._turn()
+
+    def _fill(self) -> None:
+        while self._routes and self._open < self._in_flight and len(self._output) < BUFFER_BYTES:
+            number = len(self.sent)
+            self.sent.append(time.perf_counter())
+            self.answered.append(0.0)
+            self._open += 1
+            self._send(number)
+        if self._open == self._in_flight:
+            self.full = True
+
+    def _send(self, number: int) -> None:
+        """Route a number; it stays in its lane until it is answered or the lane is sealed."""
+        at = self._slots[number % len(self._slots)]
+        id_ = self._routes[bisect_right(self._starts, at) - 1]
+        lane = self._lanes[id_]
+        lane.unanswered.append(number)
+        if lane.open:
+            self._frame(id_, number)
+
+    def _frame(self, id_: int, number: int) -> None:
+        at = number % len(self._keys)
+        entry = batches.build_single(
+            b"%d" % number,
+            self._keys[at],
+            number,
+            producer_name=PRODUCER_NAME,
+            publish_time_ms=int(time.time() * 1000),
+            hash_range=(self._buckets[at], self._buckets[at]),
+        )
+        for part in commands.encode_send(id_, number, 1, 0, entry):
+            self._output += part
+
+    def _write(self, frame: bytes) -> None:
+        self._output += frame
+
+    def _turn(self) -> None:
+        """Wait for the socket, write what it takes and hear what came."""
+        readable, writable, _ = select.select(
+            [self._socket], [self._socket] if self._output else [], [], 0.01
+        )
+        if writable:
+            del self._output[: self._socket.send(self._output)]
+        if time.perf_counter() - self._heard_at > SILENCE_S_MAX:
+            raise TimeoutError(f"{self._open} sends are unanswered, and nothing comes any more")
+        if readable:
+            self._heard_at = time.perf_counter()
+            data = self._socket.recv(1 << 18)
+            if not data:
+                raise ConnectionError("the broker closed the connection")
+            for command in self._cutter.read(data):
+                self._hear(command)
+
+    def _hear(self, command: Command) -> None:
+        if isinstance(command, SendReceipt):
+            number = self._lanes[command.producer_id].unanswered.popleft()
+            if number != command.sequence_id:
+                raise RuntimeError(f"a receipt for {command.sequence_id} came, {number} was due")
+            self.answered[number] = time.perf_counter()
+            self._open -= 1
+        elif isinstance(command, pb.CommandCloseProducer | pb.CommandSendError):
+            # Of all that was on its way when the segment was sealed, each is refused by itself.
+            if (closed := self._lanes.get(command.producer_id)) is not None:
+                closed.open, closed.sealed = False, True
+        elif isinstance(command, pb.CommandProducerSuccess):
+            lane = self._lanes[command.request_id]
+            lane.open = True
+            for number in lane.unanswered:
+                self._frame(command.request_id, number)
+        elif isinstance(command, pb.CommandScalableTopicUpdate):
+            self._follow(command.dag)
+        elif isinstance(command, pb.CommandPing):
+            self._write(commands.encode(pb.CommandPong()))
+        elif isinstance(command, pb.CommandError):
+            raise RuntimeError(command.message)
+
+    def _follow(self, dag: pb.ScalableTopicDAG) -> None:
+        """Open the new segments, and give them what the sealed ones did not take, oldest first."""
+        active = sorted(
+            (info for info in dag.segments if info.state == pb.ACTIVE), key=lambda i: i.hash_start
+        )
+        gone = [self._lanes.pop(id_) for id_ in self._lanes.keys() - {info.segment_id for info in active}]
+        assert all(lane.sealed for lane in gone), "a layout came before its parents were closed"
+        for info in active:
+            if info.segment_id in self._lanes:
+                continue
+            self._lanes[info.segment_id] = _Lane()
+            name = self._topic.segment_name(HashRange(info.hash_start, info.hash_end), info.segment_id)
+            self._write(
+                commands.encode(
+                    pb.CommandProducer(
+                        topic=str(name),
+                        producer_id=info.segment_id,
+                        request_id=info.segment_id,
+                        producer_name=PRODUCER_NAME,
+                        user_provided_producer_name=True,
+                    )
+                )
+            )
+        self._starts = [info.hash_start for info in active]
+        self._routes = [info.segment_id for info in active]
+        for number in sorted(number for lane in gone for number in lane.unanswered):
+            self._send(number)
