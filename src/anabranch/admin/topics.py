@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from anabranch.admin import stats
 from anabranch.admin.calls import Call, PreconditionFailedError, route
 from anabranch.broker.segment import Segment
@@ -38,7 +36,7 @@ async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
     name = call.topic("persistent")
     await call.broker.topics.create(name, 0, properties or {})
-    await call.broker.topics.make(name)
+    await call.broker.topics.make(name, await call.broker.topics.store_of(name))
 
 
 async def create_partitioned(call: Call) -> None:
@@ -48,12 +46,7 @@ async def create_partitioned(call: Call) -> None:
 async def grow_partitions(call: Call) -> None:
     count = await _partition_count(call)
     name = call.topic("persistent")
-    known = await call.broker.topics.partitions(name)
-    if known is None:
-        raise TopicNotFoundError(f"{name} does not exist")
-    if count <= known or known == 0:
-        raise ConflictError(f"{name} has {known} partitions; a topic with partitions may only get more")
-    await call.topics.update_classic(name, lambda record: msgspec.structs.replace(record, partitions=count))
+    await call.broker.topics.grow(name, count)
 
 
 async def _partition_count(call: Call) -> int:
@@ -214,7 +207,7 @@ async def _logs(call: Call, *, partitions: bool = True) -> list[Segment]:
     if count and not partitions:
         raise NotAllowedError(f"{name} has {count} partitions; ask for one of them")
     names: Sequence[TopicName] = [name.partition_name(index) for index in range(count)] or [name]
-    return [await topics.make(part) for part in names]
+    return [await topics.make(part, await topics.store_of(part)) for part in names]
 
 
 async def _is_partition(call: Call, name: TopicName) -> bool:

@@ -115,7 +115,7 @@ class Broker:
                 next_epoch=epochs.next,
             ),
             auto_create=config.auto_create_topics,
-            home=id,
+            served=lambda: self.directory.served,
         )
         self.segments = LocalSegments(self.topics)
         self._peers = Peers()

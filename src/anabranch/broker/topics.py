@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+import msgspec
+
 from anabranch.broker.segment import Segment, Surroundings
 from anabranch.broker.stores import Stores
 from anabranch.errors import (
     ConflictError,
     NotAllowedError,
     NotOwnerError,
+    ServiceNotReadyError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -22,6 +25,7 @@ from anabranch.ledger.port import SegmentLog
 from anabranch.metadata.records import ClassicTopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.drains import Ranges
+from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
 
 
@@ -35,13 +39,13 @@ class Topics:
         surroundings: Surroundings,
         *,
         auto_create: bool,
-        home: int = 0,
+        served: Callable[[], Sequence[int]] = lambda: (0,),
     ) -> None:
+        """`served` are the stores that some broker serves, where new logs may go."""
         self.records = records
         self.auto_create = auto_create
         self.stores = stores
-        self.home = home
-        """The store for what nobody else chose a store for."""
+        self._served_stores = served
         self.drained: Callable[[Segment, str, Ranges], None] = lambda segment, subscription, ranges: None
         """Told when all of a sealed log, or all of some buckets, is acknowledged on a subscription."""
         self._around = surroundings
@@ -68,7 +72,7 @@ class Topics:
             raise TopicNotFoundError(f"{name} does not exist")
         return found
 
-    async def make(self, name: TopicName, store: int | None = None) -> Segment:
+    async def make(self, name: TopicName, store: int) -> Segment:
         """The log of that name, made in this store if there is none; durable when it returns.
 
         Raises NotOwnerError when the store is not open here.
@@ -76,7 +80,7 @@ class Topics:
         found = self.get(name)
         if found is not None:
             return found
-        return self._serve(name, await self.stores.create(str(name), self.home if store is None else store))
+        return self._serve(name, await self.stores.create(str(name), store))
 
     async def drop(self, name: TopicName) -> None:
         """Send everybody away and remove the log; an absent one is fine."""
@@ -122,7 +126,30 @@ class Topics:
                 await self.create(name)
         elif record.partitions:
             raise NotAllowedError(f"{name} is partitioned; attach to one of its partitions")
-        return await self.make(name)
+        store = await self.store_of(name)
+        if store not in self.stores.opened:
+            raise ServiceNotReadyError(f"{name} is not served by this broker; look it up again")
+        return await self.make(name, store)
+
+    async def store_of(self, name: TopicName) -> int:
+        """The store that has a classic log, or will have it when it is made."""
+        found = self.stores.store_of(str(name))
+        if found is not None:
+            return found
+        record = await self.records.find_classic(name)
+        if record is not None:
+            return record.store()
+        if name.partition is not None:
+            whole = await self.records.find_classic(name.partitioned_topic)
+            if whole is not None:
+                return whole.store(name.partition)
+        return self._spread(name, 1)[0]
+
+    def _spread(self, name: TopicName, count: int, first: int = 0) -> tuple[int, ...]:
+        """Stores for this many new logs of a topic, in turn from one that its name decides."""
+        stores = self._served_stores() or (0,)
+        start = key_hash(str(name)) + first
+        return tuple(stores[(start + number) % len(stores)] for number in range(count))
 
     async def create(
         self, name: TopicName, partitions: int = 0, properties: Mapping[str, str] | None = None
@@ -133,8 +160,22 @@ class Topics:
             partitions=partitions,
             properties=dict(properties or {}),
             created_at_ms=self._around.clock.wall_ms(),
+            stores=self._spread(name, partitions) if partitions else (await self.store_of(name),),
         )
         await self.records.create_classic(name, record)
+
+    async def grow(self, name: TopicName, partitions: int) -> None:
+        """Give a topic more partitions; ConflictError if it has so many, or none, already."""
+
+        def change(record: ClassicTopicRecord) -> ClassicTopicRecord:
+            known = record.partitions
+            if partitions <= known or known == 0:
+                raise ConflictError(f"{name} has {known} partitions; a topic with partitions may only get more")
+            stores = tuple(record.store(index) for index in range(known))
+            more = self._spread(name, partitions - known, known)
+            return msgspec.structs.replace(record, partitions=partitions, stores=(*stores, *more))
+
+        await self.records.update_classic(name, change)
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """Remove a topic with all partitions; ConflictError while it is in use, unless forced."""

@@ -182,6 +182,11 @@ class ClassicTopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
     partitions: int = 0
     properties: dict[str, str] = {}
     created_at_ms: int = 0
+    stores: tuple[int, ...] = ()
+    """Which store holds each partition, or the topic itself; those that are missing are in store 0."""
+
+    def store(self, partition: int = 0) -> int:
+        return self.stores[partition] if partition < len(self.stores) else 0
 
 
 class BrokerRecord(Record, frozen=True, kw_only=True, rename="camel"):

@@ -5,24 +5,52 @@ from __future__ import annotations
 from google_crc32c import value as crc32c
 
 from anabranch.broker.connection import Connection, Handler
-from anabranch.errors import NotAllowedError, TopicNotFoundError
+from anabranch.broker.services import Services
+from anabranch.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+from anabranch.metadata.records import BrokerRecord
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 
 
-def look_up(connection: Connection, command: pb.CommandLookupTopic) -> None:
-    """This broker serves every name; whether the topic exists is not asked here."""
-    TopicName.parse(command.topic)
+async def look_up(connection: Connection, command: pb.CommandLookupTopic) -> None:
+    """Say who serves a name; for one that does not exist, who would refuse or make it."""
+    url = await owner_url(connection.services, TopicName.parse(command.topic))
     connection.send(
         pb.CommandLookupTopicResponse(
             request_id=command.request_id,
             response=pb.CommandLookupTopicResponse.Connect,
-            brokerServiceUrl=connection.services.url,
+            brokerServiceUrl=url,
             authoritative=True,
             proxy_through_service_url=False,
         )
     )
+
+
+async def owner_url(services: Services, name: TopicName) -> str:
+    """Where a classic topic or segment is served, or a scalable topic led; ServiceNotReadyError if nowhere."""
+    owner = await owner_of(services, name)
+    return services.url if owner is None else owner.url
+
+
+async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
+    """The broker to ask about a name; None means that any will do."""
+    if name.domain == "persistent":
+        store = await services.topics.store_of(name)
+    else:
+        record = await services.records.find(name.topic)
+        if record is None:
+            return None
+        if name.segment is None:
+            return services.directory.owner_of(record.store)
+        listed = record.segments.get(name.segment.id)
+        if listed is None:
+            return None
+        store = listed.store
+    owner = services.directory.owner_of(store)
+    if owner is None:
+        raise ServiceNotReadyError(f"{name} is in store {store}, which nobody serves now; ask again soon")
+    return owner
 
 
 def refuse_lookup(connection: Connection, command: pb.CommandLookupTopic, error: Exception) -> None:

@@ -36,7 +36,7 @@ async def get_or_create(connection: Connection, command: pb.CommandGetOrCreateSc
     name = TopicName.parse(command.topic)
     services = connection.services
     if not name.is_segment and await services.topics.partitions(name) is None:
-        await services.controllers.controller(name.topic)
+        await services.records.load(name.topic)
     version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
     connection.send(
         pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id, schema_version=version)
