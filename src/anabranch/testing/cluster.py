@@ -1,40 +1,42 @@
-"""A broker and its clients in one loop: real code on simulated disk, metadata, network and clocks.
+"""Brokers and their clients in one loop: real code on simulated disks, metadata, network and clocks.
 
-The broker runs in a process of its own on one host; when it dies the host starts the next one, on the same
-disk and metadata. Clients are processes too. What they do is a scenario's affair.
+The brokers are the workers of one machine: each is a process that its host starts again when it died, on the
+same stores and metadata. Clients are processes too. What they do is a scenario's affair.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from anabranch.broker.broker import Broker
+from anabranch.broker.broker import Broker, Endpoint
 from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
-from anabranch.controller.controller import TopicController
+from anabranch.controller.port import Controller
 from anabranch.errors import AnabranchError
 from anabranch.ledger.files import FileStorage
-from anabranch.ledger.port import SegmentLog
+from anabranch.ledger.port import SegmentLog, SegmentStorage
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.testing.checkers import History
-from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
+from anabranch.testing.faults import SimClock, SimStore, StoreTrouble
 from anabranch.testing.network import Link, SimNetwork
 from anabranch.testing.simdisk import Platter, SimDisk
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop, SimProcess, State
 from anabranch.testing.witness import WitnessedTree
+from anabranch.transport.pump import Pump
 
 T = TypeVar("T")
 
-HOST = "broker"
+SERVICE = "service"
+"""Where every broker accepts connections, beside its own address."""
 PORT = 6650
-URL = f"pulsar://{HOST}:{PORT}"
+URL = f"pulsar://{SERVICE}:{PORT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How the next broker process is to die: at a named step, the first or a later time it is reached."""
+    """How the next broker that comes to a named step dies there, alone or with the whole machine."""
 
     step: str
-    times: int = 1
     machine: bool = False
 
 
@@ -62,118 +63,199 @@ class _Life:
 
     process: SimProcess
     broker: Broker
+    store: SimStore
+    clock: SimClock
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+class _Failpoints:
+    """The failpoints of one process; which process dies at a step is the cluster's affair."""
+
+    def __init__(self, cluster: Cluster, process: SimProcess) -> None:
+        self._cluster = cluster
+        self._process = process
+
+    async def reach(self, name: str) -> None:
+        self._process.loop.note(f"failpoint {name}")
+        self._cluster.counts[name] += 1
+        if self._cluster.strike(name, self._process):
+            # Nothing wakes a dead process, so this step is its last.
+            await self._process.loop.create_future()
+
+
+class Host:
+    """Keeps one broker up."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.number = number
+        self.name = f"broker-{number}"
+        self.life: _Life | None = None
+        self.up = asyncio.Event()
+        self._cluster = cluster
+        self._lives = 0
+
+    @property
+    def process(self) -> SimProcess | None:
+        """The process that runs now, if one does."""
+        return self.life.process if self.life is not None and self.life.process.alive else None
+
+    @property
+    def broker(self) -> Broker | None:
+        """The broker of that process, also while it starts."""
+        return self.life.broker if self.life is not None and self.life.process.alive else None
+
+    async def keep_up(self) -> None:
+        """Start the broker, and start it again whenever it died; runs until it is cancelled."""
+        cluster = self._cluster
+        while True:
+            self._lives += 1
+            life = self.life = cluster.start(self, self._lives)
+            await life.ended.wait()
+            self.life = None
+            self.up.clear()
+            await asyncio.sleep(cluster.rng.uniform(*cluster.restart_delay_s))
+
+
 class Cluster:
-    """One broker host, its metadata, and any number of clients."""
+    """The brokers of one machine, their metadata, and any number of clients."""
 
     def __init__(
         self, loop: SimLoop, *, config: BrokerConfig | None = None, limits: Limits | None = None
     ) -> None:
         self.loop = loop
         self.network = SimNetwork(loop)
-        self.platter = Platter(loop, HOST)
+        self.platters: dict[int, Platter] = {}
         self.tree = WitnessedTree()
         self.history = History()
         self.counts: Counter[str] = Counter()
         """What happened, and how often."""
         self.restart_delay_s = (0.01, 1.0)
         self.deaths: list[Death] = []
-        """For each broker process to come; none left means that it lives until somebody kills it."""
+        """Each is armed when the one before has happened."""
         self.store_trouble = StoreTrouble()
-        self._config = replace(config or BrokerConfig(), host=HOST, port=PORT)
+        self.clock_offsets_ms = (0, 0)
+        """How wrong the wall clock of a new process may be."""
+        self.config = config or BrokerConfig()
+        self.rng = loop.random("cluster")
+        self.hosts = [Host(self, number) for number in range(self.config.workers)]
         self._limits = limits or Limits()
-        self._rng = loop.random("cluster")
-        self._lives = 0
-        self._life: _Life | None = None
-        self._up = asyncio.Event()
         self._observer = TopicStore(MemoryStore(self.tree))
 
-    # The broker.
-
-    @property
-    def process(self) -> SimProcess | None:
-        """The broker process that runs now, if one does."""
-        return None if self._life is None else self._life.process
-
-    @property
-    def broker(self) -> Broker | None:
-        """The broker that is up now, to be looked at; None while there is none."""
-        life = self._life
-        return life.broker if life is not None and life.process.alive and self._up.is_set() else None
+    # The brokers.
 
     async def keep_up(self) -> None:
-        """Start the broker, and start it again whenever it died; runs until it is cancelled."""
-        while True:
-            life = self._start()
-            await life.ended.wait()
-            self._life = None
-            self._up.clear()
-            await asyncio.sleep(self._rng.uniform(*self.restart_delay_s))
+        """Keep all brokers up; runs until it is cancelled."""
+        await asyncio.gather(*(host.keep_up() for host in self.hosts))
 
-    def _start(self) -> _Life:
-        self._lives += 1
-        self.loop.note(f"start broker {self._lives}")
-        process = SimProcess(self.loop, HOST)
-        death = self.deaths.pop(0) if self.deaths else None
-        failpoints = SimFailpoints(
-            process,
-            death.step if death else None,
-            times=death.times if death else 1,
-            machine=death.machine if death else False,
-            reached=self.counts,
-        )
-        clock = SimClock(self.loop)
-        storage = FileStorage(
-            SimDisk(self.platter, process),
-            clock=clock,
-            cache_bytes=self._limits.cache_bytes,
-            journal_bytes_max=self._limits.journal_bytes_max,
-            ledger_bytes_max=self._limits.ledger_bytes_max,
-            behind_bytes=self._limits.behind_bytes,
-        )
-        store = SimStore(self.tree, process, trouble=self.store_trouble)
-        rng = self.loop.random(f"broker {self._lives}")
-        life = self._life = _Life(
-            process, Broker(self._config, lambda _: storage, store, clock, rng, failpoints)
-        )
-        process.on_death.append(life.ended.set)
-        process.spawn(self._serve(life), name="broker")
-        return life
+    @property
+    def running(self) -> list[Host]:
+        """The hosts whose broker process lives, be it paused."""
+        return [host for host in self.hosts if host.process is not None]
 
-    async def _serve(self, life: _Life) -> None:
+    def start(self, host: Host, life: int) -> _Life:
+        """One more broker process on a host."""
+        self.loop.note(f"start {host.name} {life}")
+        process = SimProcess(self.loop, host.name)
+        clock = SimClock(self.loop, offset_ms=self.rng.randint(*self.clock_offsets_ms))
+
+        def storage_of(store: int) -> SegmentStorage:
+            limits = self._limits
+            return FileStorage(
+                SimDisk(self._platter(store), process),
+                clock=clock,
+                cache_bytes=limits.cache_bytes,
+                journal_bytes_max=limits.journal_bytes_max,
+                ledger_bytes_max=limits.ledger_bytes_max,
+                behind_bytes=limits.behind_bytes,
+            )
+
+        async def listen(factory: Callable[[], Pump]) -> Sequence[asyncio.Server]:
+            own = await self.loop.create_server(factory, host.name, PORT)
+            return [own, await self.loop.create_server(factory, SERVICE, PORT, reuse_port=True)]
+
+        store = SimStore(self.tree, process, trouble=self.store_trouble, lease_s=self.config.lease_s)
+        broker = Broker(
+            replace(self.config, host=host.name, port=PORT),
+            storage_of,
+            store,
+            clock,
+            self.loop.random(f"{host.name} {life}"),
+            _Failpoints(self, process),
+            id=host.number,
+            endpoint=Endpoint(f"pulsar://{host.name}:{PORT}", "", listen),
+        )
+        started = _Life(process, broker, store, clock)
+        process.on_death.append(started.ended.set)
+        process.spawn(self._serve(host, started), name=host.name)
+        return started
+
+    def _platter(self, store: int) -> Platter:
+        if store not in self.platters:
+            self.platters[store] = Platter(self.loop, f"store {store}")
+        return self.platters[store]
+
+    async def _serve(self, host: Host, life: _Life) -> None:
         try:
             await life.broker.start()
         except AnabranchError as error:
             # The process says why and leaves; whoever keeps it up starts the next one.
             self.counts["start failed"] += 1
-            self.loop.note(f"broker did not start: {error}")
+            self.loop.note(f"{host.name} did not start: {error}")
             life.process.kill()
             return
-        self.loop.note("broker is up")
-        self._up.set()
+        self.loop.note(f"{host.name} is up")
+        host.up.set()
 
-    def kill_broker(self, *, machine: bool = False) -> bool:
-        """Kill it now; False when none runs."""
-        if self._life is None or not self._life.process.alive:
+    def strike(self, step: str, process: SimProcess) -> bool:
+        """Kill a process that has come to this step, if its time has come; whether it had."""
+        if not self.deaths or self.deaths[0].step != step:
             return False
-        self.counts["machine lost" if machine else "process killed"] += 1
-        self.counts["killed while starting"] += not self._up.is_set()
-        self._life.process.kill(machine=machine)
+        death = self.deaths.pop(0)
+        self.counts[f"died at {step}"] += 1
+        if death.machine:
+            self.loop.outside(self.lose_machine)
+        else:
+            self.loop.outside(process.kill)
         return True
 
-    def pause_broker(self, for_s: float) -> None:
-        """Stop the process for a while, as SIGSTOP and SIGCONT do."""
-        if self._life is not None and self._life.process.alive:
-            self.counts["broker paused"] += 1
-            self._life.process.pause()
-            self.loop.call_later(for_s, self._life.process.resume)
+    def kill_broker(self, host: Host) -> None:
+        """End one process."""
+        if host.process is not None:
+            self.counts["process killed"] += 1
+            self.counts["killed while starting"] += not host.up.is_set()
+            host.process.kill()
 
-    async def in_broker(self, work: Callable[[Broker], Awaitable[T]]) -> T | None:
-        """Do something inside the broker process once it is up; None when it died meanwhile."""
-        await self._up.wait()
-        life = self._life
+    def lose_machine(self) -> None:
+        """The power fails: every broker dies, and what no sync made durable may go."""
+        self.counts["machine lost"] += 1
+        for host in self.running:
+            self.counts["killed while starting"] += not host.up.is_set()
+            assert host.process is not None
+            host.process.kill(machine=True)
+        for platter in self.platters.values():
+            platter.lose_power()
+
+    def pause_broker(self, host: Host, for_s: float) -> None:
+        """Stop one process for a while, as SIGSTOP and SIGCONT do."""
+        process = host.process
+        if process is not None and process.state is State.RUNNING:
+            self.counts["broker paused"] += 1
+            process.pause()
+            self.loop.call_later(for_s, self._wake, process)
+
+    def _wake(self, process: SimProcess) -> None:
+        self.counts["paused broker was ended"] += not process.alive
+        process.resume()
+
+    async def in_broker(self, work: Callable[[Broker], Awaitable[T]], host: Host | None = None) -> T | None:
+        """Do something inside a broker process that is up, any by default; None when it died meanwhile."""
+        while host is None:
+            up = [one for one in self.hosts if one.up.is_set() and one.process is not None]
+            host = self.rng.choice(up) if up else None
+            if host is None:
+                await asyncio.sleep(0.01)
+        await host.up.wait()
+        life = host.life
         assert life is not None
 
         async def inside() -> T:
@@ -185,29 +267,32 @@ class Cluster:
         ended.cancel()
         return task.result() if task.done() else None
 
-    async def with_controller(
-        self, name: TopicName, work: Callable[[TopicController], Awaitable[T]]
-    ) -> T | None:
-        """As `in_broker`, with the controller of a topic."""
+    async def with_controller(self, name: TopicName, work: Callable[[Controller], Awaitable[T]]) -> T | None:
+        """As `in_broker`, with the leader of a topic as that broker reaches it."""
 
         async def inside(broker: Broker) -> T:
             return await work(await broker.controllers.controller(name))
 
         return await self.in_broker(inside)
 
-    async def stop_broker(self) -> None:
-        """Stop it as SIGTERM would."""
-        await self.in_broker(lambda broker: broker.stop())
+    async def stop(self) -> None:
+        """Stop all brokers as SIGTERM would."""
+        for host in self.hosts:
+            await self.in_broker(lambda broker: broker.stop(), host)
 
-    # Its metadata, seen from outside.
+    # What is stored, seen from outside.
 
     async def record(self, name: TopicName) -> TopicRecord | None:
         return await self._observer.find(name)
 
     def log_of(self, name: str) -> SegmentLog | None:
         """A log at whoever serves it now; None while nobody does."""
-        broker = self.broker
-        return None if broker is None else broker.stores.get(name)
+        for host in self.running:
+            broker = host.broker
+            log = None if broker is None else broker.stores.get(name)
+            if log is not None:
+                return log
+        return None
 
     # Clients.
 
@@ -222,6 +307,8 @@ class Cluster:
             rng=self.loop.random(f"client {process.name}"),
         )
 
-    def link(self, process: SimProcess) -> Link:
-        """The link between a client and the broker's host."""
-        return self.network.link(process.name, HOST)
+    def links(self, process: SimProcess) -> list[Link]:
+        """The links between a process and every other broker."""
+        return [
+            self.network.link(process.name, host.name) for host in self.hosts if host.name != process.name
+        ]

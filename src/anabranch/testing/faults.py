@@ -71,16 +71,26 @@ class SimFailpoints:
 
 @dataclass(slots=True)
 class StoreTrouble:
-    """How likely a call is refused, and how likely its answer is lost after it was applied."""
+    """How likely a call is refused, and how likely its answer is lost after it was applied.
+
+    Watchers are told up to `watch_late_s` later, and now and then twice; what comes close together may be
+    told once.
+    """
 
     refuse: float = 0.0
     lose_reply: float = 0.0
+    watch_late_s: float = 0.0
+    watch_twice: float = 0.0
+
+    def heal(self) -> None:
+        self.refuse = self.lose_reply = self.watch_late_s = self.watch_twice = 0.0
 
 
 class SimStore:
     """A session on a metadata tree that is some way off: calls take time, fail, or are applied unheard.
 
-    The session of a killed process ends `lease_s` later, as the store would notice.
+    The session of a killed process ends `lease_s` later, as the store would notice. That of a process that is
+    paused for longer lapses too: its ephemeral values are gone, but it may go on when it wakes up.
     """
 
     def __init__(
@@ -91,12 +101,40 @@ class SimStore:
         trouble: StoreTrouble | None = None,
         lease_s: float = 0.0,
     ) -> None:
+        self._tree = tree
         self._inner = MemoryStore(tree)
         self._loop = process.loop
+        self._process = process
         self._rng = process.loop.random(f"store {process.name} {tree.sessions}")
         self._trouble = trouble or StoreTrouble()
+        self._lease_s = lease_s
+        self._heard_at = process.loop.time()
         self.latency_s = (0.00005, 0.0015)
+        self.lapses = 0
+        """How often the lease ran out while the process lived."""
         process.on_death.append(lambda: self._expire_later(lease_s))
+        if lease_s:
+            process.context.copy().run(self._beat)
+            self._loop.outside(self._listen)
+
+    def _beat(self) -> None:
+        self._heard_at = self._loop.time()
+        self._loop.call_later(self._lease_s / 3, self._beat)
+
+    def _listen(self) -> None:
+        if not self._process.alive:
+            return
+        if self._loop.time() - self._heard_at > self._lease_s:
+            self.lapse()
+        self._loop.call_later(self._lease_s / 10, self._listen)
+
+    def lapse(self) -> None:
+        """Forget what the session stands for, as if it had not been heard of for too long."""
+        gone = [path for path, value in self._tree.values.items() if value.session == self._inner._session]
+        self.lapses += bool(gone)
+        for path in gone:
+            self._loop.note(f"lapse {path}")
+            self._tree.remove(path)
 
     def _expire_later(self, lease_s: float) -> None:
         def expire() -> None:
@@ -126,7 +164,31 @@ class SimStore:
         return await self._call(self._inner.increment(path))
 
     def watch(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
-        return self._inner.watch(prefix, changed)
+        late: dict[str, None] = {}
+        undone = False
+
+        def tell(change: Change) -> None:
+            late.pop(change.path, None)
+            if not undone:
+                changed(change)
+
+        def told(change: Change) -> None:
+            if self._rng.random() < self._trouble.watch_twice:
+                self._loop.call_later(self._rng.uniform(0, 0.1), tell, change)
+            if not self._trouble.watch_late_s:
+                changed(change)
+            elif change.path not in late:
+                late[change.path] = None
+                self._loop.call_later(self._rng.uniform(0, self._trouble.watch_late_s), tell, change)
+
+        undo = self._inner.watch(prefix, told)
+
+        def stop() -> None:
+            nonlocal undone
+            undone = True
+            undo()
+
+        return stop
 
     async def close(self) -> None:
         await self._inner.close()

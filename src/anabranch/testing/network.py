@@ -98,7 +98,7 @@ class SimServer(asyncio.AbstractServer):
 
     def close(self) -> None:
         self.closed = True
-        self._network.servers.pop(self.address, None)
+        self._network.forget(self)
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._network.loop
@@ -364,7 +364,8 @@ class SimNetwork:
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
-        self.servers: dict[tuple[str, int], SimServer] = {}
+        self.servers: dict[tuple[str, int], list[SimServer]] = {}
+        """Several processes may listen at one address if all of them agree."""
         self._links: dict[tuple[str, str], Link] = {}
         self._ports = 40_000
         self._watched: list[SimProcess] = []
@@ -417,17 +418,26 @@ class SimNetwork:
         factory: Callable[[], asyncio.BaseProtocol],
         host: str | None = None,
         port: int | None = None,
+        reuse_port: bool = False,
         **_options: Any,
     ) -> SimServer:
         """What `loop.create_server` does here."""
         process = current_process()
         address = (host or (process.name if process else "test"), port or self._next_port())
-        if address in self.servers:
+        if address in self.servers and not reuse_port:
             raise OSError(98, f"address {address} is in use")
         server = SimServer(self, factory, address)
-        self.servers[address] = server
+        self.servers.setdefault(address, []).append(server)
         self._watch(process)
         return server
+
+    def forget(self, server: SimServer) -> None:
+        """Nobody listens there any more, or one process less."""
+        listening = self.servers.get(server.address, [])
+        if server in listening:
+            listening.remove(server)
+        if not listening:
+            self.servers.pop(server.address, None)
 
     async def connect(
         self,
@@ -441,14 +451,14 @@ class SimNetwork:
         assert port is not None
         process = current_process()
         name = process.name if process else "test"
-        link = self.link(name, host)
+        link = self._link_to(name, host, port)
         await asyncio.sleep(link.delay_s())
         deadline = self.loop.time() + CONNECT_TIMEOUT_S
         while link.mode is not Mode.OPEN:
             if self.loop.time() > deadline:
                 raise TimeoutError(f"no answer from {host}:{port}")
             await asyncio.sleep(0.2)
-        server = self.servers.get((host, port))
+        server = next((s for s in self.servers.get((host, port), ()) if self._link_of(name, s) is link), None)
         if server is None:
             raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")
         ours = SimTransport(self, link, contextvars.copy_context())
@@ -466,6 +476,14 @@ class SimNetwork:
         ours._schedule()
         return ours, protocol
 
+    def _link_to(self, name: str, host: str, port: int) -> Link:
+        """The way to one of those who listen there."""
+        listening = self.servers.get((host, port), ())
+        return self._link_of(name, self.rng.choice(listening)) if listening else self.link(name, host)
+
+    def _link_of(self, name: str, server: SimServer) -> Link:
+        return self.link(name, server.address[0] if server.process is None else server.process.name)
+
     def _next_port(self) -> int:
         self._ports += 1
         return self._ports
@@ -477,8 +495,9 @@ class SimNetwork:
 
     def _process_died(self, process: SimProcess) -> None:
         self._watched.remove(process)
-        for address in [a for a, server in self.servers.items() if server.process is process]:
-            del self.servers[address]
+        for server in [s for listening in self.servers.values() for s in listening]:
+            if server.process is process:
+                self.forget(server)
         for end in self._ends_of(process):
             if process.machine_lost:
                 end.vanish()

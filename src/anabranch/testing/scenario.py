@@ -10,27 +10,38 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container
+from dataclasses import fields
 from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from anabranch.broker.broker import Broker
 from anabranch.client.producer import AsyncProducer
 from anabranch.config import BrokerConfig
-from anabranch.controller.controller import TopicController
-from anabranch.errors import AnabranchError, LayoutError, SegmentNotFoundError
+from anabranch.controller.port import Controller
+from anabranch.controller.segments import StartAt
+from anabranch.errors import (
+    AnabranchError,
+    ConflictError,
+    LayoutError,
+    SegmentNotFoundError,
+    SubscriptionNotFoundError,
+)
+from anabranch.ledger.port import SegmentLog
+from anabranch.metadata.records import SubscriptionKind
 from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import equal_bucket_splits, key_hash, segment_hash
 from anabranch.model.ids import MessageId
-from anabranch.model.layout import Layout
+from anabranch.model.layout import Layout, Segment
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
 from anabranch.model.routing import Router
 from anabranch.testing.checkers import Outcome, Sent, violations
-from anabranch.testing.cluster import Cluster
+from anabranch.testing.cluster import Cluster, Host
+from anabranch.testing.faults import StoreTrouble
 from anabranch.testing.network import Mode
 from anabranch.testing.readers import CHECKPOINT, QUEUE, STREAM, TOPIC, Readers, persist
 from anabranch.testing.shape import FAILPOINTS, OPERATIONS, draw
+from anabranch.testing.simdisk import Platter
 from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
 from anabranch.testing.wiretap import WireTap
 from anabranch.testing.witness import Witness, behind
@@ -42,9 +53,13 @@ SOMETIMES = (
     *(f"{kind} asked for" for kind in OPERATIONS),
     *(f"link {kind}" for kind in ("reset", "cut", "hold", "swallow")),
     "broker paused",
+    "bucket changed hands",
     "checkpoint restored",
     "checkpoint saved",
+    "clock jumped",
+    "consumer evicted",
     "consumer killed",
+    "consumer paused",
     "delivered again",
     "delivery taken back",
     "given back",
@@ -52,12 +67,20 @@ SOMETIMES = (
     "machine lost",
     "message crossed a seal",
     "operation interrupted",
+    "late subscription made",
     "process killed",
+    "reconnected",
 )
 """What must happen in some of many runs; a generator that cannot produce a case tests nothing."""
 
+KINDS: tuple[SubscriptionKind, ...] = ("STREAM", "QUEUE")
+STARTS: tuple[StartAt, ...] = ("earliest", "latest")
+
 ATTEMPTS_MAX = 20
 AUDITS_MAX = 40
+
+CLOCK_ERROR_MS = 3_600_000
+"""How wrong wall clocks are at most, at the start and after a jump."""
 
 HEAL_S = 60.0
 """Within this long after the last fault everything must be back to normal."""
@@ -83,6 +106,10 @@ class Scenario:
         """Those that live: what they read, and where."""
         self._producing: list[asyncio.Task[None]] = []
         self._consuming: dict[str, asyncio.Task[None]] = {}
+        self._late: dict[str, int] = {}
+        """Subscriptions that were confirmed during the run, and in which epoch."""
+        self._attempted: dict[str, None] = {}
+        """Those that may exist."""
         self._heirs = 0
         """Consumers that are about to take the place of one that was killed."""
 
@@ -103,7 +130,9 @@ class Scenario:
         cluster.counts = self.counts
         self.readers = Readers(cluster, shape, self.counts)
         cluster.deaths = list(shape.deaths)
-        keeping = self.loop.create_task(cluster.keep_up(), name="keep the broker up")
+        if shape.clock_jumps:
+            cluster.clock_offsets_ms = (-CLOCK_ERROR_MS, CLOCK_ERROR_MS)
+        keeping = self.loop.create_task(cluster.keep_up(), name="keep the brokers up")
         self.witness = witness = Witness(
             self.loop,
             cluster.history,
@@ -126,10 +155,10 @@ class Scenario:
         for number in range(shape.producers):
             process = self._process(f"producer-{number}")
             self._producing.append(process.spawn(self._produce(process)))
-        cluster.store_trouble.refuse = shape.store_trouble.refuse
-        cluster.store_trouble.lose_reply = shape.store_trouble.lose_reply
-        await asyncio.gather(self._operations(), self._faults())
-        cluster.store_trouble.refuse = cluster.store_trouble.lose_reply = 0.0
+        for setting in fields(StoreTrouble):
+            setattr(cluster.store_trouble, setting.name, getattr(shape.store_trouble, setting.name))
+        await asyncio.gather(self._operations(), self._faults(), self._late_subscriptions())
+        cluster.store_trouble.heal()
         cluster.deaths.clear()
         cluster.network.heal()
         if await self._settled():
@@ -144,12 +173,15 @@ class Scenario:
             unordered=[kind for kind in self.readers.kinds if kind == QUEUE],
             exact=[kind for kind in self.readers.kinds if kind == CHECKPOINT],
         )
-        await cluster.stop_broker()
+        await cluster.stop()
         keeping.cancel()
 
     def _config(self) -> BrokerConfig:
         rng = self.rng
         return BrokerConfig(
+            workers=self.shape.workers,
+            lease_s=self.shape.lease_s,
+            segment_retention_s=self.shape.retention_s,
             auto_scale=self._policy(),
             auto_scale_interval_s=0.2,
             load_report_interval_s=0.5,
@@ -177,9 +209,10 @@ class Scenario:
     def _process(self, name: str) -> SimProcess:
         process = SimProcess(self.loop, name)
         self._clients.append(process)
-        link = self.cluster.link(process)
-        link.latency_s = self.rng.choice(((0.0001, 0.001), (0.001, 0.02), (0.0, 0.1)))
-        link.pieces = self.rng.choice((0.0, 0.2))
+        latency_s = self.rng.choice(((0.0001, 0.001), (0.001, 0.02), (0.0, 0.1)))
+        for link in self.cluster.links(process):
+            link.latency_s = latency_s
+            link.pieces = self.rng.choice((0.0, 0.2))
         return process
 
     # Load.
@@ -253,8 +286,9 @@ class Scenario:
                 raise
             self.counts["operation interrupted"] += 1
 
-    async def _operate(self, kind: str, controller: TopicController) -> None:
-        active = controller.layout.active
+    async def _operate(self, kind: str, controller: Controller) -> None:
+        assert self.witness.layout is not None
+        active = self.witness.layout.active
         if kind == "merge" and len(active) == 1:
             active = (await controller.split(active[0].id)).active
         chosen = self.rng.randrange(len(active) - (kind == "merge"))
@@ -268,28 +302,84 @@ class Scenario:
         else:
             await controller.rebucket(segment.id, equal_bucket_splits(segment.bucket_count % 8 + 1))
 
+    async def _late_subscriptions(self) -> None:
+        for number in range(self.shape.late_subscriptions):
+            await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / self.shape.late_subscriptions))
+            name = f"late-{number}"
+            self._attempted[name] = None
+            if await self._ask(partial(_make, name, self.rng.choice(KINDS), self.rng.choice(STARTS))):
+                self.counts["late subscription made"] += 1
+                self._late[name] = self.witness.layout.epoch if self.witness.layout else 0
+            if self.rng.random() < 0.3:
+                self._late.pop(name, None)
+                if await self._ask(partial(_unmake, name)):
+                    self.counts["late subscription deleted"] += 1
+                    self._attempted.pop(name)
+
+    async def _ask(self, work: Callable[[Controller], Awaitable[bool]]) -> bool:
+        """Ask the leader for something; whether it was done for sure."""
+        try:
+            return bool(await self.cluster.with_controller(TOPIC, work))
+        except AnabranchError as error:
+            if not error.retryable:
+                raise
+            return False
+
     async def _faults(self) -> None:
         shape = self.shape
         planned: list[Callable[[], None]] = [self._kill_broker] * shape.kills
         planned += [self._hurt_a_link] * shape.link_faults
         planned += [self._kill_a_consumer] * shape.consumer_deaths
+        planned += [self._pause_a_consumer] * shape.consumer_pauses
         planned += [self._pause_broker] * shape.pauses
+        planned += [self._lapse] * shape.lapses
+        planned += [self._jump_a_clock] * shape.clock_jumps
+        if shape.slow_disk:
+            for platter in self.cluster.platters.values():
+                platter.sync_latency_s = (0.001, 0.3)
         times = sorted(self.rng.uniform(0, shape.busy_s) for _ in planned)
         self.rng.shuffle(planned)
         for time, fault in zip(times, planned, strict=True):
             await asyncio.sleep(max(0.0, time - self.loop.time()))
             fault()
         await asyncio.sleep(max(0.0, shape.busy_s - self.loop.time()))
+        for platter in self.cluster.platters.values():
+            platter.sync_latency_s = Platter.sync_latency_s
+
+    def _a_host(self) -> Host:
+        return self.rng.choice(self.cluster.hosts)
 
     def _kill_broker(self) -> None:
-        self.cluster.kill_broker(machine=self.rng.random() < 0.5)
+        if self.rng.random() < (0.5 if self.shape.workers == 1 else 0.2):
+            self.cluster.lose_machine()
+        else:
+            self.cluster.kill_broker(self._a_host())
 
     def _pause_broker(self) -> None:
-        self.cluster.pause_broker(self.rng.uniform(0.1, 5.0))
+        self.cluster.pause_broker(self._a_host(), self.rng.uniform(0.1, 4.0) * self.shape.lease_s)
+
+    def _lapse(self) -> None:
+        life = self._a_host().life
+        if life is not None and life.process.alive:
+            self.counts["lease lost"] += 1
+            life.store.lapse()
+
+    def _jump_a_clock(self) -> None:
+        life = self._a_host().life
+        if life is not None:
+            self.counts["clock jumped"] += 1
+            life.clock.jump(self.rng.randint(-CLOCK_ERROR_MS, CLOCK_ERROR_MS))
+
+    def _pause_a_consumer(self) -> None:
+        if self._consumers:
+            _, process = self._consumers[self.rng.choice(sorted(self._consumers))]
+            self.counts["consumer paused"] += 1
+            process.pause()
+            self.loop.call_later(self.rng.uniform(0.1, 8.0), process.resume)
 
     def _hurt_a_link(self) -> None:
         network = self.cluster.network
-        link = self.cluster.link(self.rng.choice(self._clients))
+        link = self.rng.choice(self.cluster.links(self._one_end()))
         kind = self.rng.choice(("reset", "cut", "hold", "swallow"))
         self.counts[f"link {kind}"] += 1
         if kind == "reset":
@@ -299,6 +389,13 @@ class Scenario:
         else:
             network.set_mode(link, Mode.HELD if kind == "hold" else Mode.BLACK_HOLE)
             self.loop.call_later(self.rng.uniform(0.01, 8.0), network.set_mode, link, Mode.OPEN)
+
+    def _one_end(self) -> SimProcess:
+        """Of a link that is to be hurt: a client, or one of several brokers."""
+        brokers = [host.process for host in self.cluster.running if host.process is not None]
+        if len(self.cluster.hosts) > 1 and brokers and self.rng.random() < 0.3:
+            return self.rng.choice(brokers)
+        return self.rng.choice(self._clients)
 
     def _kill_a_consumer(self) -> None:
         if not self._consumers:
@@ -381,33 +478,54 @@ class Scenario:
         for id_ in sorted(layout.segments.keys() - before[-1].segments.keys()):
             log = self.cluster.log_of(str(TOPIC.segment_name(layout.segments[id_].range, id_)))
             if log is not None:
-                self.found += self._absent(id_, log.cursors)
+                self.found += self._absent(layout.segments[id_], log.cursors)
 
-    def _absent(self, segment: int, cursors: Container[str]) -> list[str]:
-        absent = [name for name in self.readers.subscriptions if name not in cursors]
-        return [f"segment {segment} lacks the subscription {name}" for name in absent]
+    def _absent(self, segment: Segment, cursors: Container[str]) -> list[str]:
+        due = [name for name, epoch in self._late.items() if segment.active or segment.created_epoch > epoch]
+        absent = [name for name in [*self.readers.subscriptions, *due] if name not in cursors]
+        return [f"segment {segment.id} lacks the subscription {name}" for name in absent]
 
     async def _look_over(self) -> list[str]:
         record = await self.cluster.record(TOPIC)
         assert record is not None
         wrong = [f"a {record.intent.kind} is still under way"] if record.intent is not None else []
+        wrong += [f"{item.name} is still garbage" for item in record.garbage]
         layout = layout_of(record)
         expected = {str(TOPIC.segment_name(s.range, s.id)): s for s in layout.segments.values()}
+        for host in self.cluster.hosts:
+            stores = None if host.broker is None else host.broker.stores
+            for name in stores.names() if stores is not None else ():
+                if name not in expected:
+                    wrong.append(f"log {name} belongs to no segment")
+        for name, segment in expected.items():
+            wrong += self._look_at(segment, self.cluster.log_of(name))
+        known = {*self.readers.kinds, *self._late, *self._attempted}
+        for sub, found in self.witness.subscriptions.items():
+            if found.unfinished is not None:
+                wrong.append(f"the {found.unfinished.kind} of subscription {sub} is still under way")
+            if sub not in known:
+                wrong.append(f"subscription {sub} was deleted and is there")
+        return wrong + behind(self.tap.open_watches(), {str(TOPIC): record.epoch}) + self._leaders()
 
-        async def look(broker: Broker) -> None:
-            stored = broker.stores.names()
-            wrong.extend(f"log {name} belongs to no segment" for name in stored if name not in expected)
-            for name, segment in expected.items():
-                log = broker.stores.get(name)
-                if log is None:
-                    wrong.append(f"segment {segment.id} has no log")
-                elif log.sealed == segment.active:
-                    wrong.append(f"segment {segment.id} is {segment.state}, its log says otherwise")
-                else:
-                    wrong.extend(self._absent(segment.id, log.cursors))
+    def _look_at(self, segment: Segment, log: SegmentLog | None) -> list[str]:
+        if log is None:
+            return [f"segment {segment.id} has no log"]
+        if log.sealed == segment.active:
+            return [f"segment {segment.id} is {segment.state}, its log says otherwise"]
+        known = {*self.readers.subscriptions, *self._late, *self._attempted}
+        orphans = [name for name in log.cursors if name not in known]
+        return [f"segment {segment.id} has a cursor {name} of nobody" for name in orphans] + self._absent(
+            segment, log.cursors
+        )
 
-        await self.cluster.in_broker(look)
-        return wrong
+    def _leaders(self) -> list[str]:
+        """Exactly one controller acts (V1)."""
+        leading = [
+            host.name
+            for host in self.cluster.hosts
+            if host.broker is not None and TOPIC in host.broker.controllers.layouts()
+        ]
+        return [] if len(leading) == 1 else [f"the topic is led by {leading or 'nobody'}"]
 
     async def _layout(self) -> Layout:
         record = await self.cluster.record(TOPIC)
@@ -431,8 +549,9 @@ class Scenario:
 
         Whoever comes with a checkpoint gets the rest.
         """
-        self.cluster.kill_broker(machine=True)
-        await self.cluster.in_broker(lambda broker: asyncio.sleep(0))
+        self.cluster.lose_machine()
+        for host in self.cluster.hosts:
+            await host.up.wait()
         self._consumers.clear()
         for kind in self.readers.kinds:
             self._start_consumer(kind, f"{kind} newcomer")
@@ -441,7 +560,23 @@ class Scenario:
         await self._end_consumers()
 
 
-async def _subscribe(subscription: str, controller: TopicController) -> None:
+async def _make(name: str, kind: SubscriptionKind, start: StartAt, controller: Controller) -> bool:
+    try:
+        await controller.ensure_subscription(name, kind, start)
+    except ConflictError:
+        return False
+    return True
+
+
+async def _unmake(name: str, controller: Controller) -> bool:
+    try:
+        await controller.delete_subscription(name)
+    except SubscriptionNotFoundError:
+        return False
+    return True
+
+
+async def _subscribe(subscription: str, controller: Controller) -> None:
     await controller.ensure_subscription(
         subscription, "QUEUE" if subscription == QUEUE else "STREAM", "earliest"
     )

@@ -30,6 +30,8 @@ FAILPOINTS = tuple(f"{kind}.{step}" for kind in OPERATIONS for step in STEPS)
 class Shape:
     """What a seed draws."""
 
+    workers: int
+    lease_s: float
     segments: int
     producers: int
     consumers: int
@@ -47,8 +49,17 @@ class Shape:
     limits: Limits
     link_faults: int
     consumer_deaths: int
+    consumer_pauses: int
     kills: int
     pauses: int
+    """Of a broker, most of them beyond its lease."""
+    lapses: int
+    """How often a broker that lives is taken for dead by the metadata store."""
+    clock_jumps: int
+    slow_disk: bool
+    late_subscriptions: int
+    """Subscriptions that are made, and some deleted again, while everything else happens."""
+    retention_s: float
     store_trouble: StoreTrouble
     auto_scale: bool
     deaths: tuple[Death, ...]
@@ -65,12 +76,15 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         kills = 0
     else:
         deaths, kills = [], rng.choice((0, 1, 1, 2, 3))
+    checkpoints = rng.random() < 0.3
     return Shape(
+        workers=rng.choice((1, 1, 2, 3)),
+        lease_s=rng.choice((0.5, 1.0, 3.0)),
         segments=rng.choice((1, 1, 2, 3)),
         producers=rng.choice((1, 2, 3)),
         consumers=rng.choice((1, 2, 2, 4)),
         queue_consumers=rng.choice((0, 0, 0, 1, 2)),
-        checkpoints=rng.random() < 0.3,
+        checkpoints=checkpoints,
         keys=rng.choice((1, 5, 20)),
         messages=rng.randrange(30, 150),
         operations=rng.randrange(1, 5),
@@ -90,8 +104,17 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         link_faults=rng.choice((0, 0, 2, 5)),
         consumer_deaths=rng.choice((0, 0, 0, 1, 2)),
         kills=kills,
-        pauses=rng.choice((0, 0, 0, 1)),
-        store_trouble=rng.choice((StoreTrouble(), StoreTrouble(), StoreTrouble(0.05, 0.05))),
+        consumer_pauses=rng.choice((0, 0, 0, 1, 2)),
+        pauses=rng.choice((0, 0, 0, 0, 1)),
+        lapses=rng.choice((0, 0, 0, 0, 1)),
+        clock_jumps=rng.choice((0, 0, 1, 3)),
+        slow_disk=rng.random() < 0.1,
+        late_subscriptions=rng.choice((0, 0, 1, 2)),
+        # Who keeps its own position is promised nothing beyond the retention time.
+        retention_s=7 * 86_400.0 if checkpoints else rng.choice((0.0, 1.0, 7 * 86_400.0)),
+        store_trouble=rng.choice(
+            (StoreTrouble(), StoreTrouble(), StoreTrouble(0.05, 0.05), StoreTrouble(0.0, 0.0, 0.5, 0.2))
+        ),
         auto_scale=rng.random() < 0.3,
         deaths=tuple(deaths),
         busy_s=rng.uniform(0.3, 3.0),

@@ -40,13 +40,14 @@ class _File:
 
 
 class Platter:
-    """The files of one host."""
+    """The files of one store."""
+
+    latency_s = (0.00005, 0.001)
+    sync_latency_s = (0.0002, 0.003)
 
     def __init__(self, loop: SimLoop, name: str = "disk") -> None:
         self.loop = loop
         self.rng: random.Random = loop.random(f"disk {name}")
-        self.latency_s = (0.00005, 0.001)
-        self.sync_latency_s = (0.0002, 0.003)
         self.files: dict[str, _File] = {}
         self.holder: SimProcess | None = None
         self.holder_name = ""
