@@ -324,7 +324,7 @@ class Segment:
         self._unwatch()
         self._fence_all()
         for subscription in list(self.subscriptions.values()):
-            subscription.close_consumers()
+            subscription.close_consumers(moved=True)
 
     # What it carries.
 

@@ -216,11 +216,11 @@ class Subscription:
                     self._left.clear()
                     await self._left.wait()
 
-    def close_consumers(self) -> None:
-        """Send everybody away; their clients come back by themselves."""
+    def close_consumers(self, *, moved: bool = False) -> None:
+        """Send everybody away; their clients come back by themselves, to wherever it moved if it did."""
         for consumer in list(self.consumers):
             self.remove(consumer)
-            consumer.close()
+            consumer.close(moved=moved)
         if self._timer is not None:
             self._timer.cancel()
 

@@ -478,7 +478,7 @@ class Subscriptions:
     def tell_deleted(self) -> None:
         """The topic is gone: every consumer reads nothing from now on."""
         for sub in self.records:
-            self._members.say_farewell(sub, self._nothing(sub))
+            self._members.say_farewell(sub, self._nothing(sub), come_back=True)
 
     def describe(self) -> dict[str, object]:
         """Each subscription for people: its state, what it waits for, who is a member."""
