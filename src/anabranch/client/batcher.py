@@ -54,12 +54,14 @@ class Outgoing:
         "entry",
         "error",
         "extras",
+        "judged",
         "moved",
         "place",
         "rows",
         "seen",
         "sequence",
         "size",
+        "slot",
         "state",
         "trackers",
         "tried",
@@ -75,6 +77,10 @@ class Outgoing:
         """Whether the entry is a batch, also of one message."""
         self.count = 0
         self.deliver_at_ms = 0
+        self.judged = False
+        """Whether its one message may be stored already; it travels alone, so that the broker can tell."""
+        self.slot: int | None = None
+        """Where on the ring that message belongs, if it has no key to tell."""
         self.sequence = -1
         self.size = 0
         self.state = OPEN
@@ -110,6 +116,7 @@ class Outgoing:
                 deliver_at_ms=more.deliver_at_ms,
                 compression=compression,
                 hash_range=(slot, slot),
+                slot=self.slot,
             )
         else:
             batch = MessageBatch()
@@ -128,7 +135,8 @@ class Outgoing:
             else:
                 batch.add_many(values, keys, sequences)
             self.sequence = batch.highest_sequence_id
-            self.entry = batch.build(producer_name, now_ms, compression, (min(slots), max(slots)))
+            stamp = (min(slots), max(slots))
+            self.entry = batch.build(producer_name, now_ms, compression, stamp, self.slot)
         self.size = len(self.entry)
         self.rows = []
         self.extras = None

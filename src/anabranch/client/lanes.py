@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from anabranch.client.batcher import Extras, Lane, Outgoing, Row, message_size
 from anabranch.client.layouts import TopicLayout
 from anabranch.client.outcomes import BulkFuture, move
 from anabranch.client.segment_producer import SegmentHome, SegmentProducer
-from anabranch.model.hashing import key_hash
+from anabranch.model.hashing import key_hash, stand_in_hash
 from anabranch.model.layout import Segment
 
 Route = tuple[Lane, int, int]
@@ -65,12 +66,15 @@ class Lanes:
         else:
             if not isinstance(key, (str, bytes)):
                 raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
-            raw = key_hash(key)
-            slot = raw & 0xFFFF
-            segment = self.holder(self._router.segment_for(raw), raw >> 16)
-            found = (segment.batcher.lane_for(slot), slot, message_size(b"", key))
+            found = self.route_by(key_hash(key), key)
         routes[key] = found
         return found
+
+    def route_by(self, raw: int, key: str | bytes | None = None) -> Route:
+        """Where a raw hash belongs."""
+        slot = raw & 0xFFFF
+        segment = self.holder(self._router.segment_for(raw), raw >> 16)
+        return segment.batcher.lane_for(slot), slot, message_size(b"", key)
 
     def _keyless_route(self, segments: Sequence[Segment]) -> Route:
         # One segment and bucket until its batch closes, then the next: full batches, all buckets used.
@@ -174,47 +178,71 @@ class Lanes:
                 self._move_on(group, targets)
 
     def _move_on(self, group: list[SegmentProducer], successors: list[Segment]) -> None:
-        batches: list[Outgoing] = []
+        batches: list[tuple[Outgoing, SegmentProducer]] = []
         for segment in group:
             del self.segments[segment.segment.id]
-            batches += segment.take_back()
+            batches += [(batch, segment) for batch in segment.take_back()]
         self._leaving = [segment for segment in self._leaving if segment not in group]
         self.routes.clear()
         found = [
-            (row, extras, batch, index)
-            for batch in batches
+            (row, extras, batch, index, segment)
+            for batch, segment in batches
             for index, (row, extras) in enumerate(batch.messages(sys.maxsize))
         ]
         found.sort(key=lambda message: message[0][2])
-        places: dict[int, list[Any]] = {id(batch): [None] * batch.count for batch in batches}
-        for row, extras, batch, index in found:
-            places[id(batch)][index] = self._add_again(row, extras, batch.begun_at, successors)
-        for batch in batches:
+        places: dict[int, list[Any]] = {id(batch): [None] * batch.count for batch, _ in batches}
+        for row, extras, batch, index, segment in found:
+            judged = batch.judged or (segment.in_doubt and batch.tried)
+            raw = None if row[1] is not None else self._stand_in(row[2], segment.segment, judged)
+            route = partial(self._route_again, row[1], raw, successors)
+            slot = None if raw is None or not judged else raw >> 16
+            places[id(batch)][index] = self._add_again(row, extras, batch.begun_at, route, judged, slot)
+        for batch, _ in batches:
             move(batch, places[id(batch)])
             batch.entry = b""
 
-    def _route_again(self, key: str | bytes | None, successors: list[Segment]) -> Route:
+    def _stand_in(self, sequence: int, former: Segment, judged: bool) -> int | None:
+        """The hash by which a message without a key goes on from a sealed segment; None when any will do.
+
+        One that was sent by its sequence id stays where that belongs. One that may be stored already is
+        judged by what is known of the segment that may have done so.
+        """
+        raw = stand_in_hash(self._home.name, sequence)
+        if raw >> 16 in former.range:
+            return raw
+        return former.range.start << 16 | raw & 0xFFFF if judged else None
+
+    def _route_again(self, key: str | bytes | None, raw: int | None, successors: list[Segment]) -> Route:
         """As `route`, but a message without a key goes to a successor too.
 
         Any other segment may have stored a later sequence id, and would take this one for a repetition.
         """
+        if raw is not None:
+            return self.route_by(raw)
         if key is None and None not in self.routes:
             self.routes[None] = self._keyless_route(successors)
         return self.route(key)
 
     def _add_again(
-        self, row: Row, extras: Extras | None, begun_at: float, successors: list[Segment]
+        self,
+        row: Row,
+        extras: Extras | None,
+        begun_at: float,
+        route: Callable[[], Route],
+        judged: bool,
+        ring_slot: int | None,
     ) -> tuple[Outgoing, int]:
         value, key, sequence, _ = row
-        lane, slot, overhead = self._route_again(key, successors)
-        lonely = extras is not None and extras.deliver_at_ms > 0
+        lane, slot, overhead = route()
+        lonely = judged or (extras is not None and extras.deliver_at_ms > 0)
         size = len(value) + overhead
         if lane.batcher.opened and (lonely or size > lane.batcher.bytes_left):
             lane.batcher.owner.close_batches()
-            lane, slot, overhead = self._route_again(key, successors)
+            lane, slot, overhead = route()
         if lane.batch is None:
             self._begin(lane)
         batch = lane.batcher.add(lane, (value, key, sequence, slot), size, begun_at, extras)
+        batch.judged, batch.slot = judged, ring_slot
         # The send timeout counts from the day the message was first accepted.
         batch.begun_at = min(batch.begun_at, begun_at)
         place = batch, len(batch.rows) - 1

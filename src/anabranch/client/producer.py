@@ -85,6 +85,7 @@ class AsyncProducer(Publisher[T]):
             or deliver_after is not None
             or deliver_at is not None
             or value is None
+            or self._sequence_was_given
         ):
             encoded, extras = self.preparing.one(
                 value, key, properties, event_time, sequence_id, deliver_after, deliver_at

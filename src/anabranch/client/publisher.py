@@ -38,6 +38,7 @@ from anabranch.errors import (
     MessageTooBigError,
     TopicNotFoundError,
 )
+from anabranch.model.hashing import stand_in_hash
 from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
 from anabranch.protocol.batches import Compression
@@ -102,6 +103,8 @@ class Publisher(Generic[T]):
         self._block_if_full = block_if_full
         self._sequence = -1 if initial_sequence_id is None else initial_sequence_id
         self._sequence_was_given = initial_sequence_id is not None
+        self._known = -1
+        """The highest sequence id that was stored under this name before."""
         self._message_bytes_max = MESSAGE_BYTES_MAX - METADATA_BYTES_MAX
         self._unseen: list[Outgoing] = []
         self._expiry: asyncio.TimerHandle | None = None
@@ -137,11 +140,9 @@ class Publisher(Generic[T]):
         # The first sequence id must lie above everything that was stored under this name before.
         segments = [self._lanes.segment(segment) for segment in self._lanes.active]
         for segment in segments:
-            stored = await asyncio.shield(segment.attached)
-            if not self._sequence_was_given:
-                self._sequence = max(self._sequence, stored)
+            self._known = max(self._known, await asyncio.shield(segment.attached))
         if self.name_was_given and not self._sequence_was_given:
-            # Nor do the successors of sealed segments know what those have stored.
+            # Successors of sealed segments need not know all that those have stored.
             for sealed in self._lanes.layout.layout.sealed:
                 stored = await retry(
                     partial(self._stored_in, sealed),
@@ -150,7 +151,9 @@ class Publisher(Generic[T]):
                     backoff=RECONNECT,
                     rng=self.pool.rng,
                 )
-                self._sequence = max(self._sequence, stored)
+                self._known = max(self._known, stored)
+        if not self._sequence_was_given:
+            self._sequence = max(self._sequence, self._known)
 
     async def _stored_in(self, sealed: Segment) -> int:
         layout = self._lanes.layout
@@ -203,8 +206,9 @@ class Publisher(Generic[T]):
         self._check_size(max(map(len, datas), default=0))
         bulk = BulkFuture(self.loop)
         rows = zip(datas, repeat(None) if keys is None else keys, strict=False)
+        add_run = self._add_numbered_run if self._sequence_was_given else self._add_run
         try:
-            while self._add_run(rows, bulk):
+            while add_run(rows, bulk):
                 await asyncio.sleep(0)
                 await self._admit()
             return bulk
@@ -274,34 +278,54 @@ class Publisher(Generic[T]):
             )
 
     def _add_unusual(
-        self, value: bytes, key: str | bytes | None, extras: Extras | None, sequence_id: int | None
+        self,
+        value: bytes,
+        key: str | bytes | None,
+        extras: Extras | None,
+        sequence_id: int | None,
+        bulk: BulkFuture | None = None,
     ) -> SendFuture:
-        lane, slot, overhead = self._lanes.route(key)
+        raw: int | None = None
+        numbered = sequence_id is not None or self._sequence_was_given
+        if sequence_id is None:
+            sequence_id = self._sequence + 1
+        if key is None and numbered:
+            # A message that its sender knows by a number must go the same way when it is sent again.
+            raw = stand_in_hash(self.name, sequence_id)
+        route = partial(self._lanes.route, key) if raw is None else partial(self._lanes.route_by, raw)
+        lane, slot, overhead = route()
         size = len(value) + overhead
         if extras is not None and extras.properties:
             size += sum(len(name) + len(text) + 8 for name, text in extras.properties.items())
         if size > lane.batcher.bytes_left:
-            lane, slot, overhead = self._make_room(value, key, lane)
-        owner: SegmentProducer = lane.batcher.owner
-        # A sequence id that does not rise is for the broker to judge, and a delayed message must not delay
-        # others: both get an entry of their own.
-        lonely = extras is not None and extras.deliver_at_ms > 0
-        if sequence_id is None:
-            sequence_id = self._sequence + 1
-        elif sequence_id <= self._sequence:
-            lonely = True
-        if lonely and lane.batcher.opened:
-            owner.close_batches()
-            lane, slot, overhead = self._lanes.route(key)
-            owner = lane.batcher.owner
+            self._check_size(len(value))
+        # What may be stored already is for the broker to judge, and a delayed message must not delay others:
+        # both get an entry of their own.
+        judged = sequence_id <= max(self._sequence, self._known)
+        lonely = judged or (extras is not None and extras.deliver_at_ms > 0)
+        if lane.batcher.opened and (lonely or size > lane.batcher.bytes_left):
+            lane.batcher.owner.close_batches()
+            lane, slot, overhead = route()
         self._sequence = max(self._sequence, sequence_id)
         if lane.batch is None:
             self._begin(lane)
         batch = lane.batcher.add(lane, (value, key, sequence_id, slot), size, self.loop.time(), extras)
+        if judged:
+            batch.judged, batch.slot = True, None if raw is None else raw >> 16
         index = len(batch.rows) - 1
+        if bulk is not None:
+            bulk.join(batch)
         if lonely or lane.batcher.full:
-            owner.close_batches()
+            lane.batcher.owner.close_batches()
         return SendFuture(batch, index, self.loop)
+
+    def _add_numbered_run(self, rows: Iterator[tuple[bytes, str | bytes | None]], bulk: BulkFuture) -> bool:
+        """Add messages whose numbers the caller may have used before; whether there may be more."""
+        for count, (value, key) in enumerate(rows, 1):
+            self._add_unusual(value, key, None, None, bulk)
+            if self.memory.full or count >= self.limits.max_messages:
+                return True
+        return False
 
     def _add_run(self, rows: Iterator[tuple[bytes, str | bytes | None]], bulk: BulkFuture) -> bool:
         """Add messages until a segment's batches close; whether there may be more."""

@@ -78,6 +78,14 @@ def _too_big(batch: Outgoing, limit: int) -> MessageTooBigError:
     )
 
 
+def _stored_here(reply: pb.CommandProducerSuccess) -> int:
+    """The last sequence id that the segment itself has stored.
+
+    Its successors know of ids that others have stored before them, but not everything below those.
+    """
+    return reply.own_sequence_id if reply.HasField("own_sequence_id") else reply.last_sequence_id
+
+
 class SegmentProducer:
     """Sends to one segment; `home` is the producer of the whole topic."""
 
@@ -91,7 +99,9 @@ class SegmentProducer:
         self.departed = False
         """Sealed according to the layout, which is final."""
         self.settled = False
-        """Sealed, and everything still here is known not to be stored."""
+        """Sealed, and everything still here is known not to be stored, or in doubt for good."""
+        self.in_doubt = False
+        """Nobody could say what was stored; the successors may know."""
         self.attached: asyncio.Future[int] = home.loop.create_future()
         """The last sequence id stored before the first attachment, or why it failed."""
         self._owner = Owner(home.pool, topic, url)
@@ -344,7 +354,7 @@ class SegmentProducer:
         self._producer_id = producer_id
         self._connection = connection
         home.attached_to(connection)
-        self._complete_up_to(reply.last_sequence_id)
+        self._complete_up_to(_stored_here(reply))
         if not self.attached.done():
             self.attached.set_result(reply.last_sequence_id)
         self._write()
@@ -417,8 +427,9 @@ class SegmentProducer:
                 continue
             except (AnabranchError, TimeoutError) as error:
                 if isinstance(error, AnabranchError) and not error.retryable:
-                    # A broker that cannot tell: better twice than never.
+                    # The segment may be gone: better twice than never.
                     log.debug("%s cannot say what it has stored: %s", self.topic, error)
+                    self.in_doubt = True
                     break
             self._owner.doubt()
             await self._owner.pause(ATTACH.delay(failures, self.home.pool.rng))
@@ -433,7 +444,7 @@ class SegmentProducer:
                 pb.CommandProducerSuccess,
                 self.home.attach_timeout_s,
             )
-            self._complete_up_to(reply.last_sequence_id)
+            self._complete_up_to(_stored_here(reply))
 
     def take_back(self) -> list[Outgoing]:
         """All entries without an answer, in order; nothing is left here."""

@@ -23,6 +23,11 @@ def key_hash(key: str | bytes) -> int:
     return mmh3.hash(key, 0, False)
 
 
+def stand_in_hash(producer: str, sequence_id: int) -> int:
+    """The raw hash of a message without a key: the same whenever it is sent again."""
+    return key_hash(f"{producer}-{sequence_id}")
+
+
 def segment_hash(raw: int) -> int:
     """The slot that picks the segment."""
     return raw >> 16

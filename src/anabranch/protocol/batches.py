@@ -158,8 +158,11 @@ class MessageBatch:
         publish_time_ms: int,
         compression: Compression = Compression.NONE,
         hash_range: tuple[int, int] | None = None,
+        slot: int | None = None,
     ) -> bytes:
         """The entry, ready to be sent; `hash_range` stamps the lowest and highest bucket hash in it.
+
+        `slot` says where on the ring its one message belongs, which has no key to tell.
 
         Both sequence ids of the entry are the highest one of its messages, as in Java's batches by bucket:
         entries of different buckets overlap in sequence ids, and only their highest ones are in send order.
@@ -191,6 +194,8 @@ class MessageBatch:
         fields += (b"\xc0\x01", sequence)
         if hash_range is not None:
             fields += (b"\x88\x02", encode_varint(hash_range[0]), b"\x90\x02", encode_varint(hash_range[1]))
+        if slot is not None:
+            fields += (b"\xc8\x3e", encode_varint(slot))
         return build_entry(b"".join(fields), payload)
 
 
@@ -208,6 +213,7 @@ def build_single(
     compression: Compression = Compression.NONE,
     hash_range: tuple[int, int] | None = None,
     deliver_at_ms: int = 0,
+    slot: int | None = None,
 ) -> bytes:
     """An entry that holds one message outside any batch."""
     metadata = pb.MessageMetadata(
@@ -221,6 +227,8 @@ def build_single(
         metadata.entry_hash_min, metadata.entry_hash_max = hash_range
     if deliver_at_ms:
         metadata.deliver_at_time = deliver_at_ms
+    if slot is not None:
+        metadata.slot = slot
     if compression:
         packed = compress(compression, value)
         if len(packed) < len(value):
