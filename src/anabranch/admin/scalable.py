@@ -7,17 +7,18 @@ from typing import Any, get_args
 import msgspec
 
 from anabranch.admin.calls import Call, object_of, route
-from anabranch.controller.controller import TopicController
+from anabranch.controller.port import Controller
 from anabranch.errors import InvalidConfigurationError, SubscriptionNotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.records import SubscriptionKind
+from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.policy import override_from_json, resolve, to_json
 
 KINDS: tuple[str, ...] = get_args(SubscriptionKind)
 
 
-async def _controller(call: Call) -> TopicController:
+async def _controller(call: Call) -> Controller:
     return await call.broker.controllers.controller(call.topic("topic"))
 
 
@@ -54,7 +55,8 @@ async def split(call: Call) -> None:
     if points is not None and parts is not None:
         raise InvalidConfigurationError("give either points or parts, not both")
     controller = await _controller(call)
-    segment = controller.layout.segment(call.number_part("segment"))
+    layout = layout_of(await call.topics.load(call.topic("topic")))
+    segment = layout.segment(call.number_part("segment"))
     if parts is not None:
         points = tuple(part.start for part in segment.range.parts(parts)[1:])
     await controller.split(segment.id, points)
@@ -78,7 +80,7 @@ async def rebucket(call: Call) -> None:
 
 
 async def why(call: Call) -> Any:
-    return (await _controller(call)).why()
+    return await (await _controller(call)).explain()
 
 
 async def stats(call: Call) -> Any:
@@ -94,11 +96,11 @@ async def create_subscription(call: Call) -> None:
     await controller.ensure_subscription(call.part("subscription"), kind, "earliest")  # type: ignore[arg-type]
 
 
-async def _existing(call: Call) -> tuple[TopicController, str]:
+async def _existing(call: Call) -> tuple[Controller, str]:
     controller = await _controller(call)
-    subscription = call.part("subscription")
-    if subscription not in controller.subscriptions():
-        raise SubscriptionNotFoundError(f"{controller.name} has no subscription {subscription!r}")
+    name, subscription = call.topic("topic"), call.part("subscription")
+    if await call.topics.load_subscription(name, subscription) is None:
+        raise SubscriptionNotFoundError(f"{name} has no subscription {subscription!r}")
     return controller, subscription
 
 
