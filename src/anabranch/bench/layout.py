@@ -76,8 +76,12 @@ def _under_way(sent: Sequence[float], answered: Sequence[float], spans: Sequence
 
 
 def _silence(answered: Sequence[float], span: Span) -> float:
-    """The longest time without any receipt that began in the span."""
-    return max(later - sooner for sooner, later in pairwise(sorted(answered)) if span[0] <= sooner <= span[1])
+    """The longest time without any receipt that touched the span."""
+    return max(
+        later - sooner
+        for sooner, later in pairwise(sorted(answered))
+        if later >= span[0] and sooner <= span[1]
+    )
 
 
 class _Operator:
