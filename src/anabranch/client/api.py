@@ -236,10 +236,13 @@ class AsyncClient:
         name: str | None = None,
         receiver_queue_size: int = 1000,
         properties: Mapping[str, str] | None = None,
+        fail_on_data_loss: bool = True,
     ) -> AsyncCheckpointConsumer[V]:
         """Read in key order from a checkpoint on; the caller keeps the positions.
 
         The members of a `group` share the segments, and a member that gains one begins it at its own `start`.
+        When retention has taken messages that should have been read, opening or receiving raises
+        DataLossError, unless `fail_on_data_loss` is False.
         """
         if not isinstance(start, Checkpoint):
             raise InvalidConfigurationError("start is a Checkpoint; see Checkpoint.from_bytes")
@@ -252,6 +255,7 @@ class AsyncClient:
             receiver_queue_size,
             properties,
             None if group is None else validate_subscription(group),
+            fail_on_data_loss,
         )
         await consumer.open()
         self._consumers[consumer] = None

@@ -734,6 +734,7 @@ class Client(Handle):
         name: str | None = None,
         receiver_queue_size: int = 1000,
         properties: Mapping[str, str] | None = None,
+        fail_on_data_loss: bool = True,
     ) -> CheckpointConsumer[V]:
         """Read in key order from a checkpoint on; the caller keeps the positions."""
         twin = self._run(
@@ -746,6 +747,7 @@ class Client(Handle):
                 name=name,
                 receiver_queue_size=receiver_queue_size,
                 properties=properties,
+                fail_on_data_loss=fail_on_data_loss,
             ),
         )
         return CheckpointConsumer(self._portal, twin)

@@ -2,8 +2,9 @@
 
 There is no cursor in the broker. Each segment has an entry in the checkpoint from the beginning: where it
 started, then the last message handed out. A child is read when all its ancestors are read to their end; the
-end of a sealed segment is asked for once, since it never changes. The members of a group share the segments;
-nobody keeps positions for them, so a member that gains a segment begins it where its own start says.
+end of a sealed segment is asked for once, since it never changes. The members of a group share the segments
+and tell the leader of the topic what they have read to the end; it gives children to nobody before. Nobody
+keeps positions for them, so a member that gains a segment begins it where its own start says.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from anabranch.client.inbox import Inbox
 from anabranch.client.layouts import RECONNECT, LayoutWatch, TopicLayout
 from anabranch.client.message import Message, Received
 from anabranch.client.options import text_pairs
-from anabranch.client.ordering import before_first, covers, follow_layout, readable, start_positions
+from anabranch.client.ordering import (
+    after_last,
+    covers,
+    follow_layout,
+    missing,
+    readable,
+    start_positions,
+)
 from anabranch.client.registration import Assignment, Registration
 from anabranch.client.schema import Codec
 from anabranch.client.segment_consumer import Attachment, SegmentConsumer
 from anabranch.client.tasks import is_bare_timeout, is_transient, log
-from anabranch.errors import AnabranchError, OperationTimeoutError, TopicNotFoundError
+from anabranch.errors import AnabranchError, DataLossError, OperationTimeoutError, TopicNotFoundError
 from anabranch.model.ids import LATEST, Checkpoint, CheckpointKind, MessageId
 from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
@@ -44,11 +52,14 @@ class AsyncCheckpointConsumer(Inbox[T]):
         receiver_queue_size: int,
         properties: Mapping[str, str] | None,
         group: str | None,
+        fail_on_data_loss: bool,
     ) -> None:
         super().__init__(pool, schema, receiver_queue_size)
         self.name = name or f"anabranch-checkpoint-{pool.rng.getrandbits(40):010x}"
         self._given_topic = topic
         self._start = start
+        self._fail_on_data_loss = fail_on_data_loss
+        self._opening = True
         self._attachment = Attachment(
             f"reader-{pool.rng.getrandbits(40):010x}",
             pb.CommandSubscribe.Exclusive,
@@ -59,8 +70,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._positions: dict[int, MessageId] = {}
         """The last message covered in each segment, without the run at hand."""
         self._finished: dict[int, None] = {}
-        self._ends: dict[int, MessageId | None] = {}
-        """The last message of sealed segments that are being read; None for an empty one."""
+        self._ends: dict[int, MessageId] = {}
+        """The last message of sealed segments that are being read."""
         self._sources: dict[int, SegmentConsumer] = {}
         self._pins: dict[SegmentConsumer, asyncio.Task[None]] = {}
         self._watch = LayoutWatch(pool, self.tasks, topic, self._layout_changed)
@@ -73,7 +84,15 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._mine = frozenset()
             latest = pb.CommandSubscribe.Latest
             self._registration = Registration(
-                pool, self.tasks, topic, group, self.name, latest, pb.CHECKPOINT, self._assigned
+                pool,
+                self.tasks,
+                topic,
+                group,
+                self.name,
+                latest,
+                pb.CHECKPOINT,
+                self._assigned,
+                lambda: self._finished,
             )
 
     async def open(self) -> None:
@@ -81,6 +100,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
         try:
             self._layout = layout = await self._watch.open()
             self._positions = start_positions(layout.layout, self._start)
+            for id_ in missing(self._start, layout.layout):
+                self._lost(f"segment {id_} was removed before this checkpoint came to its end")
             self._skip_old(layout)
             if self._registration is not None:
                 await self._registration.open()
@@ -88,6 +109,9 @@ class AsyncCheckpointConsumer(Inbox[T]):
             async with asyncio.timeout(self.pool.operation_timeout_s):
                 for source in list(self._sources.values()):
                     await self._opened(source)
+            self._opening = False
+            if self._failure is not None:
+                raise self._failure
         except BaseException as error:
             await self.close()
             if is_bare_timeout(error):
@@ -113,17 +137,17 @@ class AsyncCheckpointConsumer(Inbox[T]):
                 0 <= segment.sealed_ms < self._start.timestamp_ms
             )
             if position == LATEST or too_old:
-                self._positions[segment.id] = MessageId(segment.id, *LATEST)
+                self._positions[segment.id] = after_last(segment.id)
                 self._finished[segment.id] = None
 
     async def _pin(self, source: SegmentConsumer) -> None:
         """Replace "the end" by the message that is last now, so that restoring loses nothing that follows."""
         last = await self._last_message_id(source)
-        source.floor = self._positions[source.segment_id] = last or before_first(source.segment_id)
+        source.floor = self._positions[source.segment_id] = last
         self._pins.pop(source, None)
         source.resume()
 
-    async def _last_message_id(self, source: SegmentConsumer) -> MessageId | None:
+    async def _last_message_id(self, source: SegmentConsumer) -> MessageId:
         failures = 0
         while True:
             try:
@@ -144,11 +168,12 @@ class AsyncCheckpointConsumer(Inbox[T]):
     def checkpoint(self) -> Checkpoint:
         """Exactly what was handed out so far; reading from it goes on with the next message.
 
-        In a group it has the segments that this member has read; see `Checkpoint.merge`.
+        In a group it has the segments that this member has read or need not read; see `Checkpoint.merge`.
         """
         positions = dict(self._positions)
         if self._mine is not None:
-            positions = {id_: place for id_, place in positions.items() if id_ in self._ever_mine}
+            known = {**self._ever_mine, **self._finished}
+            positions = {id_: place for id_, place in positions.items() if id_ in known}
         entry = self._entry
         if entry is not None and self._run:
             handed_out = entry.wanted.bit_count() - len(self._run)
@@ -208,15 +233,22 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._open_readable()
 
     def _layout_changed(self, layout: TopicLayout) -> None:
-        self._layout = layout
         self._keep_position()
-        self._positions = follow_layout(self._positions, layout.layout)
         segments = layout.layout.segments
+        for id_ in self._positions:
+            if (
+                id_ not in segments
+                and id_ not in self._finished
+                and (self._mine is None or id_ in self._mine)
+            ):
+                self._lost(f"segment {id_} was removed before it was read to its end")
+        if self._failure is not None:
+            return
+        self._layout = layout
+        self._positions = follow_layout(self._positions, layout.layout)
         self._finished = {id_: None for id_ in self._finished if id_ in segments}
         for id_ in list(self._sources):
             if id_ not in segments:
-                # Retention took it, and with it what was not read yet.
-                log.warning("%s is gone before it was read to its end", self._sources[id_].topic)
                 self.tasks.start(self._sources.pop(id_).close(), f"leave segment {id_}")
             else:
                 self._sources[id_].owned_by(layout.owners.get(id_))
@@ -228,7 +260,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         layout = self._layout
         mine = self._mine
         others = () if mine is None else tuple(id_ for id_ in layout.layout.segments if id_ not in mine)
-        # What other members read cannot be waited for, since nobody knows how far they are.
+        # In a group the leader of the topic waits for what other members read.
         for segment in readable(layout.layout, (*self._finished, *others)):
             source = self._sources.get(segment.id)
             if source is None:
@@ -276,13 +308,16 @@ class AsyncCheckpointConsumer(Inbox[T]):
             return
         self._keep_position()
         end = self._ends[id_]
-        if end is None or covers(self._positions[id_], end.ledger, end.entry, end.batch_index):
+        if covers(self._positions[id_], end.ledger, end.entry, end.batch_index):
             self._finish(source)
 
     def _finish(self, source: SegmentConsumer) -> None:
+        self._positions[source.segment_id] = after_last(source.segment_id)
         self._finished[source.segment_id] = None
         del self._sources[source.segment_id]
         self._ends.pop(source.segment_id, None)
+        if self._registration is not None:
+            self._registration.finished_more()
         self.tasks.start(source.close(), f"leave {source.topic}")
         if not self._closed:
             self._open_readable()
@@ -305,25 +340,57 @@ class AsyncCheckpointConsumer(Inbox[T]):
                 self._positions[entry.source.segment_id] = _place(entry, entry.wanted.bit_length() - 1)
             self._entry = None
 
+    def _lost(self, what: str) -> None:
+        """Messages that should be read are gone for good."""
+        if self._fail_on_data_loss:
+            self._fail(
+                DataLossError(f"{self.topic}: {what}; with fail_on_data_loss=False reading goes on without")
+            )
+        else:
+            log.warning("%s: %s", self.topic, what)
+
     def _accept(self, entry: Received) -> bool:
+        if not self._follows(entry):
+            return False
         if self._start.kind is CheckpointKind.AT_TIME and entry.publish_time_ms < self._start.timestamp_ms:
             self._positions[entry.source.segment_id] = _place(entry, entry.count - 1)
             return False
         entry.before = self._positions.get(entry.source.segment_id)
         return True
 
+    def _follows(self, entry: Received) -> bool:
+        """Whether an entry is the next one; else what came before it is gone."""
+        id_ = entry.source.segment_id
+        expected = self._positions[id_].next_index if id_ in self._positions else -1
+        if expected < 0 or entry.index is None:
+            return True
+        gone = entry.index - entry.count + 1 - expected
+        if gone > 0:
+            self._lost(f"{gone} messages of segment {id_} were removed before they were read")
+        return self._failure is None
+
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         return isinstance(error, TopicNotFoundError) or not error.retryable
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
-        log.warning("%s is not read any further: %s", source.topic, error)
-        if isinstance(error, TopicNotFoundError) and self._sources.get(source.segment_id) is source:
-            # Its storage is gone, so nothing of it can come before its children any more.
-            self._finish(source)
+        if not isinstance(error, TopicNotFoundError):
+            log.warning("%s is not read any further: %s", source.topic, error)
+        elif self._sources.get(source.segment_id) is source:
+            # What lies before a start that is no checkpoint may have gone while the topic was opened.
+            if not self._opening or self._start.is_regular:
+                self._lost(f"segment {source.segment_id} was removed before it was read to its end")
+            if self._failure is None:
+                # Nothing of it can come before its children any more.
+                self._finish(source)
 
 
 def _place(entry: Received, index: int) -> MessageId:
     ledger, position = entry.position
     return MessageId(
-        entry.source.segment_id, ledger, position, index if entry.batch_size else -1, entry.batch_size
+        entry.source.segment_id,
+        ledger,
+        position,
+        index if entry.batch_size else -1,
+        entry.batch_size,
+        next_index=-1 if entry.index is None else entry.index - entry.count + index + 2,
     )

@@ -28,25 +28,36 @@ def start_positions(layout: Layout, start: Checkpoint) -> dict[int, MessageId]:
 
     Every segment gets an entry, so that a checkpoint taken before anything was received restores to the same
     place. From `latest` on, segments sealed by then are covered whole. A segment that a regular checkpoint
-    does not name is newer than it and starts at its beginning.
+    does not name is newer than it and starts at its beginning; with other starts that is wherever the oldest
+    message left is.
     """
     positions: dict[int, MessageId] = {}
     for id_ in sorted(layout.segments):
         if start.is_latest:
             positions[id_] = after_last(id_)
         else:
-            positions[id_] = start.positions.get(id_) or before_first(id_)
+            begin = before_first(id_, 0 if start.is_regular else -1)
+            positions[id_] = start.positions.get(id_) or begin
     return positions
+
+
+def missing(start: Checkpoint, layout: Layout) -> tuple[int, ...]:
+    """Segments that a start goes on in, and that the layout does not know any more."""
+    return tuple(
+        id_
+        for id_, place in start.positions.items()
+        if id_ not in layout.segments and place.position != LATEST
+    )
 
 
 def follow_layout(positions: Mapping[int, MessageId], layout: Layout) -> dict[int, MessageId]:
     """The positions under a newer layout: new segments from their beginning, forgotten ones left out."""
-    return {id_: positions.get(id_) or before_first(id_) for id_ in sorted(layout.segments)}
+    return {id_: positions.get(id_) or before_first(id_, 0) for id_ in sorted(layout.segments)}
 
 
-def before_first(segment: int) -> MessageId:
-    """Covers nothing of a segment."""
-    return MessageId(segment, *EARLIEST)
+def before_first(segment: int, next_index: int = -1) -> MessageId:
+    """Covers nothing of a segment; with `next_index` nothing from that message on."""
+    return MessageId(segment, *EARLIEST, next_index=next_index)
 
 
 def after_last(segment: int) -> MessageId:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.message import Received
-from anabranch.client.ordering import covers
+from anabranch.client.ordering import before_first, covers
 from anabranch.client.owners import ATTACH, Owner
 from anabranch.client.schema import Codec
 from anabranch.client.tasks import Tasks, log
@@ -488,8 +488,8 @@ class SegmentConsumer:
             command.start_message_id.entryId = self.floor.entry & (2**64 - 1)
         return command
 
-    async def last_message_id(self) -> MessageId | None:
-        """The last message stored in the segment now; None when it has none. Needs a connection."""
+    async def last_message_id(self) -> MessageId:
+        """The last message stored in the segment now, or the place before the first. Needs a connection."""
         await asyncio.shield(self.attached)
         connection = self._connection
         if connection is None:
@@ -500,9 +500,12 @@ class SegmentConsumer:
             self.home.pool.operation_timeout_s,
         )
         last = reply.last_message_id
+        next_index = reply.next_index if reply.HasField("next_index") else -1
         if last.ledgerId >= 2**63 or last.entryId >= 2**63:
-            return None
-        return MessageId(self.segment_id, last.ledgerId, last.entryId, last.batch_index)
+            return before_first(self.segment_id, next_index)
+        return MessageId(
+            self.segment_id, last.ledgerId, last.entryId, last.batch_index, next_index=next_index
+        )
 
     async def close(self) -> None:
         """Leave the segment; acknowledgements should be done before."""

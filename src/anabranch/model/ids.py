@@ -1,7 +1,7 @@
 """Position, MessageId, Checkpoint, and their byte forms.
 
 The bytes are those of the Java and C++ clients, so ids and checkpoints can be handed from one to another. The
-classic id inside them is a protobuf message of seven plain fields, written and read by hand here because the
+classic id inside them is a protobuf message of plain fields, written and read by hand here because the
 model knows nothing of the wire.
 """
 
@@ -68,6 +68,8 @@ class MessageId:
     """The same vector per topic, for consumers of a whole namespace."""
     first_chunk: Position | None = None
     """Where a message sent in chunks begins; the rest of the id is that of its last chunk."""
+    next_index: int = -1
+    """In a checkpoint: the number of the message that follows in its segment; -1 when that is not known."""
 
     @staticmethod
     def earliest() -> MessageId:
@@ -140,6 +142,8 @@ class MessageId:
         if self.first_chunk is not None:
             chunk = b"\x08" + _varint(self.first_chunk.ledger) + b"\x10" + _varint(self.first_chunk.entry)
             pieces += (b"\x3a", _varint(len(chunk)), chunk)
+        if self.next_index >= 0:
+            pieces += (_NEXT_INDEX_TAG, _varint(self.next_index))
         return b"".join(pieces)
 
     @staticmethod
@@ -336,6 +340,7 @@ def _read_message_id(reader: _Reader) -> MessageId:
         topic,
         cross,
         classic.first_chunk,
+        classic.next_index,
     )
 
 
@@ -388,6 +393,7 @@ def _read_classic(data: bytes, segment: int) -> MessageId:
         _signed(fields.get(6, 0)),
         _signed(fields.get(3, _U64_MASK)),
         first_chunk=first_chunk,
+        next_index=_signed(fields.get(_NEXT_INDEX, _U64_MASK)),
     )
 
 
@@ -416,3 +422,8 @@ def _varint(number: int) -> bytes:
 
 def _signed(number: int) -> int:
     return number - 2**64 if number > _I64_MAX else number
+
+
+_NEXT_INDEX = 1001
+"""A field of ours in the classic id, which others skip."""
+_NEXT_INDEX_TAG = _varint(_NEXT_INDEX << 3)

@@ -270,6 +270,31 @@ def test_a_checkpoint_group_s_new_segments_prefer_the_reader_of_their_parent() -
     assert set(held(after)[owner]) >= set(held(record)[owner])
 
 
+def test_a_checkpoint_group_gets_children_when_its_members_have_read_all_ancestors() -> None:
+    layout = TWO.split(0, now_ms=100).merge([2, 3], now_ms=200)
+    record = SubscriptionRecord(type="CHECKPOINT")
+    for name in ("a", "b"):
+        record = coordinator.join(record, layout, name, {}, finished=())
+    assert sorted(id_ for ids in held(record).values() for id_ in ids) == [0, 1]
+    reader = next(name for name, ids in held(record).items() if 0 in ids)
+    assert coordinator.waiting(record, layout)[4][0].consumers == (reader,)
+    assert coordinator.prunable(layout, [record], sealed_until_ms=1000) == (), "it is still needed"
+    record = coordinator.join(record, layout, reader, {}, finished=(0,))
+    assert sorted(id_ for ids in held(record).values() for id_ in ids) == [1, 2, 3]
+    record = coordinator.join(record, layout, reader, {}, finished=(0, 2, 3))
+    assert sorted(id_ for ids in held(record).values() for id_ in ids) == [1, 4]
+    assert coordinator.waiting(record, layout) == {}
+    assert coordinator.prunable(layout, [record], sealed_until_ms=1000) == (0, 2, 3)
+    # It came back from an older checkpoint, or does not come back at all.
+    again = coordinator.join(record, layout, reader, {}, finished=(0,))
+    assert sorted(id_ for ids in held(again).values() for id_ in ids) == [1, 2, 3]
+    without = coordinator.leave(record, layout, reader, {})
+    assert sorted(id_ for ids in held(without).values() for id_ in ids) == [0, 1]
+    mixed = coordinator.join(record, layout, "c", {})
+    everything = sorted(id_ for ids in held(mixed).values() for id_ in ids)
+    assert everything == [0, 1, 2, 3, 4], "one that cannot tell would hold it up for ever"
+
+
 def test_sealed_segments_are_kept_until_drained_by_all_and_old_enough() -> None:
     layout = TWO.split(0, now_ms=100).split(2, now_ms=200)
     drained, behind = group(drained=(0, 2)), group(drained=(0,))
