@@ -1,0 +1,315 @@
+"""A consumer that lost its place can neither read nor acknowledge, whatever its connections say."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from anabranch.model.names import TopicName
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.unit.broker.wire import Client, World, error_of, run, settle, values_of
+
+NAME = "topic://public/default/orders"
+WHOLE = "segment://public/default/orders/0000-ffff-0"
+LOWER = "segment://public/default/orders/0000-7fff-0"
+UPPER = "segment://public/default/orders/8000-ffff-1"
+M1 = "Pulsar-Java-v5.0.0-M1"
+QUIET: dict[str, Any] = {"auto_scale_interval_s": 3600.0}
+
+
+async def create(world: World, segments: int) -> Client:
+    """The topic, and a client that has published to its last segment."""
+    await world.broker.controllers.create_topic(TopicName.parse(NAME), segments)
+    client = await world.client()
+    await client.producer(WHOLE if segments == 1 else UPPER)
+    await client.publish_all([b"0", b"1", b"2", b"3"])
+    return client
+
+
+async def register(client: Client, name: str, **options: Any) -> pb.ScalableConsumerAssignment:
+    answer = await client.request(
+        pb.CommandScalableTopicSubscribe(
+            request_id=0,
+            topic=NAME,
+            subscription="stream",
+            consumer_name=name,
+            consumer_id=77,
+            consumer_type=pb.STREAM,
+            initial_position=pb.CommandSubscribe.Earliest,
+            **options,
+        )
+    )
+    assert isinstance(answer, pb.CommandScalableTopicSubscribeResponse)
+    assert not answer.HasField("error")
+    return answer.assignment
+
+
+async def attach(client: Client, segment: str, name: str, generation: int | None, **options: Any) -> Any:
+    if generation is not None:
+        options["generation"] = generation
+    return await client.subscribe(segment, "stream", name=name, **options)
+
+
+async def newest(client: Client) -> pb.ScalableConsumerAssignment:
+    """The last of the assignments that were pushed."""
+    await settle()
+    pushed = client.has(pb.CommandScalableTopicAssignmentUpdate)
+    client.inbox = [command for command in client.inbox if command not in pushed]
+    assignment: pb.ScalableConsumerAssignment = pushed[-1].assignment
+    return assignment
+
+
+def topics(assignment: pb.ScalableConsumerAssignment) -> list[str]:
+    return sorted(segment.segment_topic for segment in assignment.segments)
+
+
+def test_an_evicted_consumer_whose_segment_connection_lives_reads_and_acknowledges_no_more() -> None:
+    async def scenario(world: World) -> None:
+        producer = await create(world, 1)
+        control, stale, other = await world.client(), await world.client(), await world.client()
+        held = await register(control, "a")
+        assert isinstance(await attach(stale, WHOLE, "a", held.generation, permits=2), pb.CommandSuccess)
+        got = await stale.deliveries(2)
+        control.close()
+        await asyncio.sleep(61)
+        assert [c.consumer_id for c in stale.has(pb.CommandCloseConsumer)] == [1]
+
+        stale.flow(1000)
+        await producer.publish_all([b"4"], first=4)
+        await settle()
+        assert await stale.acknowledge_durably(*got, cumulative=True) == pb.CommandAckResponse(
+            consumer_id=1,
+            request_id=2,
+            error=pb.ConsumerNotFound,
+            message="consumer 1 is not attached",
+        )
+        assert error_of(await attach(stale, WHOLE, "a", held.generation)) == pb.ConsumerBusy
+        assert stale.has(type(got[0])) == []
+
+        given = await register(other, "b")
+        await attach(other, WHOLE, "b", given.generation)
+        assert values_of(await other.deliveries(5)) == [b"0", b"1", b"2", b"3", b"4"]
+
+    run(scenario, **QUIET)
+
+
+def test_a_consumer_that_leaves_is_gone_from_segments_it_did_not_close() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        one = await world.client()
+        held = await register(one, "a")
+        await attach(one, WHOLE, "a", held.generation)
+        await one.deliveries(4)
+        await one.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=77))
+        assert one.has(pb.CommandCloseConsumer)
+        assert error_of(await attach(one, WHOLE, "a", held.generation)) == pb.ConsumerBusy
+
+    run(scenario, **QUIET)
+
+
+def test_a_namesake_after_an_eviction_takes_nothing_over_from_the_former_one() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        control, stale, fresh = await world.client(), await world.client(), await world.client()
+        held = await register(control, "a")
+        await attach(stale, WHOLE, "a", held.generation, permits=1)
+        control.close()
+        await asyncio.sleep(61)
+        again = await register(fresh, "a")
+        assert again.generation > held.generation
+        assert error_of(await attach(stale, WHOLE, "a", held.generation)) == pb.ConsumerBusy
+        assert isinstance(await attach(fresh, WHOLE, "a", again.generation), pb.CommandSuccess)
+        assert values_of(await fresh.deliveries(4)) == [b"0", b"1", b"2", b"3"]
+
+    run(scenario, **QUIET)
+
+
+def test_a_segment_goes_to_its_next_reader_when_what_is_out_is_acknowledged() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 2)
+        one, two = await world.client(), await world.client()
+        held = await register(one, "a")
+        assert topics(held) == [LOWER, UPPER]
+        await attach(one, UPPER, "a", held.generation, permits=2)
+        await attach(one, LOWER, "a", held.generation, consumer_id=2)
+        got = await one.deliveries(2)
+        given = await register(two, "b")
+        kept = await newest(one)
+        assert (topics(kept), topics(given)) == ([LOWER], [UPPER])
+        one.flow(1000)
+        await settle()
+        assert one.has(type(got[0])) == [], "it has permits, but the segment is another's"
+        assert error_of(await attach(two, UPPER, "b", given.generation)) == pb.ConsumerBusy
+        assert not (await one.acknowledge_durably(*got)).HasField("error"), "what it holds still counts"
+        await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
+        assert isinstance(await attach(two, UPPER, "b", given.generation), pb.CommandSuccess)
+        assert values_of(await two.deliveries(2)) == [b"2", b"3"]
+        assert error_of(await attach(one, UPPER, "a", kept.generation, consumer_id=3)) == pb.ConsumerBusy
+
+    run(scenario, **QUIET)
+
+
+def test_a_generation_that_is_over_cannot_attach_even_where_it_reads() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 2)
+        one, two = await world.client(), await world.client()
+        held = await register(one, "a")
+        await register(two, "b")
+        kept = await newest(one)
+        (segment,) = topics(kept)
+        assert error_of(await attach(one, segment, "a", held.generation)) == pb.ConsumerBusy
+        assert topics(await newest(one)) == [segment], "whoever is refused hears what it reads"
+        assert isinstance(await attach(one, segment, "a", kept.generation), pb.CommandSuccess)
+
+    run(scenario, **QUIET)
+
+
+def test_a_subscribe_under_way_while_its_consumer_is_evicted_is_refused() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        control, data = await world.client(), await world.client()
+        held = await register(control, "a")
+        controller = await world.broker.controllers.controller(TopicName.parse(NAME))
+        granted = asyncio.Event()
+        go_on = asyncio.Event()
+        admit = controller.admit
+
+        async def slow(*arguments: Any) -> Any:
+            grant = await admit(*arguments)
+            granted.set()
+            await go_on.wait()
+            return grant
+
+        controller.admit = slow  # type: ignore[method-assign]
+        coming = asyncio.create_task(attach(data, WHOLE, "a", held.generation))
+        await granted.wait()
+        await control.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=77))
+        go_on.set()
+        assert error_of(await coming) == pb.ConsumerBusy
+
+    run(scenario, **QUIET)
+
+
+def test_plain_consumers_read_a_segment_only_while_nobody_is_registered() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        plain, member = await world.client(), await world.client()
+        assert isinstance(await attach(plain, WHOLE, "plain", None), pb.CommandSuccess)
+        assert len(await plain.deliveries(4)) == 4
+        await plain.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
+        await register(member, "a")
+        assert error_of(await attach(plain, WHOLE, "plain", None)) == pb.ConsumerBusy
+
+    run(scenario, **QUIET)
+
+
+def test_clients_that_name_themselves_by_segment_are_fenced_too() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        control, stale, other = await world.client(M1), await world.client(M1), await world.client(M1)
+        await register(control, "a")
+        assert isinstance(await attach(stale, WHOLE, "a-seg-0", None, permits=1), pb.CommandSuccess)
+        await stale.deliveries(1)
+        control.close()
+        await asyncio.sleep(61)
+        assert stale.has(pb.CommandCloseConsumer)
+        assert error_of(await attach(stale, WHOLE, "a-seg-0", None)) == pb.ConsumerBusy
+        await register(other, "b")
+        assert isinstance(await attach(other, WHOLE, "b-seg-0", None), pb.CommandSuccess)
+        assert len(await other.deliveries(4)) == 4
+
+    run(scenario, **QUIET)
+
+
+def test_clients_that_miss_an_assignment_are_told_again_while_another_waits() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 2)
+        one, two = await world.client(M1), await world.client(M1)
+        held = await register(one, "a")
+        given = await register(two, "b")
+        assert topics(held) == [LOWER, UPPER]
+        (moved,) = topics(given)
+        await settle()
+        one.inbox.clear()  # It drops what comes while it still attaches.
+        for number, segment in enumerate((LOWER, UPPER), 1):
+            name = f"a-seg-{number - 1}"
+            assert isinstance(await attach(one, segment, name, None, consumer_id=number), pb.CommandSuccess)
+        coming = asyncio.create_task(attach(two, moved, f"b-seg-{moved[-1]}", None))
+        assert moved not in topics(await newest(one))
+        await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1 if moved == LOWER else 2))
+        assert isinstance(await coming, pb.CommandSuccess)
+
+    run(scenario, **QUIET)
+
+
+def test_unsubscribing_on_a_segment_removes_the_subscription_from_the_topic() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 2)
+        one, two = await world.client(), await world.client()
+        controller = await world.broker.controllers.controller(TopicName.parse(NAME))
+        await one.subscribe(LOWER, "plain")
+        await two.subscribe(UPPER, "plain")
+        answer = await one.request(pb.CommandUnsubscribe(request_id=0, consumer_id=1))
+        assert isinstance(answer, pb.CommandSuccess)
+        assert one.has(pb.CommandCloseConsumer) == [], "its client would subscribe again"
+        await settle()
+        assert two.has(pb.CommandCloseConsumer)
+        assert "plain" not in controller.subscriptions()
+        for name in (LOWER, UPPER):
+            segment = world.broker.topics.get(TopicName.parse(name))
+            assert segment is not None
+            assert "plain" not in segment.log.cursors
+
+    run(scenario, **QUIET)
+
+
+def test_unsubscribing_is_refused_while_others_are_registered() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        member = await world.client()
+        held = await register(member, "a")
+        await attach(member, WHOLE, "a", held.generation)
+        await member.deliveries(4)
+        answer = await member.request(pb.CommandUnsubscribe(request_id=0, consumer_id=1))
+        assert error_of(answer) == pb.ConsumerBusy
+        member.flow(10)
+        await settle()
+        assert member.has(pb.CommandCloseConsumer) == [], "and goes on reading"
+
+    run(scenario, **QUIET)
+
+
+def test_a_seek_on_a_drained_segment_closes_its_children_again() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        plain, member = await world.client(), await world.client()
+        controller = await world.broker.controllers.controller(TopicName.parse(NAME))
+        await attach(plain, WHOLE, "plain", None)
+        got = await plain.deliveries(4)
+        await controller.split(0)
+        await plain.acknowledge_durably(*got)
+        await settle()
+        assert controller.subscriptions()["stream"].drained == (0,)
+        answer = await plain.request(
+            pb.CommandSeek(
+                request_id=0,
+                consumer_id=1,
+                message_id=pb.MessageIdData(ledgerId=got[2].ledger, entryId=got[2].entry),
+            )
+        )
+        assert isinstance(answer, pb.CommandSuccess)
+        assert plain.has(pb.CommandCloseConsumer), "as for every seek"
+        assert controller.subscriptions()["stream"].drained == ()
+        held = await register(member, "a")
+        assert topics(held) == [WHOLE]
+        await attach(member, WHOLE, "a", held.generation)
+        again = await member.deliveries(2)
+        assert values_of(again) == [b"2", b"3"]
+        await member.acknowledge_durably(*again)
+        assert len((await newest(member)).segments) == 2
+
+        past = pb.CommandSeek(request_id=0, consumer_id=1, message_publish_time=0)
+        assert isinstance(await member.request(past), pb.CommandSuccess)
+        assert topics(await newest(member)) == [WHOLE]
+
+    run(scenario, **QUIET)
