@@ -1,0 +1,289 @@
+"""Brokers that work together: each takes every request, whoever owns and leads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from anabranch.errors import LayoutError, SubscriptionNotFoundError, TopicNotFoundError
+from anabranch.model.names import TopicName
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.unit.broker.cluster import Brokers, run
+from tests.unit.broker.wire import Client, settle, value_of
+
+ORDERS = TopicName.parse("topic://public/default/orders")
+
+
+async def hand_over() -> None:
+    """Let the stores of a broker that went or came find their owners."""
+    await asyncio.sleep(10.0)
+
+
+async def watch(client: Client, topic: TopicName = ORDERS, session: int = 1) -> pb.ScalableTopicDAG:
+    client.send(pb.CommandScalableTopicLookup(session_id=session, topic=str(topic), create_if_missing=True))
+    return (await client.expect(pb.CommandScalableTopicUpdate)).dag
+
+
+async def look_up(client: Client, topic: str) -> str:
+    answer = await client.request(pb.CommandLookupTopic(topic=topic, request_id=0))
+    assert answer.response == pb.CommandLookupTopicResponse.Connect, answer
+    return str(answer.brokerServiceUrl)
+
+
+def segments_of(dag: pb.ScalableTopicDAG) -> dict[str, int]:
+    """The number of the owner of each segment, by the segment's name."""
+    urls = {owner.segment_id: owner.broker_url for owner in dag.segment_brokers}
+    names = {
+        s.segment_id: f"segment://public/default/orders/{s.hash_start:04x}-{s.hash_end:04x}-{s.segment_id}"
+        for s in dag.segments
+    }
+    return {names[id_]: int(url.split("-")[1].split(":")[0]) for id_, url in urls.items()}
+
+
+def test_segments_of_a_topic_are_spread_over_brokers_and_every_broker_says_where() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 4)
+        dags = [await watch(await brokers.client(number)) for number in (0, 1)]
+        owners = [segments_of(dag) for dag in dags]
+        assert owners[0] == owners[1]
+        assert sorted(owners[0].values()) == [0, 0, 1, 1]
+        leader = brokers[brokers.leader_of(ORDERS)].url
+        assert {dag.controller_broker_url for dag in dags} == {leader}
+        for number in (0, 1):
+            client = await brokers.client(number)
+            for name, owner in owners[0].items():
+                assert await look_up(client, name) == brokers[owner].url
+            assert await look_up(client, str(ORDERS)) == leader
+
+    run(main)
+
+
+def test_any_broker_takes_any_change_and_raises_what_the_leader_raised() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        other = brokers[1 - brokers.leader_of(ORDERS)]
+        controller = await other.controllers.controller(ORDERS)
+        layout = await controller.split(0)
+        assert (layout.epoch, len(layout.active)) == (1, 3)
+        with pytest.raises(LayoutError, match="sealed"):
+            await controller.split(0)
+        with pytest.raises(SubscriptionNotFoundError):
+            await controller.skip_all("nobody")
+        await controller.ensure_subscription("s", "STREAM", "earliest")
+        await controller.set_properties({"team": "blue"})
+        assert (await controller.stats())["activeSegments"] == 3
+        assert (await controller.explain())["epoch"] == 1
+        merged = await controller.merge([segment.id for segment in layout.active])
+        assert len(merged.active) == 1
+        assert (await other.records.load(ORDERS)).properties == {"team": "blue"}
+        await other.controllers.delete_topic(ORDERS)
+        with pytest.raises(TopicNotFoundError):
+            await other.controllers.controller(ORDERS)
+        await settle()
+        assert [name for s in brokers.storages.values() for name in s.names()] == []
+
+    run(main)
+
+
+def test_a_layout_is_told_by_every_broker_as_it_is_committed() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        leader = brokers.leader_of(ORDERS)
+        here, there = await brokers.client(leader), await brokers.client(1 - leader)
+        for client in (here, there):
+            assert (await watch(client)).epoch == 0
+        controller = await brokers[leader].controllers.controller(ORDERS)
+        for epoch in (1, 2, 3):
+            layout = await controller.split(brokers[leader].controllers.layouts()[ORDERS].active[0].id)
+            for client in (here, there):
+                update = await client.expect(pb.CommandScalableTopicUpdate)
+                assert update.dag.epoch == layout.epoch == epoch
+        for client in (here, there):
+            assert not client.has(pb.CommandScalableTopicUpdate)
+
+    run(main)
+
+
+def test_messages_go_to_the_owner_and_another_broker_sends_clients_there() -> None:
+    async def main(brokers: Brokers) -> None:
+        dag = await watch(await brokers.client(0))
+        (name, owner), *_ = segments_of(dag).items()
+        client, wrong = await brokers.client(owner), await brokers.client(1 - owner)
+        refused = await wrong.producer(name)
+        assert refused.error == pb.ServiceNotReady
+        assert "look it up again" in refused.message
+        await client.producer(name)
+        await client.publish_all([b"one", b"two"])
+        assert isinstance(await client.subscribe(name, subscription="q", kind=1), pb.CommandSuccess)
+        assert [value_of(d) for d in await client.deliveries(2)] == [b"one", b"two"]
+
+    run(main)
+
+
+async def register(client: Client, name: str = "c", consumer_id: int = 1) -> Any:
+    return await client.request(
+        pb.CommandScalableTopicSubscribe(
+            request_id=0,
+            consumer_id=consumer_id,
+            topic=str(ORDERS),
+            subscription="s",
+            consumer_name=name,
+            consumer_type=pb.STREAM,
+            initial_position=pb.CommandSubscribe.Earliest,
+        )
+    )
+
+
+def given(assignment: pb.ScalableConsumerAssignment) -> list[int]:
+    return sorted(segment.segment_id for segment in assignment.segments)
+
+
+def test_a_consumer_registers_with_any_broker_and_hears_of_every_change() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        leader = brokers.leader_of(ORDERS)
+        far, near = await brokers.client(1 - leader), await brokers.client(leader)
+        assert given((await register(far, "far")).assignment) == [0, 1]
+        assert len(given((await register(near, "near")).assignment)) == 1
+        update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
+        assert len(given(update.assignment)) == 1
+        near.close()
+        again = await brokers.client(1 - leader)
+        await asyncio.sleep(0.1)
+        assert len(given((await register(again, "near")).assignment)) == 1, "it gets back what it held"
+        left = await again.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
+        assert isinstance(left, pb.CommandSuccess)
+        update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
+        assert given(update.assignment) == [0, 1]
+
+    run(main)
+
+
+def test_a_name_is_free_again_when_its_connection_to_any_broker_is_lost() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        far = 1 - brokers.leader_of(ORDERS)
+        first = await brokers.client(far)
+        await register(first)
+        busy = await register(await brokers.client(far))
+        assert busy.error == pb.ConsumerBusy
+        first.close()
+        await asyncio.sleep(0.1)
+        second = await brokers.client(far)
+        assert given((await register(second)).assignment) == [0, 1]
+        # The same client may register again at once, for another start of the same consumer.
+        assert given((await register(second)).assignment) == [0, 1]
+
+    run(main)
+
+
+@pytest.mark.parametrize("version", ["Anabranch-Test", "Pulsar-Java-v5.0.0-M1"])
+def test_consumers_come_back_when_their_leader_goes_and_find_the_next_one(version: str) -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        leader = brokers.leader_of(ORDERS)
+        far = await brokers.client(1 - leader, version)
+        await register(far, "far")
+        await brokers.stop(leader)
+        await hand_over()
+        if version.startswith("Pulsar"):
+            assert far.hung_up
+            far = await brokers.client(1 - leader, version)
+        else:
+            assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
+        assert given((await register(far, "far")).assignment) == [0, 1]
+        assert brokers.leader_of(ORDERS) == 1 - leader
+
+    run(main)
+
+
+def test_a_layout_is_told_again_when_owners_change_and_never_an_older_one() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 4)
+        client = await brokers.client(0)
+        first = await watch(client)
+        await brokers.stop(1)
+        await hand_over()
+        updates = [u.dag for u in client.has(pb.CommandScalableTopicUpdate)]
+        assert {dag.epoch for dag in updates} == {first.epoch}
+        assert set(segments_of(updates[-1]).values()) == {0}
+        assert updates[-1].controller_broker_url == brokers[0].url
+        client.inbox.clear()
+        await brokers.start(1)
+        await hand_over()
+        last = [u.dag for u in client.has(pb.CommandScalableTopicUpdate)][-1]
+        assert (last.epoch, segments_of(last)) == (first.epoch, segments_of(first))
+
+    run(main)
+
+
+def test_a_topic_lives_on_with_its_messages_when_its_broker_is_stopped() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        owners = segments_of(await watch(await brokers.client(0)))
+        for name, owner in owners.items():
+            client = await brokers.client(owner)
+            await client.producer(name)
+            await client.publish_all([name.encode()])
+        await brokers.stop(1)
+        await hand_over()
+        client = await brokers.client(0)
+        for number, name in enumerate(owners):
+            assert await look_up(client, name) == brokers[0].url
+            await client.subscribe(name, "q", kind=1, consumer_id=number)
+            (delivery,) = await client.deliveries(1, consumer_id=number)
+            assert value_of(delivery) == name.encode()
+        layout = await (await brokers[0].controllers.controller(ORDERS)).split(0)
+        assert layout.epoch == 1
+
+    run(main)
+
+
+def test_what_drains_at_one_broker_is_heard_by_the_leader_at_another() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        leader = brokers.leader_of(ORDERS)
+        owners = segments_of(await watch(await brokers.client(0)))
+        name = next(name for name, owner in owners.items() if owner != leader)
+        parent = int(name.rpartition("-")[2])
+        controller = await brokers[leader].controllers.lead(ORDERS)
+        await controller.ensure_subscription("s", "QUEUE", "earliest")
+        client = await brokers.client(1 - leader)
+        await client.producer(name)
+        await client.publish_all([b"one"])
+        await controller.split(parent)
+        await client.subscribe(name, "s", kind=1)
+        (delivery,) = await client.deliveries(1)
+        assert parent not in controller.subscriptions()["s"].drained
+        await client.acknowledge_durably(delivery)
+        await settle()
+        assert parent in controller.subscriptions()["s"].drained
+
+    run(main)
+
+
+def test_classic_topics_are_spread_and_each_broker_says_where() -> None:
+    async def main(brokers: Brokers) -> None:
+        topic = TopicName.parse("persistent://public/default/parts")
+        await brokers[0].topics.create(topic, 4)
+        clients = [await brokers.client(number) for number in (0, 1)]
+        names = [str(topic.partition_name(index)) for index in range(4)]
+        urls = [[await look_up(client, name) for name in names] for client in clients]
+        assert urls[0] == urls[1]
+        assert sorted(urls[0]) == sorted([brokers[0].url, brokers[1].url] * 2)
+        refused = await clients[0].producer(names[urls[0].index(brokers[1].url)])
+        assert refused.error == pb.ServiceNotReady
+        for name, url in zip(names, urls[0], strict=True):
+            client = clients[0 if url == brokers[0].url else 1]
+            made = await client.producer(name, producer_id=int(name[-1]))
+            assert isinstance(made, pb.CommandProducerSuccess)
+        # One that nobody made yet is made where every broker sends its clients.
+        fresh = "persistent://public/default/fresh"
+        url = await look_up(clients[0], fresh)
+        assert url == await look_up(clients[1], fresh)
+        client = clients[0 if url == brokers[0].url else 1]
+        assert isinstance(await client.producer(fresh, producer_id=9), pb.CommandProducerSuccess)
+
+    run(main)
