@@ -1,7 +1,7 @@
 """Who may read a segment of an ordered subscription, and who may not any more.
 
-Pure. The leader judges who attaches (`admit`) and tells owners of segments who reads them (`roster`); an owner
-judges with the newest roster what becomes of the consumers that are attached already. A *member* is a
+Pure. The leader judges who attaches (`admit`) and tells owners of segments who reads them (`roster`); an
+owner judges with the newest roster what becomes of the consumers that are attached already. A *member* is a
 registered consumer. What a member was given holds until a newer generation of the group takes it away.
 """
 

@@ -1,0 +1,236 @@
+"""Owners of segments hear who reads them, before those who read hear it, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch.controller.admission import Standing
+from anabranch.controller.coordinator import ConsumerAssignment
+from anabranch.controller.segments import Aim
+from anabranch.errors import ConsumerBusyError, NotConnectedError, NotLeaderError, SegmentNotFoundError
+from anabranch.model.names import TopicName
+from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, ids_of, simulate
+
+
+async def lead(plant: Plant, segments: int = 2) -> None:
+    await plant.boot()
+    await plant.call(plant.service.create_topic(TOPIC, segments))
+
+
+async def join(plant: Plant, name: str, inbox: Inbox | None = None) -> ConsumerAssignment:
+    controller = await plant.controller()
+    push = inbox if inbox is not None else Inbox()
+    return (await plant.call(controller.register("s", name, "STREAM", "earliest", push))).assignment
+
+
+async def attach(plant: Plant, name: str, segment_id: int, generation: int) -> None:
+    controller = await plant.controller()
+    await plant.call(controller.admit("s", "STREAM", "earliest", segment_id, name, generation))
+
+
+async def standing(plant: Plant, name: str, segment_id: int, generation: int) -> Standing | None:
+    """What the segment's owner thinks of a consumer; None if it was told nothing."""
+    controller = await plant.controller()
+    roster = plant.world.rosters.get((plant.segment(controller.layout, segment_id), "s"))
+    return None if roster is None else roster.standing(name, generation, by_buckets=False)
+
+
+class Witness(Inbox):
+    """Notes what owners had been told of another consumer when this one was told what it reads."""
+
+    def __init__(self, plant: Plant, other: str) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self._plant = plant
+        self._other = other
+
+    def __call__(self, assignment: ConsumerAssignment | None) -> None:
+        super().__call__(assignment)
+        for segment in assignment.segments if assignment is not None else ():
+            roster = self._plant.world.rosters[TopicName.parse(segment.topic), "s"]
+            self.seen.append(roster.standing(self._other, 1, by_buckets=False))
+
+
+def test_owners_hear_of_an_eviction_before_the_next_reader_does() -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant)
+        witness = Witness(plant, "a")
+        held = await join(plant, "a")
+        for segment_id in (0, 1):
+            await attach(plant, "a", segment_id, held.generation)
+        await join(plant, "b", witness)
+        assert await standing(plant, "a", 1, 1) == "finishes", "the half that went to b"
+        controller = await plant.controller()
+        await evict(plant, "a")
+        assert ids_of(witness.told[-1]) == [0, 1]
+        assert witness.seen[-2:] == ["gone", "gone"]
+        assert controller.why()["troubles"] == {}
+        await plant.stop()
+
+    simulate(main)
+
+
+async def registrations(plant: Plant) -> list[str]:
+    controller = await plant.controller()
+    return sorted(controller.subscriptions()["s"].consumers)
+
+
+async def evict(plant: Plant, name: str) -> None:
+    """Let the connection of a member be lost for longer than its grace."""
+    controller = await plant.controller()
+    (lease,) = (lease for lease in controller._subs._members.of("s") if lease.name == name)
+    controller._subs._members.lost("s", lease.token)
+    await asyncio.sleep(61)
+
+
+def test_an_evicted_consumer_is_gone_also_where_it_only_finished() -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant)
+        held = await join(plant, "a")
+        await attach(plant, "a", 1, held.generation)
+        await join(plant, "b")
+        assert await standing(plant, "a", 1, held.generation) == "finishes"
+        await evict(plant, "a")
+        assert await standing(plant, "a", 1, held.generation) == "gone"
+        with pytest.raises(ConsumerBusyError):
+            await attach(plant, "a", 1, held.generation)
+        await plant.stop()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_an_owner_that_does_not_answer_holds_nobody_up_and_hears_later(silent: bool) -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant)
+        inbox = Inbox()
+        await join(plant, "a")
+        await join(plant, "b", inbox)
+        controller = await plant.controller()
+        restrict, answers = plant.segments.restrict, asyncio.Event()
+
+        async def unreachable(*arguments: object) -> None:
+            if not answers.is_set():
+                if silent:
+                    await answers.wait()
+                raise NotConnectedError("the owner is away")
+            await restrict(*arguments)  # type: ignore[arg-type]
+
+        plant.segments.restrict = unreachable  # type: ignore[assignment, method-assign]
+        began = plant.loop.time()
+        await evict(plant, "a")
+        await plant.call(controller.settled())
+        assert plant.loop.time() - began < 66
+        assert inbox.ids == [0, 1], "the next reader is told; nobody attaches before its roster is there"
+        assert await standing(plant, "a", 0, 1) != "gone"
+        answers.set()
+        await asyncio.sleep(5)
+        assert await standing(plant, "a", 0, 1) == "gone"
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_a_leader_that_dies_before_owners_hear_is_made_good_by_the_next() -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant)
+        await join(plant, "a")
+        await join(plant, "b")
+        controller = await plant.controller()
+        generation = controller.subscriptions()["s"].consumers["a"].generation
+
+        def die(verb: str, name: TopicName) -> Exception | None:
+            if verb == "restrict":
+                plant.kill()
+                return NotConnectedError("killed")
+            return None
+
+        plant.segments.fails = die
+        with pytest.raises(DiedError):
+            await plant.call(leave(plant, "a"))
+        assert await plain_standing(plant, "a", 0, generation) != "gone"
+        await plant.boot()
+        assert await registrations(plant) == ["b"]
+        assert await standing(plant, "a", 0, generation) == "gone"
+        await plant.stop()
+
+    simulate(main)
+
+
+async def leave(plant: Plant, name: str) -> None:
+    controller = await plant.service.controller(TOPIC)
+    (lease,) = (lease for lease in controller._subs._members.of("s") if lease.name == name)
+    await controller._run(lambda: controller._subs.leave("s", lease.token))
+
+
+async def plain_standing(plant: Plant, name: str, segment_id: int, generation: int) -> str:
+    found = [
+        roster.standing(name, generation, by_buckets=False)
+        for (segment, _), roster in plant.world.rosters.items()
+        if segment.segment is not None and segment.segment.id == segment_id
+    ]
+    return found[0] if found else "unknown"
+
+
+def test_a_leader_that_was_replaced_lets_nobody_in() -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant)
+        held = await join(plant, "a")
+        controller = await plant.controller()
+        await plant.call(controller.stop())
+        with pytest.raises(NotLeaderError):
+            await plant.call(controller.admit("s", "STREAM", "earliest", 0, "a", held.generation))
+
+    simulate(main)
+
+
+def test_a_seek_of_one_segment_moves_no_other() -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant)
+        inbox = Inbox()
+        await join(plant, "a", inbox)
+        controller = await plant.controller()
+        before = controller.layout
+        plant.publish(before, 0, 1)
+        await plant.call(controller.split(0))
+        await plant.call(controller.split(1))
+        plant.drain(before, "s", 0, 1)
+        await asyncio.sleep(1)
+        assert controller.subscriptions()["s"].drained == (0, 1)
+        await plant.call(controller.seek_segment("s", 0, Aim(0, 0)))
+        assert controller.subscriptions()["s"].drained == (1,)
+        await asyncio.sleep(0.1)
+        assert 0 in inbox.ids
+        assert not set(inbox.ids) & before.descendants(0)
+        assert plant.world.backlog(plant.segment(before, 1), "s") == 0
+        with pytest.raises(SegmentNotFoundError):
+            await plant.call(controller.seek_segment("s", 99, 0))
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_a_seek_of_one_segment_is_finished_by_the_next_leader() -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant, 1)
+        await join(plant, "a")
+        controller = await plant.controller()
+        before = controller.layout
+        plant.publish(before)
+        await plant.call(controller.split(0))
+        plant.drain(before, "s", 0)
+        await asyncio.sleep(1)
+        plant.kill()
+        await plant.boot(kill_at="subscription.seek.recorded")
+        with pytest.raises(DiedError):
+            await plant.call((await plant.controller()).seek_segment("s", 0, Aim(0, 0)))
+        await plant.boot()
+        controller = await plant.controller()
+        assert controller.subscriptions()["s"].unfinished is None
+        assert controller.subscriptions()["s"].drained == ()
+        assert plant.world.backlog(plant.segment(before, 0), "s") == 1
+        await plant.stop()
+
+    simulate(main)
