@@ -16,35 +16,145 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from anabranch.broker.broker import Broker
+from anabranch import locks
+from anabranch.broker.broker import Broker, Endpoint
 from anabranch.clock import Clock, SystemClock
 from anabranch.config import BrokerConfig
-from anabranch.errors import ConflictError
+from anabranch.errors import ConflictError, HeldError
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
-from anabranch.ledger.disk import OsDisk
+from anabranch.ledger.disk import LOCK_FILE, OsDisk, make_root
 from anabranch.ledger.files import FileStorage
 from anabranch.metadata.sqlite import SqliteStore
+from anabranch.transport.pump import Pump
 
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.db"
 STORES = "stores"
-HTTP_BACKLOG = 128
+BACKLOG = 128
+POLL_S = 0.02
+"""How often a worker looks for what others wrote into the metadata store."""
+
+LEAVING_S = 10.0
+"""How long a start waits for the workers of a supervisor that was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One broker process: its number, the sockets it accepts on and what it tells whoever started it."""
+
+    id: int
+    listeners: Sequence[socket.socket]
+    http_listeners: Sequence[socket.socket]
+    url: str
+    """Where clients reach this process, and no other."""
+    http_url: str
+    ready: Callable[[], None]
+    parent: socket.socket | None = None
+    """Readable once whoever started this process is gone."""
 
 
 def run(config: BrokerConfig) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code."""
+    """Serve in this process until SIGTERM or SIGINT; the exit code."""
+    set_up_logging(config)
+    lock = lock_data(config)
+    try:
+        listener = listen(config.host, config.port, "--port")
+        http_listener = listen(config.host, config.http_port, "--http-port")
+        url = url_of("pulsar", config, listener)
+        http_url = url_of("http", config, http_listener)
+
+        def ready() -> None:
+            print(f"ready {url} {http_url}", flush=True)
+
+        return run_worker(config, Worker(0, [listener], [http_listener], url, http_url, ready))
+    finally:
+        os.close(lock)
+
+
+def run_worker(config: BrokerConfig, worker: Worker) -> int:
+    """Serve until told to stop; the exit code."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(serve(config, worker))
+    return 0
+
+
+def set_up_logging(config: BrokerConfig, who: str = "") -> None:
     logging.basicConfig(
         level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        format=f"%(asctime)s %(levelname)s {who}%(name)s: %(message)s",
         stream=sys.stderr,
+        force=True,
     )
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve(config))
-    return 0
+
+
+def lock_data(config: BrokerConfig) -> int:
+    """Take the data directory for this process and those it starts; HeldError when it is in use."""
+    root = Path(config.data).absolute()
+    make_root(root)
+    deadline = time.monotonic() + LEAVING_S
+    while True:
+        try:
+            fd = locks.take(root / LOCK_FILE)
+        except HeldError:
+            if _is_held_by_the_living(root / LOCK_FILE) or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            _move_into_store(root)
+            return fd
+
+
+def _is_held_by_the_living(file: Path) -> bool:
+    """Whether the process that took the lock lives; else its workers still have it, and are about to go."""
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pid = locks.read_holder(fd).pid
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return True
+
+
+def _move_into_store(root: Path) -> None:
+    """Up to version 0.1 there was one store, in the data directory itself."""
+    for name in ("catalog", "journal", "ledgers"):
+        if (root / name).exists():
+            make_root(root / STORES / "0")
+            os.rename(root / name, root / STORES / "0" / name)
+
+
+def listen(host: str, port: int, option: str) -> socket.socket:
+    """A socket that listens; connections wait until somebody accepts them."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConflictError(
+                f"port {port} on {host} is in use; stop the process that has it, or choose another with "
+                f"{option} (0 picks a free one)"
+            ) from error
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(scheme: str, config: BrokerConfig, listener: socket.socket) -> str:
+    """What clients are told about a socket."""
+    host = config.advertised_host or config.host
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -55,42 +165,80 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def serve(config: BrokerConfig) -> None:
+async def serve(config: BrokerConfig, worker: Worker) -> None:
     """Run one broker; returns after a clean stop."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    listener = _listen(config.host, config.http_port)
-    store = SqliteStore(Path(config.data) / METADATA_FILE)
+    if worker.parent is not None:
+        loop.add_reader(worker.parent, stopping.set)
+    several = config.workers > 1
+    store = SqliteStore(
+        Path(config.data) / METADATA_FILE,
+        lease_s=config.lease_s,
+        poll_s=POLL_S if several else None,
+        alone=not several,
+    )
     clock = SystemClock()
-    broker = _make_broker(config, store, clock)
+    broker = _make_broker(config, worker, store, clock)
     try:
-        await _start(broker, config)
-        http_url = f"http://{config.advertised_host or config.host}:{listener.getsockname()[1]}"
-        print(f"ready {broker.url} {http_url}", flush=True)
-        # Objects that live as long as the process need not be looked at by every collection, and entries on
-        # their way come by the thousand: looking at them every 700 allocations took a quarter of the CPU.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000, 20, 100)
-        await _serve_http(broker, clock, listener, http_url, stopping)
+        if await _unless(stopping, broker.start()):
+            worker.ready()
+            # Objects that live as long as the process need not be looked at by every collection, and entries
+            # on their way come by the thousand: looking at them every 700 allocations took a quarter of the
+            # CPU.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(10_000, 20, 100)
+            await _serve_http(broker, clock, worker, stopping)
     finally:
-        listener.close()
+        if worker.parent is not None:
+            loop.remove_reader(worker.parent)
+        for listener in worker.http_listeners:
+            listener.close()
         await broker.stop()
         await store.close()
 
 
-def _make_broker(config: BrokerConfig, store: SqliteStore, clock: Clock) -> Broker:
+async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do something to its end, or leave it when the process is to stop; whether it was done."""
+    task = asyncio.ensure_future(work)
+    told = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return not task.cancelled()
+    finally:
+        told.cancel()
+
+
+def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, clock: Clock) -> Broker:
     def storage_of(number: int) -> FileStorage:
         return FileStorage(
             OsDisk(Path(config.data) / STORES / str(number)),
             clock=clock,
-            cache_bytes=config.cache_bytes,
+            cache_bytes=config.cache_bytes // config.workers,
             journal_bytes_max=config.journal_bytes_max,
         )
 
-    return Broker(config, storage_of, store, clock, random.Random(), _failpoints())
+    async def accept(factory: Callable[[], Pump]) -> list[asyncio.Server]:
+        loop = asyncio.get_running_loop()
+        return [await loop.create_server(factory, sock=listener) for listener in worker.listeners]
+
+    return Broker(
+        config,
+        storage_of,
+        store,
+        clock,
+        random.Random(),
+        _failpoints(),
+        id=worker.id,
+        endpoint=Endpoint(worker.url, worker.http_url, accept),
+    )
 
 
 def _failpoints() -> Failpoints:
@@ -98,44 +246,14 @@ def _failpoints() -> Failpoints:
     return ProcessFailpoints.from_text(text) if text else NoFailpoints()
 
 
-async def _start(broker: Broker, config: BrokerConfig) -> None:
-    try:
-        await broker.start()
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise _in_use(config.host, config.port, "--port") from error
-        raise
-
-
-async def _serve_http(
-    broker: Broker, clock: Clock, listener: socket.socket, http_url: str, stopping: asyncio.Event
-) -> None:
-    # The HTTP stack takes longer to import than all the rest. Its socket listens already: a request that
+async def _serve_http(broker: Broker, clock: Clock, worker: Worker, stopping: asyncio.Event) -> None:
+    # The HTTP stack takes longer to import than all the rest. Its sockets listen already: a request that
     # comes now waits a moment, and the event loop goes on serving.
     server_module = await asyncio.to_thread(importlib.import_module, "anabranch.admin.server")
-    server = server_module.AdminServer(broker, clock, listener, http_url)
+    server = server_module.AdminServer(broker, clock, worker.http_listeners, worker.http_url)
     await server.start()
     try:
         await stopping.wait()
         log.info("stopping")
     finally:
         await server.stop()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=HTTP_BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise _in_use(host, port, "--http-port") from error
-        raise
-    listener.setblocking(False)
-    return listener
-
-
-def _in_use(host: str, port: int, option: str) -> ConflictError:
-    return ConflictError(
-        f"port {port} on {host} is in use; stop the process that has it, or choose another with {option} "
-        "(0 picks a free one)"
-    )

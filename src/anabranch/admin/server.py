@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -54,8 +55,10 @@ async def _refuse(request: Request, error: Exception) -> Response:
 class AdminServer:
     """One HTTP server on the event loop of the broker."""
 
-    def __init__(self, broker: Broker, clock: Clock, listener: socket.socket, http_url: str) -> None:
-        self._listener = listener
+    def __init__(
+        self, broker: Broker, clock: Clock, listeners: Sequence[socket.socket], http_url: str
+    ) -> None:
+        self._listeners = list(listeners)
         config = uvicorn.Config(
             create_app(broker, clock, http_url),
             loop="none",
@@ -75,11 +78,11 @@ class AdminServer:
         # Not `serve`: that takes over the signals of the process and polls ten times a second.
         self._config.load()
         self._server.lifespan = self._config.lifespan_class(self._config)
-        await self._server.startup(sockets=[self._listener])
+        await self._server.startup(sockets=self._listeners)
 
     async def stop(self) -> None:
         """Refuse new requests, finish those under way."""
         if self._server.started:
             with suppress(TimeoutError):
                 async with asyncio.timeout(2 * STOP_TIMEOUT_S):
-                    await self._server.shutdown(sockets=[self._listener])
+                    await self._server.shutdown(sockets=self._listeners)

@@ -101,14 +101,17 @@ class Ownership:
     async def start(self, me: BrokerRecord) -> None:
         """Register this broker and claim its own store; a broker without others claims all there are.
 
-        Waits for a living owner to give the own store back. Raises when it cannot be opened.
+        Waits for a living owner to give the own store back. Raises when it cannot be opened. A broker with
+        others tells of its stores later: what follows from that may need the others, and they this one.
         """
         loop = asyncio.get_running_loop()
         self._me = me
         self._impatient_at = loop.time() + self._patience_s
         await self._register()
-        await self._patiently(me.id)
-        if self._workers == 1:
+        if self._workers > 1:
+            await self._patiently(me.id)
+        else:
+            await self._settle(me.id)
             for number in sorted(self._directory.stores):
                 await self._attempt(number)
         self._unwatch = self._directory.watch(self._look)
@@ -233,10 +236,8 @@ class Ownership:
         delay_s = RETRY_FIRST_S
         while True:
             try:
-                return await self._settle(number)
+                return await self._hold(number)
             except HeldError as error:
-                if self._workers == 1:
-                    raise
                 _logger.info("store %d is not free yet: %s", number, error)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
@@ -256,12 +257,15 @@ class Ownership:
             elif self._is_mine(self._directory.stores.get(number)):
                 await self._publish(number)
             return
-        if number not in self._storages.opened:
-            await self._claim(number)
-        await self._publish(number)
+        await self._hold(number)
         if number not in self._served:
             await self._tell_opened(number)
             self._served.add(number)
+
+    async def _hold(self, number: int) -> None:
+        if number not in self._storages.opened:
+            await self._claim(number)
+        await self._publish(number)
 
     async def _claim(self, number: int) -> None:
         assert self._me is not None

@@ -330,15 +330,15 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _make_root(root: Path) -> None:
+def make_root(root: Path) -> None:
     """Make the root and what leads to it, all names durable."""
     if root.is_dir():
         return
-    _make_root(root.parent)
+    make_root(root.parent)
     root.mkdir(exist_ok=True)
     _sync_folder(root.parent)
 
 
 def _take_lock(root: Path, name: str, fence: str | None) -> int:
-    _make_root(root)
+    make_root(root)
     return locks.take(root / LOCK_FILE, name, fence=fence)
