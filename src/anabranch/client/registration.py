@@ -148,8 +148,8 @@ class Registration:
 
     async def _ask(self, connection: Connection, consumer_id: int) -> Assignment:
         connection.registrations[consumer_id] = self
-        # The leader answers by what it has stored, and that counts: generations of a topic that was made again
-        # are lower.
+        # What the leader answers is what is stored, and that counts: generations of a topic that was made
+        # again are lower.
         self._current = None
         try:
             reply = await connection.request(
