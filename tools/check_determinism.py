@@ -19,6 +19,7 @@ ALLOWED = (
     "locks.py",
     "config.py",
     "node.py",
+    "supervisor.py",
     "cli/",
     "bench/",
     "spark/",

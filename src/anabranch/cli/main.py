@@ -85,7 +85,9 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="run a broker",
         description="Run a broker in the foreground. When it accepts connections it prints one line, "
         "`ready pulsar://HOST:PORT http://HOST:PORT`. SIGTERM or Ctrl-C stop it cleanly. "
-        "`anabranch config` lists all settings.",
+        "With --workers N, N processes share the work: clients use the same two addresses, each worker also "
+        "has its own on the ports behind them, and one that dies or hangs is replaced while the others take "
+        "over. `anabranch config` lists all settings.",
     )
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port of the binary protocol (6650); 0 picks a free one")
@@ -93,6 +95,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--http-port", type=int, help="port of admin API and metrics (8080); 0 picks a free one"
     )
     parser.add_argument("--data", metavar="DIR", help="where everything is stored (./anabranch-data)")
+    parser.add_argument("--workers", type=int, metavar="N", help="how many processes share the work (1)")
     parser.add_argument("--config", metavar="FILE", help="read settings from this TOML file first")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change one setting; may be repeated"
@@ -103,9 +106,13 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _serve(arguments: argparse.Namespace) -> int:
     from anabranch.config import load_config
 
-    given = {name: getattr(arguments, name) for name in ("host", "port", "http_port", "data")}
+    given = {name: getattr(arguments, name) for name in ("host", "port", "http_port", "data", "workers")}
     sets = [f"{name}={value}" for name, value in given.items() if value is not None]
     config = load_config(arguments.config, [*arguments.set, *sets])
+    if config.workers > 1:
+        from anabranch.supervisor import run as supervise
+
+        return supervise(config)
     from anabranch.node import run
 
     return run(config)
