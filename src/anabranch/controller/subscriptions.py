@@ -297,16 +297,13 @@ class Subscriptions:
             await topics.delete_subscription(self._lead.name, sub, self._check_term)
             self._forget(sub)
             return
-        keep = unfinished.kind == "create" or only is not None
-        drained, parts = await self._find_drained(sub, record.drained if keep else ())
-
-        def finish(found: SubscriptionRecord) -> SubscriptionRecord:
-            done = replace(found, unfinished=None)
-            if not keep:
-                done = replace(done, drained=(), partly_drained={})
-            return coordinator.drain(done, self._lead.layout, drained, self.load_by_segment, parts)
-
-        await self._save(sub, finish)
+        drained, parts = await self._find_drained(sub, record.drained)
+        await self._save(
+            sub,
+            lambda found: coordinator.drain(
+                replace(found, unfinished=None), self._lead.layout, drained, self.load_by_segment, parts
+            ),
+        )
 
     async def _apply(
         self, sub: str, record: SubscriptionRecord, unfinished: UnfinishedRecord, segment: Segment
