@@ -1,0 +1,212 @@
+"""Which buckets of a sealed log are drained, and when somebody is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.broker import draining
+from anabranch.broker.draining import LINGER_S, BucketDrain, PendingBuckets, slots_of
+from anabranch.errors import CorruptDataError
+from anabranch.ledger.memory import MemoryLog, MemoryStorage
+from anabranch.ledger.port import Cursor
+from anabranch.model.acks import AckSet
+from anabranch.model.drains import ALL, Ranges, union
+from anabranch.model.hashing import bucket_index, bucket_ranges
+from anabranch.model.ranges import HashRange
+from anabranch.testing.simloop import SimLoop
+from tests.unit.broker.wire import batch, single
+
+HALVES = (0x8000,)
+LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
+
+
+@given(st.data())
+def test_a_bucket_is_drained_when_none_of_its_entries_is_pending(data: st.DataObject) -> None:
+    splits = tuple(sorted(data.draw(st.sets(st.integers(2, 65535), max_size=5))))
+    slot = st.integers(0, 65535)
+    spans = st.one_of(st.none(), st.tuples(slot, slot).map(lambda pair: (min(pair), max(pair))))
+    entries = data.draw(st.lists(spans, max_size=12))
+    pending, acks = PendingBuckets(splits), AckSet()
+    for ordinal, span in enumerate(entries):
+        pending.add(ordinal, span)
+    for acked in [None, *data.draw(st.permutations(range(len(entries))))]:
+        if acked is not None:
+            acks.acknowledge([acked])
+        busy = set[int]()
+        for ordinal, span in enumerate(entries):
+            low, high = span or (0, 65535)
+            if ordinal not in acks:
+                busy.update(range(bucket_index(splits, low), bucket_index(splits, high) + 1))
+        expected = union(part for at, part in enumerate(bucket_ranges(splits)) if at not in busy)
+        assert pending.drained(acks) == expected
+
+
+def test_the_slots_of_an_entry_are_its_stamp_or_its_only_key_or_unknown() -> None:
+    assert slots_of(single(b"v", 0, key="k", hash_range=(5, 9))) == (5, 9)
+    low, high = slots_of(single(b"v", 0, key="k")) or (0, 1)
+    assert low == high
+    assert slots_of(batch([b"a", b"b"])) is None
+    assert slots_of(b"nonsense") is None
+
+
+class Flushes:
+    """A cursor that says when it was asked to be durable."""
+
+    def __init__(self, cursor: Cursor, events: list[object]) -> None:
+        self._cursor = cursor
+        self._events = events
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+    async def flush(self) -> None:
+        await self._cursor.flush()
+        self._events.append("durable")
+
+
+class Case:
+    """A sealed log with one entry per given slot, and what was told of it."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log = log
+        self.events: list[object] = []
+        self.cursor = Flushes(log.open_cursor("sub", 0), self.events)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.drain = BucketDrain(log, self.cursor, lambda: HALVES, self._spawn, self.events.append)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def acknowledge(self, *ordinals: int) -> None:
+        self.cursor.acknowledge(ordinals)
+        self.drain.look(at_end=False)
+
+    @property
+    def told(self) -> list[Ranges]:
+        return [event for event in self.events if isinstance(event, tuple)]
+
+
+def simulate(slots: Iterable[int], test: Callable[[Case], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        storage = MemoryStorage()
+        await storage.open()
+        log = await storage.create("log")
+        for number, slot in enumerate(slots):
+            log.append(single(b"v", number, hash_range=(slot, slot)), 1, 1000, lambda appended, error: None)
+        await log.seal()
+        case = Case(log)
+        await test(case)
+        assert not case.tasks
+        await storage.close()
+
+    with SimLoop(1) as loop:
+        loop.run(main())
+        assert not loop.errors
+
+
+def test_buckets_are_told_together_after_a_moment_and_when_durable() -> None:
+    async def test(case: Case) -> None:
+        case.drain.look(at_end=True)
+        await asyncio.sleep(0.01)
+        case.acknowledge(0, 1)
+        await asyncio.sleep(LINGER_S / 2)
+        assert case.told == []
+        await asyncio.sleep(LINGER_S)
+        assert case.events == ["durable", (LOWER,)]
+        assert await case.drain.drained() == (LOWER,)
+        case.acknowledge(2)
+        await asyncio.sleep(2 * LINGER_S)
+        assert case.told == [(LOWER,)], "nothing new"
+        case.acknowledge(3)
+        await asyncio.sleep(2 * LINGER_S)
+        assert case.told == [(LOWER,), ALL]
+
+    simulate([1, 2, 0x9000, 0xA000], test)
+
+
+def test_what_follows_at_once_is_told_as_one() -> None:
+    async def test(case: Case) -> None:
+        case.drain.look(at_end=True)
+        await asyncio.sleep(0.01)
+        for ordinal in range(4):
+            case.acknowledge(ordinal)
+            await asyncio.sleep(LINGER_S / 8)
+        await asyncio.sleep(2 * LINGER_S)
+        assert case.told == [ALL]
+
+    simulate([1, 2, 0x9000, 0xA000], test)
+
+
+def test_nothing_is_known_before_the_reader_has_reached_the_end() -> None:
+    async def test(case: Case) -> None:
+        case.acknowledge(0)
+        await asyncio.sleep(1)
+        assert await case.drain.drained() == ()
+        assert case.events == []
+        case.drain.look(at_end=True)
+        await asyncio.sleep(1)
+        assert case.told == [(LOWER,)]
+
+    simulate([1, 0x9000], test)
+
+
+def test_a_moved_cursor_takes_back_what_was_not_told_yet() -> None:
+    async def test(case: Case) -> None:
+        case.acknowledge(0)
+        case.drain.look(at_end=True)
+        await asyncio.sleep(LINGER_S / 2)
+        case.cursor.reset(0)
+        case.drain.forget()
+        await asyncio.sleep(1)
+        assert case.told == []
+        assert await case.drain.drained() == ()
+        case.drain.look(at_end=True)
+        case.acknowledge(1)
+        await asyncio.sleep(1)
+        assert case.told == [(UPPER,)]
+
+    simulate([1, 0x9000], test)
+
+
+def test_too_many_pending_entries_are_not_looked_at_until_they_are_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(draining, "PENDING_MAX", 2)
+
+    async def test(case: Case) -> None:
+        case.drain.look(at_end=True)
+        await asyncio.sleep(1)
+        case.acknowledge(0)
+        case.drain.look(at_end=True)
+        await asyncio.sleep(1)
+        assert case.told == [(LOWER,)]
+
+    simulate([1, 0x9000, 0xA000], test)
+
+
+def test_a_damaged_entry_leaves_the_whole_log_to_be_drained() -> None:
+    async def test(case: Case) -> None:
+        reads = 0
+
+        async def read(*_: object) -> None:
+            nonlocal reads
+            reads += 1
+            raise CorruptDataError("bits")
+
+        case.log.read_cached = lambda *_: None  # type: ignore[method-assign, assignment, return-value]
+        case.log.read = read  # type: ignore[method-assign, assignment]
+        for _ in range(3):
+            case.drain.look(at_end=True)
+            await asyncio.sleep(0.1)
+        assert reads == 1
+        assert case.events == []
+
+    simulate([1, 0x9000], test)
