@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from anabranch.errors import NotConnectedError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.broker.wire import Client, World, error_of, run, settle, values_of
@@ -89,6 +90,30 @@ def test_an_evicted_consumer_whose_segment_connection_lives_reads_and_acknowledg
         given = await register(other, "b")
         await attach(other, WHOLE, "b", given.generation)
         assert values_of(await other.deliveries(5)) == [b"0", b"1", b"2", b"3", b"4"]
+
+    run(scenario, **QUIET)
+
+
+def test_the_next_reader_brings_the_news_that_its_owner_did_not_hear() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        control, stale, other = await world.client(), await world.client(), await world.client()
+        held = await register(control, "a")
+        await attach(stale, WHOLE, "a", held.generation, permits=2)
+        got = await stale.deliveries(2)
+
+        async def unreachable(*arguments: object) -> None:
+            raise NotConnectedError("the owner is away")
+
+        world.broker.segments.restrict = unreachable  # type: ignore[method-assign]
+        control.close()
+        await asyncio.sleep(61)
+        assert stale.has(pb.CommandCloseConsumer) == []
+        given = await register(other, "b")
+        assert isinstance(await attach(other, WHOLE, "b", given.generation), pb.CommandSuccess)
+        assert stale.has(pb.CommandCloseConsumer)
+        assert (await stale.acknowledge_durably(*got)).error == pb.ConsumerNotFound
+        assert values_of(await other.deliveries(4)) == [b"0", b"1", b"2", b"3"]
 
     run(scenario, **QUIET)
 

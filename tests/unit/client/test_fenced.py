@@ -1,0 +1,169 @@
+"""A stream consumer that is refused, evicted, rewound, or whose topic is made again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from anabranch import AsyncStreamConsumer, Message
+from anabranch.broker.subscription import Subscription
+from anabranch.errors import ConsumerBusyError, PersistenceError, TopicNotFoundError
+from anabranch.model.names import TopicName
+from tests.unit.client.world import TOPIC, Orders, World, run
+
+FIRST = TopicName.parse("segment://public/default/orders/0000-ffff-0")
+
+
+async def publish(world: World, keys: int, first: int, count: int = 1) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        for number in range(first, first + count):
+            await producer.send_many([b"%d" % number] * keys, keys=[f"key-{key}" for key in range(keys)])
+
+
+async def drain(consumer: AsyncStreamConsumer[bytes], timeout: float = 1.0) -> list[Message[bytes]]:
+    found: list[Message[bytes]] = []
+    while messages := await consumer.receive_many(100, timeout=timeout):
+        found += messages
+        await consumer.acknowledge_cumulative(messages[-1])
+    return found
+
+
+def served(world: World, segment: TopicName = FIRST) -> Subscription:
+    assert world.broker is not None
+    found = world.broker.topics.get(segment)
+    assert found is not None
+    return found.subscriptions["s"]
+
+
+async def forget(world: World, name: str) -> None:
+    """Let the leader believe that a consumer's connection is lost, for as long as the grace lasts."""
+    members: Any = (await world.controller())._subs._members
+    (lease,) = (lease for lease in members.of("s") if lease.name == name)
+    members.lost("s", lease.token)
+    await asyncio.sleep(61)
+
+
+def test_a_refused_acknowledgement_is_not_done_and_is_made_again() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 1, 0, 10)
+        async with world.client() as client:
+            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+            messages = await consumer.receive_many(4, timeout=5)
+            cursor = served(world).cursor
+            flush, refused = cursor.flush, 0
+
+            async def failing() -> None:
+                nonlocal refused
+                if refused < 3:
+                    refused += 1
+                    raise PersistenceError("not on disk")
+                await flush()
+
+            cursor.flush = failing  # type: ignore[method-assign]
+            await consumer.acknowledge_cumulative(messages[-1])
+            await consumer.flush_acks()
+            assert refused == 3
+            assert cursor.acks.mark > 0
+            rest = await drain(consumer)
+            assert [message.value for message in rest] == [b"%d" % number for number in range(4, 10)]
+
+    run(test)
+
+
+def test_an_evicted_consumer_is_told_that_its_acknowledgements_are_void() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 1, 0, 10)
+        async with world.client() as one, world.client() as two:
+            stale = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+            messages = await stale.receive_many(10, timeout=5)
+            await forget(world, "a")
+            other = await two.subscribe_stream(TOPIC, "s", name="b")
+            assert len(await drain(other)) == 10, "all of it comes again"
+            await publish(world, 1, 10)
+            assert await stale.receive_many(10, timeout=5) == []
+            await stale.acknowledge_cumulative(messages[-1])
+            with pytest.raises(ConsumerBusyError, match="not confirmed"):
+                await stale.flush_acks()
+            assert [message.value for message in await drain(other)] == [b"10"]
+
+    run(test)
+
+
+def test_a_consumer_that_was_evicted_reads_again_once_it_is_registered_again() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 8, 0)
+        async with world.client() as one:
+            consumer = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+            await drain(consumer)
+            await forget(world, "a")
+            world.reset_links()
+            await publish(world, 8, 1)
+            assert len(await drain(consumer, timeout=5)) == 8
+
+    run(test)
+
+
+def test_a_consumer_follows_its_topic_through_deletion_and_creation() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 4, 0, 3)
+        await (await world.controller()).split(0)
+        assert world.broker is not None
+        controllers = world.broker.controllers
+        async with world.client() as client:
+            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+            await drain(consumer)
+            for generation in (1, 2):
+                await (await world.controller()).delete(force=True)
+                await asyncio.sleep(3)
+                assert consumer.assignment == ()
+                with pytest.raises(TopicNotFoundError):
+                    await world.controller()
+                await controllers.create_topic(TopicName.parse(TOPIC), 2)
+                await publish(world, 4, 10 * generation)
+                orders = Orders()
+                orders.take(await drain(consumer, timeout=5))
+                assert orders.seen == {f"key-{key}": [10 * generation] for key in range(4)}
+
+    run(test)
+
+
+def test_a_hand_over_goes_on_when_a_seek_takes_what_it_waits_for() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 8, 0)
+        controller = await world.controller()
+        async with world.client() as one, world.client() as two:
+            first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+            assert len(await first.receive_many(8, timeout=5)) == 8
+            second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
+            await asyncio.sleep(0.5)
+            assert not second.done(), "the first holds messages"
+            await controller.seek("s", 0)
+            async with asyncio.timeout(3):
+                other = await second
+            orders = Orders()
+            for consumer in (first, other):
+                orders.take(await drain(consumer))
+            orders.check(8, 1)
+
+    run(test)
+
+
+def test_a_generation_is_said_with_each_subscribe() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 8, 0)
+        async with world.client() as one, world.client() as two:
+            first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+            await drain(first)
+            second = await two.subscribe_stream(TOPIC, "s", name="b")
+            await asyncio.sleep(0.5)
+            record = (await world.controller()).subscriptions()["s"]
+            for name, consumer in (("a", first), ("b", second)):
+                (source,) = consumer._sources.values()
+                assert source.attachment.generation == record.consumers[name].generation
+            attached = {c.member: c.generation for c in served(world).consumers}
+            assert attached == {name: member.generation for name, member in record.consumers.items()}
+
+    run(test)
