@@ -37,7 +37,8 @@ class Owner:
         self._url = url
         if self._limit is not None:
             limit, self._limit = self._limit, None
-            limit.reschedule(asyncio.get_running_loop().time())
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
         return used is not None and used.address != address_of(url)
 
     def doubt(self) -> None:

@@ -45,6 +45,22 @@ def test_an_attempt_and_a_pause_end_when_the_layout_names_another_broker() -> No
     run(test)
 
 
+def test_another_broker_may_be_named_in_the_moment_a_pause_ends() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        followed = owner()
+        pausing = asyncio.ensure_future(followed.pause(60))
+        await asyncio.sleep(0)
+        heard: list[bool] = []
+        # The same turn of the loop, after the pause's own timer.
+        loop.call_at(60 + 5e-10, lambda: heard.append(followed.told(B, None)))
+        await pausing
+        assert heard == [False]
+        assert (await followed.connection()).address == ("b", 2)
+
+    run(test)
+
+
 def test_errors_of_an_attempt_are_its_own() -> None:
     async def fail() -> None:
         raise TimeoutError
