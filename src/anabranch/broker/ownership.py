@@ -223,7 +223,7 @@ class Ownership:
         try:
             await self._settle(number)
         except HeldError as error:
-            _logger.info("store %d is not free yet: %s", number, error)
+            _logger.info("store %d is not free yet, %s has it", number, error.holder)
         except (AnabranchError, OSError) as error:
             _logger.warning("store %d: %s: %s", number, type(error).__name__, error)
         except Exception:
@@ -238,7 +238,7 @@ class Ownership:
             try:
                 return await self._hold(number)
             except HeldError as error:
-                _logger.info("store %d is not free yet: %s", number, error)
+                _logger.info("store %d is not free yet, %s has it", number, error.holder)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
 

@@ -16,7 +16,10 @@ START_TIMEOUT_S = 30.0
 
 
 class BrokerProcess:
-    """`anabranch serve` on one data directory; keeps its ports over restarts, so clients find it again."""
+    """`anabranch serve` on one data directory; keeps its ports over restarts, so clients find it again.
+
+    With a setting `workers` above 1 it is the supervisor, and workers are known by their numbers.
+    """
 
     def __init__(self, data: Path, settings: Mapping[str, object] | None = None) -> None:
         self.data = data
@@ -86,8 +89,41 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL: nothing gets a chance to tidy up."""
+        """SIGKILL to it and its workers: nothing gets a chance to tidy up."""
+        if self.running:
+            # It must not start another one while its workers are counted.
+            os.kill(self.pid, signal.SIGSTOP)
+            for worker in self.children():
+                os.kill(worker, signal.SIGKILL)
         self._end(signal.SIGKILL)
+
+    def kill_supervisor(self) -> None:
+        """SIGKILL to it alone."""
+        self._end(signal.SIGKILL)
+
+    def children(self) -> list[int]:
+        """The processes that it has started and that run."""
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def owner_of(self, store: int) -> tuple[int, int] | None:
+        """Number and process of the worker that holds a store, as its lock says; None while there is none."""
+        try:
+            pid, word, name = (self.data / "stores" / str(store) / "LOCK").read_text().split()
+        except (OSError, ValueError):
+            return None
+        if word != "broker" or not Path(f"/proc/{pid}").exists():
+            return None
+        return int(name.partition("/")[0]), int(pid)
+
+    def worker(self, number: int, timeout_s: float = START_TIMEOUT_S) -> int:
+        """The process of a worker, as soon as it holds its own store."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            found = self.owner_of(number)
+            if found is not None and found[0] == number:
+                return found[1]
+            time.sleep(0.01)
+        raise TimeoutError(f"worker {number} does not hold its store:\n{self.log_text[-4000:]}")
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""

@@ -1,0 +1,242 @@
+"""Several workers on one data directory: killed, stopped, brought back, with traffic all the while."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from anabranch import AsyncClient
+from anabranch.admin.client import AdminClient
+from anabranch.model.names import TopicName
+from anabranch.testing.process import BrokerProcess
+from tests.process.conftest import MakeBroker
+
+LEASE_S = 1.5
+PATIENCE_S = 30.0
+OUTAGE_MAX_S = LEASE_S + 2.0 + 4.0
+"""What is promised, and what a busy machine may add."""
+
+TOPIC = "topic://public/default/orders"
+KEYS = 16
+
+
+class Traffic:
+    """A producer and a stream consumer that run until they are asked what became of it."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, list[int]] = defaultdict(list)
+        self.received: dict[str, list[int]] = defaultdict(list)
+        self.longest_s = 0.0
+        """The longest that a message took to be stored, since this was last set to 0."""
+        self._going_on = True
+
+    async def send(self, client: AsyncClient) -> None:
+        producer = await client.create_producer(TOPIC)
+        number = 0
+        while self._going_on:
+            keys = [f"key-{(number + at) % KEYS}" for at in range(KEYS)]
+            began = time.monotonic()
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.gather(
+                    *(producer.send(b"%d" % (number + at), key=key) for at, key in enumerate(keys))
+                )
+            self.longest_s = max(self.longest_s, time.monotonic() - began)
+            for at, key in enumerate(keys):
+                self.sent[key].append(number + at)
+            number += KEYS
+            await asyncio.sleep(0.005)
+        await producer.close()
+
+    async def receive(self, client: AsyncClient) -> None:
+        consumer = await client.subscribe_stream(TOPIC, "reader", initial_position="earliest")
+        async for message in consumer:
+            assert message.key is not None
+            self.received[message.key].append(int(message.data))
+            await consumer.acknowledge_cumulative(message)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.received.values()))
+
+    async def flow(self, messages: int = 400) -> None:
+        """Return when so many more have been received."""
+        goal = self.count + messages
+        await until(lambda: self.count >= goal)
+
+    def end(self) -> None:
+        self._going_on = False
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def traffic(broker: BrokerProcess) -> AsyncIterator[Traffic]:
+    """Traffic through the service URL; at the end every message must have come once, each key in order."""
+    with AdminClient(broker.http_url) as admin:
+        admin.create_topic(TopicName.parse(TOPIC), 4)
+    made = Traffic()
+    async with AsyncClient(broker.url) as client, asyncio.TaskGroup() as tasks:
+        receiving = tasks.create_task(made.receive(client))
+        sending = tasks.create_task(made.send(client))
+        await made.flow()
+        made.longest_s = 0.0
+        yield made
+        await made.flow()
+        made.end()
+        await sending
+        total = sum(map(len, made.sent.values()))
+        await until(lambda: made.count >= total)
+        receiving.cancel()
+    assert made.received == made.sent
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker) -> BrokerProcess:
+    return make_broker(workers=2, lease_s=LEASE_S).start()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_killed_worker_is_started_again_and_nothing_is_lost(
+    broker: BrokerProcess, number: int
+) -> None:
+    async with traffic(broker) as flowing:
+        killed = broker.worker(number)
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda: broker.owner_of(number) not in (None, (number, killed)))
+        assert broker.worker(number) != killed
+        await flowing.flow()
+        assert flowing.longest_s < OUTAGE_MAX_S
+    assert broker.stop() == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_the_other_takes_over_from_a_worker_that_stays_dead_and_gives_back_what_is_not_its_own(
+    broker: BrokerProcess, number: int
+) -> None:
+    other = broker.worker(1 - number)
+    async with traffic(broker) as flowing:
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            os.kill(broker.worker(number), signal.SIGKILL)
+            await until(lambda: broker.owner_of(number) == (1 - number, other))
+            await flowing.flow()
+            assert flowing.longest_s < OUTAGE_MAX_S
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        await until(lambda: (broker.owner_of(number) or (-1, 0))[0] == number)
+        assert broker.worker(1 - number) == other
+        await flowing.flow()
+    assert broker.stop() == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_worker_that_stands_still_is_ended_and_nothing_it_does_later_counts(
+    broker: BrokerProcess, number: int
+) -> None:
+    other = broker.worker(1 - number)
+    async with traffic(broker) as flowing:
+        # Its remains stay to be looked at as long as the supervisor does not bury them.
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            stopped = broker.worker(number)
+            os.kill(stopped, signal.SIGSTOP)
+            await until(lambda: broker.owner_of(number) == (1 - number, other))
+            os.kill(stopped, signal.SIGCONT)
+            await flowing.flow()
+            assert flowing.longest_s < OUTAGE_MAX_S
+            assert Path(f"/proc/{stopped}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            assert broker.owner_of(number) == (1 - number, other)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert broker.worker(number) != stopped
+        await flowing.flow()
+    assert broker.stop() == 0
+
+
+async def test_a_pause_within_the_lease_changes_nothing(make_broker: MakeBroker) -> None:
+    broker = make_broker(workers=2, lease_s=20).start()
+    before = [broker.worker(number) for number in range(2)]
+    async with traffic(broker) as flowing:
+        os.kill(before[1], signal.SIGSTOP)
+        await asyncio.sleep(1.0)
+        os.kill(before[1], signal.SIGCONT)
+        await flowing.flow()
+    assert [broker.worker(number) for number in range(2)] == before
+    assert broker.stop() == 0
+
+
+async def test_workers_stop_when_their_supervisor_is_gone_and_the_next_one_finds_everything(
+    broker: BrokerProcess,
+) -> None:
+    async with traffic(broker) as flowing:
+        workers = [broker.worker(number) for number in range(2)]
+        broker.kill_supervisor()
+        broker.start()
+        assert not any(broker.worker(number) in workers for number in range(2))
+        await flowing.flow()
+    # Both were told that nobody looks after them any more, and left in order.
+    assert broker.log_text.count("stopping") == 2
+    assert broker.stop() == 0
+
+
+async def test_stores_stay_where_they_are_whatever_the_number_of_workers(make_broker: MakeBroker) -> None:
+    broker = make_broker(workers=3, lease_s=LEASE_S).start()
+    async with traffic(broker) as flowing:
+        for workers in (1, 2, 4):
+            assert broker.stop() == 0
+            broker.settings["workers"] = workers
+            broker.start()
+            await flowing.flow()
+    assert broker.stop() == 0
+
+
+async def test_everything_is_there_after_all_processes_are_killed(broker: BrokerProcess) -> None:
+    async with traffic(broker) as flowing:
+        broker.kill()
+        broker.start()
+        await flowing.flow()
+    assert broker.stop() == 0
+
+
+def test_a_second_serve_on_the_same_directory_is_refused(
+    broker: BrokerProcess, make_broker: MakeBroker
+) -> None:
+    for workers in (1, 2):
+        second = make_broker(workers=workers)
+        with pytest.raises(RuntimeError, match=f"{broker.data} is in use by process {broker.pid}; stop it"):
+            second.start()
+    assert broker.stop() == 0
+
+
+def test_a_worker_that_cannot_start_ends_the_whole_with_the_reason(
+    make_broker: MakeBroker, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "stores").mkdir(parents=True)
+    (tmp_path / "data" / "stores" / "1").write_text("in the way")
+    with pytest.raises(RuntimeError, match=r"worker 1: .*stores/1"):
+        make_broker(workers=2).start()
+
+
+async def test_the_directory_of_an_earlier_version_becomes_the_first_store(make_broker: MakeBroker) -> None:
+    broker = make_broker().start()
+    async with traffic(broker) as flowing:
+        assert broker.stop() == 0
+        for name in ("catalog", "ledgers"):
+            shutil.move(broker.data / "stores" / "0" / name, broker.data / name)
+        shutil.rmtree(broker.data / "stores")
+        broker.start()
+        await flowing.flow()
+    assert broker.stop() == 0
