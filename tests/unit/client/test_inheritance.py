@@ -12,6 +12,7 @@ from anabranch.broker.handlers import produce
 from anabranch.controller.controller import TopicController
 from anabranch.errors import NotAllowedError
 from anabranch.model.hashing import key_hash
+from anabranch.testing.network import Mode
 from tests.unit.client.test_producer import stored
 from tests.unit.client.world import TOPIC, World, run
 
@@ -167,7 +168,8 @@ def test_what_a_merged_segment_inherited_is_not_mistaken_for_what_it_stored() ->
             await controller.merge([segment.id for segment in layout.active])
             producer = await client.create_producer(TOPIC, name="p")
             # On its way when the connection breaks, and never stored.
-            world.hold_links()
+            for link in world.network.links():
+                world.network.set_mode(link, Mode.BLACK_HOLE)
             sending = await producer.enqueue(b"5", key=HIGH, sequence_id=5)
             await asyncio.sleep(0.5)
             world.reset_links()
