@@ -239,7 +239,7 @@ class Peers:
             ) from None
 
     def tell(self, line: Line, target: str, verb: Verb, arguments: Arguments) -> None:
-        """Call on the way of an earlier call, before any later one, without waiting or hearing of failures."""
+        """Call on the way of an earlier call, before any later one; nobody hears of failures."""
         with suppress(AnabranchError):
             line._link.post(target, verb, arguments)
 

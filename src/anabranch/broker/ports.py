@@ -8,17 +8,27 @@ is told things later, and does not travel. Must not know how bytes get from one 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from anabranch import errors
-from anabranch.errors import AnabranchError, RemoteProtocolError, UnknownServerError
+from anabranch.errors import AnabranchError, LocalProtocolError, RemoteProtocolError, UnknownServerError
 
 Arguments = dict[str, Any]
 
-_ENCODER: Final = msgspec.msgpack.Encoder()
+
+def _plain(value: Any) -> Any:
+    """Collections that are none of Python's own, as those that are."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Iterable):
+        return list(value)
+    raise LocalProtocolError(f"a {type(value).__name__} cannot be sent to another broker")
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
 
 
 class Push(NamedTuple):

@@ -170,7 +170,7 @@ class Topics:
         def change(record: ClassicTopicRecord) -> ClassicTopicRecord:
             known = record.partitions
             if partitions <= known or known == 0:
-                raise ConflictError(f"{name} has {known} partitions; a topic with partitions may only get more")
+                raise ConflictError(f"{name} has {known} partitions, and may only get more if it has any")
             stores = tuple(record.store(index) for index in range(known))
             more = self._spread(name, partitions - known, known)
             return msgspec.structs.replace(record, partitions=partitions, stores=(*stores, *more))

@@ -28,7 +28,7 @@ async def look_up(connection: Connection, command: pb.CommandLookupTopic) -> Non
 
 
 async def owner_url(services: Services, name: TopicName) -> str:
-    """Where a classic topic or segment is served, or a scalable topic led; ServiceNotReadyError if nowhere."""
+    """Where a classic topic or segment is served or a scalable topic led; ServiceNotReadyError if nowhere."""
     owner = await owner_of(services, name)
     return services.url if owner is None else owner.url
 

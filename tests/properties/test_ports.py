@@ -1,0 +1,94 @@
+"""Whatever a verb of a port takes, gives or tells arrives at another broker as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch import errors
+from anabranch.broker.leaders import CONTROLLER
+from anabranch.broker.ports import Port, Verb, encode_push, error_named
+from anabranch.broker.routed_segments import SEGMENTS
+from anabranch.controller.port import Controller
+from anabranch.controller.segments import Segments
+from anabranch.errors import AnabranchError, RemoteProtocolError
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.model.ranges import HashRange
+from tests.properties.layouts import layouts
+
+PORTS: list[tuple[Port, Any]] = [(SEGMENTS, Segments), (CONTROLLER, Controller)]
+VERBS = [(verb, getattr(protocol, name)) for port, protocol in PORTS for name, verb in port.verbs.items()]
+
+ranges = st.tuples(st.integers(0, 65535), st.integers(0, 65535)).map(lambda ends: HashRange(*sorted(ends)))
+locals_ = st.text(st.characters(codec="ascii", categories=["Ll", "Nd"]), min_size=1, max_size=10)
+topics = st.builds(lambda local: TopicName("topic", "public", "default", local), locals_)
+names = topics | st.builds(
+    lambda topic, part, id_: topic.segment_name(part, id_), topics, ranges, st.integers(0, 99)
+)
+
+st.register_type_strategy(HashRange, ranges)
+st.register_type_strategy(TopicName, names)
+st.register_type_strategy(Layout, layouts(steps=2))
+st.register_type_strategy(Sequence, lambda kind: st.lists(st.from_type(get_args(kind)[0]), max_size=5))
+st.register_type_strategy(float, st.floats(allow_nan=False))
+st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))
+st.register_type_strategy(object, st.none() | st.integers(0, 9) | st.text() | st.lists(st.text()))
+
+
+def is_told(kind: Any) -> bool:
+    return get_origin(kind) is Callable
+
+
+@pytest.mark.parametrize(("verb", "function"), VERBS, ids=[verb.name for verb, _ in VERBS])
+@settings(max_examples=25)
+@given(st.data())
+def test_arguments_results_and_pushes_arrive_as_they_were(
+    verb: Verb, function: Any, data: st.DataObject
+) -> None:
+    hints = get_type_hints(function)
+    result = data.draw(st.from_type(hints.pop("return")))
+    assert verb.decode_result(verb.encode_result(result)) == result
+    sent: dict[str, Any] = {
+        name: data.draw(st.from_type(kind)) for name, kind in hints.items() if not is_told(kind)
+    }
+    assert verb.decode_arguments(verb.encode_arguments(sent)) == sent
+    told = {name: print for name, kind in hints.items() if is_told(kind)}
+    assert verb.bind(**sent, **told) == {**sent, **told}
+    for kind in filter(is_told, hints.values()):
+        value = data.draw(st.from_type(get_args(kind)[0][0]))
+        assert verb.decode_push(encode_push(value)) == value
+
+
+def test_what_is_left_out_has_its_default_there() -> None:
+    verb = CONTROLLER.verb("split")
+    sent = verb.encode_arguments(verb.bind(7))
+    assert verb.decode_arguments(sent) == {"segment_id": 7, "points": None, "reason": "by request"}
+    with pytest.raises(TypeError):
+        verb.bind(7, nothing=1)
+
+
+@given(st.binary())
+def test_bytes_that_are_no_arguments_are_refused(data: bytes) -> None:
+    verb = SEGMENTS.verb("create")
+    try:
+        found = verb.decode_arguments(data)
+    except RemoteProtocolError:
+        return
+    assert verb.decode_arguments(verb.encode_arguments(found)) == found
+
+
+def test_an_error_comes_back_as_its_own_class() -> None:
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AnabranchError)
+    ]
+    assert len(kinds) > 30
+    for kind in kinds:
+        error = error_named(kind.__name__, "why")
+        assert (type(error), str(error)) == (kind, "why")
+    assert isinstance(error_named("annotations", "why"), errors.UnknownServerError)
+    assert isinstance(error_named("ZeroDivisionError", "why"), errors.UnknownServerError)

@@ -1,0 +1,334 @@
+"""Calls between brokers: answers, errors, pushes, losses and limits; and who may call at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, Protocol, cast
+
+import pytest
+
+from anabranch.broker import peers as peers_module
+from anabranch.broker.connection import Connection
+from anabranch.broker.handlers.table import HANDLERS
+from anabranch.broker.peers import PEER_VERSION, Line, Peers, Target
+from anabranch.broker.ports import Arguments, Port, Verb
+from anabranch.broker.services import Services
+from anabranch.broker.tasks import Tasks
+from anabranch.config import BrokerConfig
+from anabranch.errors import (
+    AuthorizationError,
+    ConnectError,
+    LayoutError,
+    LocalProtocolError,
+    NotConnectedError,
+    OperationTimeoutError,
+    RemoteProtocolError,
+    TooManyRequestsError,
+    UnknownServerError,
+)
+from anabranch.protocol.connection import ClientMachine, ServerMachine
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.testing.network import SimNetwork
+from anabranch.testing.simloop import SimLoop
+from anabranch.transport.pump import Pump, dial, listen
+from tests.unit.broker.wire import Client
+
+URL = "pulsar://other:6650"
+SECRET = b"only brokers know"
+
+
+class Echo(Protocol):
+    async def say(self, text: str, times: int = 1) -> str: ...
+
+    async def fail(self, kind: str) -> None: ...
+
+    async def hang(self) -> None: ...
+
+    async def follow(self, topic: str, push: Callable[[str | None], None]) -> int: ...
+
+    def note(self, text: str) -> None: ...
+
+
+ECHO = Port(Echo)
+
+
+class LocalEcho:
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+        self.followers: list[Callable[[str | None], None]] = []
+        self.going = asyncio.Event()
+
+    async def say(self, text: str, times: int = 1) -> str:
+        self.noted.append(text)
+        return text * times
+
+    async def fail(self, kind: str) -> None:
+        raise {"layout": LayoutError("the layout says no"), "bug": ZeroDivisionError("oops")}[kind]
+
+    async def hang(self) -> None:
+        await self.going.wait()
+
+    async def follow(self, topic: str, push: Callable[[str | None], None]) -> int:
+        self.followers.append(push)
+        return len(self.followers)
+
+    def note(self, text: str) -> None:
+        self.noted.append(text)
+
+
+class Host:
+    """A broker that answers calls to an echo, and nothing else."""
+
+    def __init__(self) -> None:
+        self.echo = LocalEcho()
+        self.connections: dict[Connection, None] = {}
+        self.tasks = Tasks()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        told = Peers()
+        told.secret = SECRET
+        services = cast(
+            Services,
+            SimpleNamespace(
+                config=BrokerConfig(max_message_bytes=100_000),
+                tasks=self.tasks,
+                peers=told,
+                targets={"echo": Target(ECHO, self._find)},
+            ),
+        )
+        now = asyncio.get_running_loop().time
+
+        def accept() -> Pump:
+            machine = ServerMachine(now=now(), max_message_bytes=100_000)
+            return Pump(machine, Connection(services, HANDLERS, self.connections))
+
+        self._server = await listen("other", 6650, accept)
+
+    async def _find(self, rest: str) -> LocalEcho:
+        return self.echo
+
+    def cut(self) -> None:
+        for connection in list(self.connections):
+            connection.hang_up()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self.cut()
+        await self.tasks.stop()
+
+
+class Caller:
+    """Carries the verbs of an echo to the host."""
+
+    def __init__(self, peers: Peers, timeout_s: float = 5.0) -> None:
+        self.peers = peers
+        self.timeout_s = timeout_s
+        self.lines: list[Line] = []
+
+    async def call(self, verb: Verb, arguments: Arguments) -> Any:
+        result, line = await self.peers.call(URL, "echo", verb, arguments, timeout_s=self.timeout_s)
+        self.lines.append(line)
+        return result
+
+    def tell(self, verb: Verb, arguments: Arguments) -> None:
+        self.peers.tell(self.lines[-1], "echo", verb, arguments)
+
+
+def run(scenario: Callable[[Host, Peers, Echo, Caller], Awaitable[None]], secret: bytes = SECRET) -> None:
+    async def main() -> None:
+        host, peers = Host(), Peers()
+        peers.secret = secret
+        caller = Caller(peers)
+        await host.start()
+        try:
+            await scenario(host, peers, ECHO.proxy(caller), caller)
+        finally:
+            await peers.close()
+            await host.stop()
+
+    with SimLoop(1) as loop:
+        SimNetwork(loop)
+        loop.run(main())
+        assert not loop.errors
+
+
+def test_calls_are_answered_out_of_order_over_one_connection() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        slow = asyncio.get_running_loop().create_task(echo.hang())
+        said = await asyncio.gather(*(echo.say(str(number), 2) for number in range(50)))
+        assert said == [str(number) * 2 for number in range(50)]
+        assert await echo.say("alone") == "alone"
+        assert len(host.connections) == 1
+        host.echo.going.set()
+        await slow
+
+    run(main)
+
+
+def test_an_error_is_raised_as_its_own_class_and_a_bug_stays_where_it_is() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        with pytest.raises(LayoutError, match="the layout says no"):
+            await echo.fail("layout")
+        with pytest.raises(UnknownServerError) as failed:
+            await echo.fail("bug")
+        assert "oops" not in str(failed.value)
+        verb = Port(Echo).verbs["hang"]
+        verb.name = "fly"
+        with pytest.raises(RemoteProtocolError, match="no verb"):
+            await caller.call(verb, {})
+        with pytest.raises(RemoteProtocolError, match="do not call"):
+            await peers.call(URL, "moon", ECHO.verb("hang"), {})
+
+    run(main)
+
+
+def test_a_call_fails_in_time_and_when_the_connection_is_lost_and_the_next_one_dials_again() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        with pytest.raises(OperationTimeoutError, match="did not answer hang"):
+            await echo.hang()
+        waiting = asyncio.get_running_loop().create_task(echo.hang())
+        await asyncio.sleep(1.0)
+        host.cut()
+        with pytest.raises(NotConnectedError):
+            await waiting
+        assert await echo.say("again") == "again"
+        await host.stop()
+        await asyncio.sleep(1.0)
+        with pytest.raises(ConnectError):
+            await echo.say("nobody")
+
+    run(main)
+
+
+def test_calls_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "PENDING_MAX", 3)
+
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        tasks = [asyncio.get_running_loop().create_task(echo.hang()) for _ in range(3)]
+        await asyncio.sleep(0.5)
+        with pytest.raises(TooManyRequestsError):
+            await echo.say("one too many")
+        host.echo.going.set()
+        await asyncio.gather(*tasks)
+        assert await echo.say("room") == "room"
+
+    run(main)
+
+
+def test_what_is_too_large_to_be_sent_fails_and_the_connection_lives() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        await echo.say("hello")
+        with pytest.raises(LocalProtocolError):
+            await echo.say("x" * 200_000)
+        with pytest.raises(LocalProtocolError):
+            await echo.say("x", 200_000)
+        assert await echo.say("hello") == "hello"
+        assert len(host.connections) == 1
+
+    run(main)
+
+
+def test_pushes_come_until_the_line_ends_and_none_when_the_connection_does() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        one: list[str | None] = []
+        two: list[str | None] = []
+        assert await echo.follow("a", one.append) == 1
+        assert await echo.follow("b", two.append) == 2
+        first = caller.lines[0]
+        for push in host.echo.followers:
+            push("news")
+        await asyncio.sleep(0.5)
+        assert (one, two) == (["news"], ["news"])
+        first.end()
+        for push in host.echo.followers:
+            push("more")
+        await asyncio.sleep(0.5)
+        assert (one, two) == (["news"], ["news", "more"])
+        host.cut()
+        await asyncio.sleep(0.5)
+        assert (one, two) == (["news"], ["news", "more", None])
+        assert not first.open
+
+    run(main)
+
+
+def test_what_is_told_comes_before_what_is_called_later() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        await echo.say("first")
+        echo.note("second")
+        await echo.say("third")
+        assert host.echo.noted == ["first", "second", "third"]
+        host.cut()
+        await asyncio.sleep(0.5)
+        echo.note("to nobody")
+        await echo.say("fourth")
+        assert host.echo.noted == ["first", "second", "third", "fourth"]
+
+    run(main)
+
+
+def test_a_result_that_nobody_waits_for_any_more_is_handed_over() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        orphans: list[Any] = []
+        await echo.say("connect")
+        task = asyncio.get_running_loop().create_task(
+            peers.call(
+                URL,
+                "echo",
+                ECHO.verb("say"),
+                {"text": "late"},
+                orphaned=lambda result, line: orphans.append((result, line.open)),
+            )
+        )
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(1.0)
+        assert orphans == [("late", True)]
+
+    run(main)
+
+
+def test_a_dead_broker_is_hung_up_on_at_once() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        waiting = asyncio.get_running_loop().create_task(echo.hang())
+        await asyncio.sleep(1.0)
+        peers.keep([URL])
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        peers.keep([])
+        with pytest.raises(NotConnectedError):
+            await waiting
+
+    run(main)
+
+
+def test_who_does_not_know_the_secret_is_no_broker() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        with pytest.raises((NotConnectedError, ConnectError)):
+            await echo.say("let me in")
+        assert host.echo.noted == []
+
+    run(main, b"guess")
+    run(main, b"")
+
+
+@pytest.mark.parametrize("version", ["Anabranch-Test", PEER_VERSION])
+def test_a_client_cannot_call_what_brokers_call(version: str) -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        client = Client()
+        now = asyncio.get_running_loop().time()
+        await dial("other", 6650, lambda: ClientMachine(version, now=now), client, timeout_s=5.0)
+        verb = ECHO.verb("say")
+        answer = await client.request(
+            pb.CommandPeerCall(
+                request_id=0, target="echo", verb="say", arguments=verb.encode_arguments({"text": "hello"})
+            )
+        )
+        assert answer.error == AuthorizationError.__name__
+        assert host.echo.noted == []
+
+    run(main)
