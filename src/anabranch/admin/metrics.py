@@ -1,7 +1,9 @@
 """`/metrics`: what Prometheus collects, in its text format, written by hand because it is a few lines.
 
 Counters start anew with the process, as Prometheus expects. Segments are added up by topic, so that a topic
-that splits a thousand times does not leave a thousand series behind.
+that splits a thousand times does not leave a thousand series behind; only what PIP-486 wants for each segment
+has a series for each that the layout still has. A broker tells of the segments it serves and of the topics it
+leads.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from starlette.responses import Response
 from anabranch.admin.calls import Call, route
 from anabranch.admin.stats import backlog_messages
 from anabranch.broker.broker import Broker
+from anabranch.broker.keyed_reading import KeyedReading
 from anabranch.broker.segment import Segment
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -60,7 +63,8 @@ async def metrics(call: Call) -> Response:
 
 def collect(broker: Broker) -> list[Family]:
     """Everything there is to tell, now."""
-    return [*_traffic(broker.topics.served), *_layouts(broker), *_process(broker)]
+    served = broker.topics.served
+    return [*_traffic(served), *_layouts(broker), *_buckets(broker, served), *_process(broker)]
 
 
 def _traffic(segments: Iterable[Segment]) -> list[Family]:
@@ -106,6 +110,73 @@ def _layouts(broker: Broker) -> list[Family]:
         segments.add(len(layout.active), topic=str(name), state="active")
         segments.add(len(layout.sealed), topic=str(name), state="sealed")
     return [epoch, segments]
+
+
+def _buckets(broker: Broker, served: Iterable[Segment]) -> list[Family]:
+    """What PIP-483 and PIP-486 promise, under Pulsar's prefix."""
+    prefix = "pulsar_scalable_topic"
+    active = Family(f"{prefix}_active_segments", "gauge", "Active segments.")
+    buckets = Family(f"{prefix}_segment_buckets", "gauge", "Buckets of the segment.")
+    done = {
+        "splits": Family(f"{prefix}_auto_splits_total", "counter", "Splits made by auto-scaling."),
+        "merges": Family(f"{prefix}_auto_merges_total", "counter", "Merges made by auto-scaling."),
+        "splits_suppressed": Family(
+            f"{prefix}_split_suppressed_max_segments_total",
+            "counter",
+            "Looks whose split maxSegments forbade.",
+        ),
+        "merges_suppressed": Family(
+            f"{prefix}_merge_suppressed_max_depth_total", "counter", "Looks whose merge maxDagDepth forbade."
+        ),
+        "rebuckets": Family(
+            f"{prefix}_rebucket_rollovers_total", "counter", "Segments replaced to change their buckets."
+        ),
+    }
+    for name, layout in broker.controllers.layouts().items():
+        active.add(len(layout.active), topic=str(name))
+        for segment in layout.segments.values():
+            buckets.add(segment.bucket_count, topic=str(name), segment=str(segment.id))
+    for name, tally in broker.controllers.tallies().items():
+        for field_name, family in done.items():
+            family.add(getattr(tally, field_name), topic=str(name))
+    return [active, buckets, *done.values(), *_sharing(served)]
+
+
+def _sharing(served: Iterable[Segment]) -> list[Family]:
+    prefix = "pulsar_scalable_topic_segment"
+    sharers = Family(f"{prefix}_sharing_consumers", "gauge", "Consumers that share the segment by buckets.")
+    moves = Family(
+        f"{prefix}_bucket_reassignments_total", "counter", "Buckets that went from one consumer to another."
+    )
+    withheld = Family(
+        f"{prefix}_buckets_withheld", "gauge", "Buckets held back until their former consumer acknowledges."
+    )
+    draining = Family(
+        f"{prefix}_drain_mode", "gauge", "1 while consumers share a sealed segment to drain it, else 0."
+    )
+    entries = Family(f"{prefix}_entries_in_total", "counter", "Entries stored; each lies within one bucket.")
+    messages = Family(f"{prefix}_messages_in_total", "counter", "Messages stored in them.")
+    for segment in served:
+        if segment.name.segment is None:
+            continue
+        where = {"topic": str(segment.name.topic), "segment": str(segment.name.segment.id)}
+        entries.add(segment.entries_in, **where)
+        messages.add(segment.totals()[0], **where)
+        for name, subscription in segment.subscriptions.items():
+            reading = subscription.reading
+            if (
+                not subscription.durable
+                or not isinstance(reading, KeyedReading)
+                or reading.boundaries is None
+            ):
+                continue
+            count = len(subscription.consumers)
+            shared_drain = segment.log.sealed and count > 1 and not subscription.done
+            sharers.add(count, subscription=name, **where)
+            moves.add(subscription.counters.bucket_moves, subscription=name, **where)
+            withheld.add(reading.withheld, subscription=name, **where)
+            draining.add(int(shared_drain), subscription=name, **where)
+    return [sharers, moves, withheld, draining, entries, messages]
 
 
 def _process(broker: Broker) -> list[Family]:

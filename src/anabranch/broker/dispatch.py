@@ -197,6 +197,11 @@ class Buckets:
         for slot in closed if ordered else ():
             self._owners[slot] = None
 
+    def moved_from(self, before: Buckets) -> int:
+        """How many buckets went from one receiver to another."""
+        pairs = zip(before._owners, self._owners, strict=False)
+        return sum(None not in pair and pair[0] is not pair[1] for pair in pairs)
+
     def owner(self, slot: int) -> Receiver | None:
         return self._owners[slot] if slot < len(self._owners) else None
 
@@ -234,6 +239,12 @@ class KeyedDispatch:
         self._takable.clear()
         for slot in self._queues:
             self._offer_head(slot)
+
+    @property
+    def withheld(self) -> int:
+        """Slots that wait for their former owner's acknowledgements before the next one gets them."""
+        owner = self._selector.owner
+        return sum(owner(slot) not in (None, holder) for slot, holder in self._holders.items())
 
     def clear(self) -> None:
         """Forget everything held and outstanding: the subscription starts to read elsewhere."""

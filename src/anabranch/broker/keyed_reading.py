@@ -34,11 +34,17 @@ class KeyedReading(PendingReading):
         """The bucket hashes that may go out, None for all; takes effect with `members_changed`."""
         self._closed: frozenset[int] = frozenset()
         self._keyed = KeyedDispatch()
+        self._buckets: Buckets | None = None
         self._ring = AutoSplit()
 
     @property
     def replaying(self) -> int:
         return self._keyed.held
+
+    @property
+    def withheld(self) -> int:
+        """Keys or buckets that are about to change hands and wait for acknowledgements."""
+        return self._keyed.withheld
 
     @property
     def at_end(self) -> bool:
@@ -54,7 +60,11 @@ class KeyedReading(PendingReading):
         if self.boundaries is not None:
             self._closed = self._closed_buckets(self.boundaries)
             reading = [consumer for consumer in self.consumers if not consumer.retired]
-            self._keyed.change(Buckets(len(self.boundaries) + 1, reading, self._closed))
+            buckets = Buckets(len(self.boundaries) + 1, reading, self._closed)
+            if self._buckets is not None:
+                self.path.counters.bucket_moves += buckets.moved_from(self._buckets)
+            self._buckets = buckets
+            self._keyed.change(buckets)
         elif self.sticky:
             self._keyed.change(Sticky((part, c) for c in self.consumers for part in c.ranges))
         else:

@@ -30,6 +30,8 @@ class Counters:
     bytes_out: int = 0
     redelivered: int = 0
     acked: int = 0
+    bucket_moves: int = 0
+    """How often a bucket went from one consumer to another."""
 
 
 @dataclass(slots=True)

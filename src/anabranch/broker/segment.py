@@ -77,6 +77,7 @@ class Segment:
         self._drained = drained
         self._sealing = False
         self._admission = asyncio.Lock()
+        self._found_ordinal = log.next_ordinal
         self._messages_in = 0
         self._bytes_in = 0
         self._messages_out = 0
@@ -327,6 +328,11 @@ class Segment:
             subscription.close_consumers(moved=True)
 
     # What it carries.
+
+    @property
+    def entries_in(self) -> int:
+        """Entries stored since this broker serves the log."""
+        return self.log.next_ordinal - self._found_ordinal
 
     def totals(self) -> tuple[int, int, int, int]:
         """Messages and bytes in, messages and bytes out, since this broker serves the log."""

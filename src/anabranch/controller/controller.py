@@ -19,7 +19,7 @@ from anabranch.controller.jobs import JobQueue, together
 from anabranch.controller.layout_changes import LayoutChanges, Plan
 from anabranch.controller.leading import Leading, World
 from anabranch.controller.members import Push
-from anabranch.controller.scaling import Scaling, history_to_store
+from anabranch.controller.scaling import Scaling, Tally, history_to_store
 from anabranch.controller.segments import Aim, Drained, Place, StartAt
 from anabranch.controller.subscriptions import Registration, Subscriptions
 from anabranch.controller.upkeep import Upkeep
@@ -153,6 +153,10 @@ class TopicController:
     def record(self) -> TopicRecord:
         return self._lead.record
 
+    @property
+    def tally(self) -> Tally:
+        return self._scaling.tally
+
     def subscriptions(self) -> Mapping[str, SubscriptionRecord]:
         """The registered subscriptions by name."""
         return dict(self._subs.records)
@@ -205,7 +209,9 @@ class TopicController:
         """Give a segment's range other bucket boundaries from now on."""
         origin = self._lead.origin(reason)
         new = {segment_id: splits}
-        return await self._operate(lambda layout: operation.plan_rebucket(layout, self.name, new, origin))
+        made = await self._operate(lambda layout: operation.plan_rebucket(layout, self.name, new, origin))
+        self._scaling.tally.rebuckets += 1
+        return made
 
     async def _operate(self, plan: Plan) -> Layout:
         return await self._run(lambda: self._changes.operate(plan))
@@ -387,6 +393,7 @@ class TopicController:
         )
         self._scaling.history = history
         if isinstance(decision.action, Keep):
+            self._scaling.count(decision, done=False)
             to_store = history_to_store(self.record.history, history)
             if to_store is not None:
                 await self._lead.update(lambda record: replace(record, history=to_store))
@@ -399,6 +406,7 @@ class TopicController:
         except Exception as error:
             self._scaling.note(decision, f"failed: {type(error).__name__}: {error}")
             raise
+        self._scaling.count(decision, done=True)
         self._scaling.note(decision, f"done: epoch {self.layout.epoch}")
         return decision
 

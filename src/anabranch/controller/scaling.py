@@ -33,6 +33,18 @@ from anabranch.model.policy import AutoScaleOverride, AutoScalePolicy, override_
 DECISIONS_KEPT = 50
 
 
+@dataclass(slots=True)
+class Tally:
+    """What was done since this broker leads the topic, and how often a limit forbade more; grows only."""
+
+    splits: int = 0
+    merges: int = 0
+    rebuckets: int = 0
+    """Segments that were replaced for other buckets, by request too."""
+    splits_suppressed: int = 0
+    merges_suppressed: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Looked:
     """One look at the topic, or a run of looks after each of which nothing was done."""
@@ -65,6 +77,7 @@ class Scaling:
         self._namespace: PolicyFields | None = None
         self._looks: deque[Looked] = deque(maxlen=DECISIONS_KEPT)
         self.history = History()
+        self.tally = Tally()
         self.reload()
 
     def reload(self) -> None:
@@ -139,6 +152,15 @@ class Scaling:
             self._looks[-1] = Looked(last.first_ms, now_ms, last.count + 1, decision, outcome)
         else:
             self._looks.append(Looked(now_ms, now_ms, 1, decision, outcome))
+
+    def count(self, decision: Decision, *, done: bool) -> None:
+        """Add a decision to the tally; `done` says whether what it asks for was committed."""
+        self.tally.splits_suppressed += "max_segments" in decision.capped
+        self.tally.merges_suppressed += "max_dag_depth" in decision.capped
+        for action in (decision.action, *decision.then) if done else ():
+            self.tally.splits += isinstance(action, Split)
+            self.tally.merges += isinstance(action, Merge)
+            self.tally.rebuckets += isinstance(action, Rebucket)
 
     def describe(self) -> list[dict[str, object]]:
         """The last decisions, newest last."""

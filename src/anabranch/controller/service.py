@@ -20,6 +20,7 @@ from anabranch.controller.controller import TopicController
 from anabranch.controller.jobs import KeyedLocks, together
 from anabranch.controller.leading import ControllerSettings, World
 from anabranch.controller.port import Alone, Controller, Leaders
+from anabranch.controller.scaling import Tally
 from anabranch.controller.segments import Segments
 from anabranch.controller.watches import LayoutChanged, LayoutWatches
 from anabranch.errors import (
@@ -294,6 +295,10 @@ class ControllerService:
     def layouts(self) -> Mapping[TopicName, Layout]:
         """The layouts of all topics that are led here at the moment."""
         return {name: controller.layout for name, controller in self._controllers.items()}
+
+    def tallies(self) -> Mapping[TopicName, Tally]:
+        """What was done to each topic since it is led here."""
+        return {name: controller.tally for name, controller in self._controllers.items()}
 
     # Leading.
 

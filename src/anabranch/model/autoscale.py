@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf
+from typing import Literal
 
 from anabranch.model.hashing import check_bucket_splits, equal_bucket_splits
 from anabranch.model.layout import Layout, Segment
@@ -90,6 +91,9 @@ _Allowed = Callable[[Segment], bool]
 _Weight = Callable[[Segment], float]
 
 
+Cap = Literal["max_segments", "max_dag_depth"]
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now, and why."""
@@ -103,6 +107,8 @@ class Decision:
     then: tuple[Action, ...] = ()
     """More steps of the same decision, for other segments, to be made right after `action` without asking
     again; left undone they are decided anew after the cooldown."""
+    capped: frozenset[Cap] = frozenset()
+    """The limits of the policy that kept it from doing what the load asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,7 @@ class _Verdict:
     reason: str = ""
     against: tuple[str, ...] = ()
     wait_s: float | None = None
+    capped: frozenset[Cap] = frozenset()
 
 
 def decide(observed: Observed, policy: AutoScalePolicy) -> Decision:
@@ -121,6 +128,7 @@ def decide(observed: Observed, policy: AutoScalePolicy) -> Decision:
         return Decision(Keep(), "auto-scaling is switched off for this topic")
     against: list[str] = []
     waits: list[float] = []
+    capped: frozenset[Cap] = frozenset()
     kinds = (
         ("split", _split, policy.split_cooldown_seconds),
         ("rebucket", _more_buckets, policy.rebucket_cooldown_seconds),
@@ -130,17 +138,18 @@ def decide(observed: Observed, policy: AutoScalePolicy) -> Decision:
     for place, (_, judge, cooldown_s) in enumerate(kinds):
         verdict = judge(observed, policy)
         against += verdict.against
+        capped |= verdict.capped
         if verdict.actions:
             against += [f"{later}: comes after the step taken now" for later, _, _ in kinds[place + 1 :]]
             first, *rest = verdict.actions
-            return Decision(first, verdict.reason, tuple(against), cooldown_s, tuple(rest))
+            return Decision(first, verdict.reason, tuple(against), cooldown_s, tuple(rest), capped)
         if verdict.wait_s is not None:
             waits.append(verdict.wait_s)
         if judge is _split and verdict.wait_s is not None:
             # What a split that is only put off will mend needs no other remedy meanwhile.
             against += [f"{later}: comes after the split" for later, _, _ in kinds[place + 1 :]]
             break
-    return Decision(Keep(), "nothing to do now", tuple(against), min(waits, default=None))
+    return Decision(Keep(), "nothing to do now", tuple(against), min(waits, default=None), capped=capped)
 
 
 def record_action(history: History, layout: Layout, action: Action, now_s: float) -> History:
@@ -161,13 +170,13 @@ def _split(observed: Observed, policy: AutoScalePolicy) -> _Verdict:
     wish.ask_for_count()
     actions = wish.actions()
     if not actions:
-        return _Verdict(against=tuple(wish.against))
+        return _Verdict(against=tuple(wish.against), capped=wish.capped)
     wait_s = _left(observed.history.last_split_s, policy.split_cooldown_seconds, observed.now_s)
     reason = "; ".join(wish.reasons)
     if wait_s > 0:
         put_off = f"split: {reason}; the split cooldown runs for {wait_s:.0f} s more"
-        return _Verdict(against=(*wish.against, put_off), wait_s=wait_s)
-    return _Verdict(actions, reason, tuple(wish.against))
+        return _Verdict(against=(*wish.against, put_off), wait_s=wait_s, capped=wish.capped)
+    return _Verdict(actions, reason, tuple(wish.against), capped=wish.capped)
 
 
 class _Wish:
@@ -182,6 +191,7 @@ class _Wish:
         self.parts = {segment.id: 1 for segment in self.active}
         self.reasons: list[str] = []
         self.against: list[str] = []
+        self.capped: frozenset[Cap] = frozenset()
 
     @property
     def total(self) -> int:
@@ -214,6 +224,7 @@ class _Wish:
                 self.reasons.append(f"{over}: {self.parts[id_]} parts")
             else:
                 self.against.append(f"split: {over}, but maxSegments ({limit}) leaves no room")
+                self.capped = frozenset(("max_segments",))
         unknown = sum(rates is None for rates in self.rates.values())
         if unknown:
             self.against.append(f"split: the load of {unknown} segments is unknown")
@@ -242,6 +253,7 @@ class _Wish:
             self.reasons.append(f"{consumers} ordered consumers have {before} segments")
         elif before >= high:
             self.against.append(f"split: {consumers} ordered consumers, but maxSegments is {high}")
+            self.capped = frozenset(("max_segments",))
         else:
             self.against.append(
                 f"split: {consumers} ordered consumers have {before} segments, but none takes the "
@@ -354,7 +366,7 @@ def _merge(observed: Observed, policy: AutoScalePolicy) -> _Verdict:
                 against=(f"merge: the {name} cooldown runs for {wait_s:.0f} s more",), wait_s=wait_s
             )
     cold = {segment.id: _cold_wait(segment, observed, policy) for segment in active}
-    run = _best_run(observed, policy, cold, len(active) - least + 1)
+    run = _best_run(observed, policy, cold, len(active) - least + 1, policy.max_dag_depth)
     if run:
         names = ", ".join(str(segment.id) for segment in run)
         reason = f"segments {names} are cold, and one segment takes their load with room to spare"
@@ -370,9 +382,11 @@ def _why_no_merge(observed: Observed, policy: AutoScalePolicy, cold: dict[int, f
         text = f"merge: cold neighbours must stay so for {min(later):.0f} s more"
         return _Verdict(against=(text,), wait_s=min(later))
     if waits:
-        return _Verdict(
-            against=("merge: cold neighbours together would be too full, or were merged too often",)
-        )
+        least = max(policy.min_segments, observed.consumers)
+        if _best_run(observed, policy, cold, len(observed.layout.active) - least + 1, inf):
+            text = f"merge: cold neighbours were merged too often, maxDagDepth is {policy.max_dag_depth}"
+            return _Verdict(against=(text,), capped=frozenset(("max_dag_depth",)))
+        return _Verdict(against=("merge: cold neighbours together would be too full",))
     unknown = sum(observed.known(segment, policy) is None for segment in observed.layout.active)
     text = "merge: no two neighbours are cold"
     return _Verdict(against=(f"{text}; the load of {unknown} segments is unknown" if unknown else text,))
@@ -388,7 +402,11 @@ def _cold_wait(segment: Segment, observed: Observed, policy: AutoScalePolicy) ->
 
 
 def _best_run(
-    observed: Observed, policy: AutoScalePolicy, cold: dict[int, float | None], length_max: int
+    observed: Observed,
+    policy: AutoScalePolicy,
+    cold: dict[int, float | None],
+    length_max: int,
+    merges_max: float,
 ) -> tuple[Segment, ...]:
     """The longest run of neighbours that may become one segment; the emptiest of equals, then the lowest."""
     active = observed.layout.active
@@ -397,7 +415,7 @@ def _best_run(
     found: tuple[Segment, ...] = ()
     first = 0
     for last, segment in enumerate(active):
-        if cold[segment.id] != 0 or observed.history.merges_in(segment.range) >= policy.max_dag_depth:
+        if cold[segment.id] != 0 or observed.history.merges_in(segment.range) >= merges_max:
             first = last + 1
             continue
         first = max(first, last + 1 - length_max)

@@ -321,6 +321,7 @@ def test_one_part_of_the_ring_is_merged_only_so_often() -> None:
     decision = decide(of(topic(4), history=worn), POLICY)
     assert decision.action == Keep()
     assert says(decision, "merged too often")
+    assert decision.capped == {"max_dag_depth"}
     assert decide(of(topic(4)), replace(POLICY, max_dag_depth=0)).action == Keep()
 
 

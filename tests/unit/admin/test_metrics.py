@@ -1,0 +1,195 @@
+"""What Prometheus collects: the text format, and the numbers that PIP-483 and PIP-486 ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from anabranch import AsyncClient
+from anabranch.admin.metrics import Family, render
+from anabranch.model.autoscale import Decision, Keep, Merge, Rebucket, Split
+from tests.unit.admin.test_admin import ORDERS, Admin, admin
+
+__all__ = ["admin"]
+
+TOPIC = "topic://public/default/orders"
+NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\\\|\\"|\\n)*"'
+SAMPLE = re.compile(rf"({NAME})(?:\{{({LABEL}(?:,{LABEL})*)\}})? (-?[0-9.e+-]+|NaN|[+-]Inf)")
+
+OF_THE_PIPS = {
+    "pulsar_scalable_topic_active_segments": "gauge",
+    "pulsar_scalable_topic_auto_splits_total": "counter",
+    "pulsar_scalable_topic_auto_merges_total": "counter",
+    "pulsar_scalable_topic_split_suppressed_max_segments_total": "counter",
+    "pulsar_scalable_topic_merge_suppressed_max_depth_total": "counter",
+    "pulsar_scalable_topic_rebucket_rollovers_total": "counter",
+    "pulsar_scalable_topic_segment_buckets": "gauge",
+    "pulsar_scalable_topic_segment_sharing_consumers": "gauge",
+    "pulsar_scalable_topic_segment_bucket_reassignments_total": "counter",
+    "pulsar_scalable_topic_segment_buckets_withheld": "gauge",
+    "pulsar_scalable_topic_segment_drain_mode": "gauge",
+    "pulsar_scalable_topic_segment_entries_in_total": "counter",
+    "pulsar_scalable_topic_segment_messages_in_total": "counter",
+}
+
+
+def parse(text: str) -> tuple[dict[str, str], dict[tuple[str, frozenset[str]], float]]:
+    """Types by name and samples by name and labels; fails on whatever Prometheus would not take."""
+    types: dict[str, str] = {}
+    helped: set[str] = set()
+    samples: dict[tuple[str, frozenset[str]], float] = {}
+    current = ""
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            current, about = line.removeprefix("# HELP ").split(" ", 1)
+            assert current not in helped, "one family in one piece"
+            assert about
+            helped.add(current)
+        elif line.startswith("# TYPE "):
+            name, kind = line.removeprefix("# TYPE ").split(" ")
+            assert name == current
+            assert kind in ("counter", "gauge")
+            assert (kind == "counter") == name.endswith("_total")
+            types[name] = kind
+        else:
+            found = SAMPLE.fullmatch(line)
+            assert found is not None, line
+            assert found[1] == current
+            key = (found[1], frozenset(re.findall(LABEL, found[2] or "")))
+            assert key not in samples
+            samples[key] = float(found[3])
+    assert helped == set(types)
+    return types, samples
+
+
+def collected(admin: Admin) -> dict[tuple[str, frozenset[str]], float]:
+    return parse(admin("GET", "/metrics").body.decode())[1]
+
+
+def value(samples: dict[tuple[str, frozenset[str]], float], name: str, **labels: object) -> float:
+    prefix = "pulsar_scalable_topic_"
+    wanted = frozenset(f'{label}="{text}"' for label, text in {"topic": TOPIC, **labels}.items())
+    return samples[prefix + name, wanted]
+
+
+def test_labels_are_escaped() -> None:
+    family = Family("anabranch_x_total", "counter", "For a test.")
+    family.add(1.5, topic='a"b\\c\nd', subscription="s")
+    family.add(2)
+    _, samples = parse(render([family]))
+    assert sorted(samples.values()) == [1.5, 2]
+
+
+def test_all_names_of_the_pips_are_there(admin: Admin) -> None:
+    admin("PUT", f"{ORDERS}?numInitialSegments=2")
+    types, samples = parse(admin("GET", "/metrics").body.decode())
+    assert {name: types.get(name) for name in OF_THE_PIPS} == OF_THE_PIPS
+    assert value(samples, "active_segments") == 2
+    assert value(samples, "auto_splits_total") == 0
+    assert value(samples, "segment_buckets", segment=0) == 2
+
+
+def test_rebuckets_are_counted_and_forgotten_segments_leave_no_series(admin: Admin) -> None:
+    admin("PUT", ORDERS)
+    assert admin("POST", f"{ORDERS}/rebucket/0?bucketCount=8").status == 204
+    samples = collected(admin)
+    assert value(samples, "rebucket_rollovers_total") == 1
+    assert value(samples, "segment_buckets", segment=0) == 4
+    assert value(samples, "segment_buckets", segment=1) == 8
+    admin("DELETE", ORDERS)
+    assert not [name for name, labels in collected(admin) if f'topic="{TOPIC}"' in labels]
+
+
+def test_consumers_that_share_a_segment_are_seen_with_the_buckets_that_change_hands(admin: Admin) -> None:
+    loop = admin.loop
+
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        return loop.run(work)
+
+    async def open_client() -> AsyncClient:
+        return AsyncClient("pulsar://broker:6650", rng=random.Random(3))
+
+    client: AsyncClient = run(open_client())
+    admin("PUT", ORDERS)
+
+    async def publish() -> None:
+        producer = await client.create_producer(TOPIC)
+        for number in range(10):
+            await producer.send_many([b"%d" % number] * 64, keys=[f"key-{key}" for key in range(64)])
+        await producer.close()
+
+    async def subscribe(name: str) -> Any:
+        consumer = await client.subscribe_stream(TOPIC, "s", name=name, initial_position="earliest")
+        await asyncio.sleep(1)
+        return consumer
+
+    async def take(consumer: Any, acknowledge: bool) -> None:
+        while messages := await consumer.receive_many(1000, timeout=0.5):
+            if acknowledge:
+                await consumer.acknowledge_cumulative(messages[-1])
+
+    run(publish())
+    where = {"subscription": "s", "segment": 0}
+    one, two = run(subscribe("a")), run(subscribe("b"))
+    samples = collected(admin)
+    assert value(samples, "segment_sharing_consumers", **where) == 2
+    assert value(samples, "segment_buckets_withheld", **where) == 2, "one of them has all at hand"
+    for consumer in (one, two):
+        run(take(consumer, acknowledge=True))
+    assert value(collected(admin), "segment_buckets_withheld", **where) == 0
+    run(publish())
+    run(asyncio.sleep(1))
+    samples = collected(admin)
+    before = value(samples, "segment_bucket_reassignments_total", **where)
+    assert value(samples, "segment_messages_in_total", segment=0) == 1280
+    assert 20 <= value(samples, "segment_entries_in_total", segment=0) <= 80
+    third = run(subscribe("c"))
+    samples = collected(admin)
+    assert value(samples, "segment_sharing_consumers", **where) == 3
+    assert value(samples, "segment_bucket_reassignments_total", **where) > before
+    assert value(samples, "segment_buckets_withheld", **where) > 0
+    assert value(samples, "segment_drain_mode", **where) == 0
+    assert admin("POST", f"{ORDERS}/split/0").status == 204
+    run(asyncio.sleep(1))
+    assert value(collected(admin), "segment_drain_mode", **where) == 1
+    for consumer in (one, two, third):
+        run(consumer.close())
+    run(asyncio.sleep(1))
+    assert value(collected(admin), "segment_drain_mode", **where) == 0
+    run(client.close())
+
+
+@pytest.mark.parametrize(
+    ("decision", "done", "expected"),
+    [
+        (Decision(Split(0, (5,)), "", then=(Split(1, (9,)),)), True, (2, 0, 0, 0, 0)),
+        (Decision(Merge((0, 1)), ""), True, (0, 1, 0, 0, 0)),
+        (Decision(Rebucket(0, (5,)), ""), True, (0, 0, 1, 0, 0)),
+        (Decision(Split(0, (5,)), ""), False, (0, 0, 0, 0, 0)),
+        (Decision(Keep(), "", capped=frozenset(("max_segments",))), False, (0, 0, 0, 1, 0)),
+        (Decision(Keep(), "", capped=frozenset(("max_dag_depth",))), False, (0, 0, 0, 0, 1)),
+    ],
+)
+def test_decisions_of_auto_scaling_are_counted(
+    admin: Admin, decision: Decision, done: bool, expected: tuple[int, ...]
+) -> None:
+    admin("PUT", ORDERS)
+    (name,) = admin.broker.controllers.layouts()
+    controller: Any = admin.loop.run(admin.broker.controllers.controller(name))
+    controller._scaling.count(decision, done=done)
+    samples = collected(admin)
+    names = (
+        "auto_splits_total",
+        "auto_merges_total",
+        "rebucket_rollovers_total",
+        "split_suppressed_max_segments_total",
+        "merge_suppressed_max_depth_total",
+    )
+    assert tuple(value(samples, name) for name in names) == expected
