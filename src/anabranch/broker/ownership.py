@@ -11,13 +11,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
-from zlib import crc32
 
 from anabranch.broker.directory import Directory
 from anabranch.errors import AnabranchError, HeldError
 from anabranch.metadata import records
 from anabranch.metadata.port import ABSENT, MetadataStore
 from anabranch.metadata.records import BrokerRecord, StoreRecord
+from anabranch.model.hashing import key_hash
 
 _logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def desired_owner(store: int, brokers: Collection[int]) -> int | None:
     """Who of the living should own a store: the broker of its number, else always the same other one."""
     if store in brokers:
         return store
-    return max(brokers, key=lambda broker: (crc32(b"%d/%d" % (store, broker)), broker), default=None)
+    return max(brokers, key=lambda broker: (key_hash(f"{store}/{broker}"), broker), default=None)
 
 
 def holder_name(broker: BrokerRecord) -> str:

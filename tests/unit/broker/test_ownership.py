@@ -1,0 +1,359 @@
+"""Who owns which store: claimed, fenced, given back, and never stuck."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from anabranch.broker.directory import Directory
+from anabranch.broker.ownership import Ownership, desired_owner, holder_name, lease_is_over
+from anabranch.errors import CorruptDataError, HeldError, MetadataError
+from anabranch.metadata import records
+from anabranch.metadata.memory import MemoryStore, MemoryTree
+from anabranch.metadata.records import BrokerRecord, StoreRecord
+from anabranch.testing.simloop import SimLoop
+
+PATIENCE_S = 5.0
+
+
+def broker_record(number: int, generation: int = 1) -> BrokerRecord:
+    return BrokerRecord(id=number, url=f"pulsar://b{number}", http_url="", generation=generation)
+
+
+class Storages:
+    """Stores whose locks several brokers contend for; a fenced broker does nothing more."""
+
+    def __init__(self, world: World) -> None:
+        self.opened: list[int] = []
+        self.name = ""
+        self.alive = True
+        self._world = world
+
+    async def open(self, store: int, name: str = "", fence: str | None = None) -> None:
+        await asyncio.sleep(0.01)
+        self._world.opens += 1
+        if self._world.damaged:
+            self._world.damaged -= 1
+            raise CorruptDataError("the catalog cannot be read")
+        holder = self._world.holders.get(store)
+        if holder is not None and holder is not self:
+            if fence is None or fence != holder.name:
+                raise HeldError("in use", holder.name)
+            holder.die()
+            self._world.fenced.append(fence)
+        self.name = name
+        self._world.holders[store] = self
+        self.opened.append(store)
+
+    async def close(self, store: int) -> None:
+        await asyncio.sleep(0.01)
+        if self.alive:
+            self.opened.remove(store)
+            del self._world.holders[store]
+
+    def die(self) -> None:
+        self.alive = False
+        for store in [store for store, holder in self._world.holders.items() if holder is self]:
+            del self._world.holders[store]
+
+
+class FailingStore(MemoryStore):
+    """Refuses to write as often as it is told to."""
+
+    refusals = 0
+
+    async def put(
+        self, path: str, value: bytes, *, expected: int | None = None, ephemeral: bool = False
+    ) -> int:
+        if self.refusals:
+            self.refusals -= 1
+            raise MetadataError("no")
+        return await super().put(path, value, expected=expected, ephemeral=ephemeral)
+
+
+class Member:
+    """One broker, as far as owning goes."""
+
+    def __init__(self, world: World, number: int, generation: int, workers: int) -> None:
+        self.record = broker_record(number, generation)
+        self.store = FailingStore(world.tree)
+        self.storages = Storages(world)
+        self.directory = Directory(self.store)
+        self.told: list[str] = []
+        self.failures = 0
+        self.ownership = Ownership(
+            self.directory,
+            self.store,
+            self.storages,
+            opened=self._opened,
+            closing=self._closing,
+            workers=workers,
+            patience_s=PATIENCE_S,
+        )
+
+    async def start(self) -> Member:
+        await self.directory.start()
+        await self.ownership.start(self.record)
+        return self
+
+    async def stop(self) -> None:
+        await self.ownership.stop()
+        await self.directory.stop()
+        await self.store.close()
+
+    def kill(self) -> None:
+        """The lease runs out and the locks are free; nothing it did is undone."""
+        self.storages.die()
+        self.store.expire()
+
+    async def _opened(self, number: int) -> None:
+        self._fail()
+        self.told.append(f"opened {number}")
+
+    async def _closing(self, number: int) -> None:
+        self._fail()
+        assert number in self.storages.opened
+        self.told.append(f"closing {number}")
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise MetadataError("not now")
+
+
+class World:
+    """Brokers on one tree of metadata and one set of locks."""
+
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+        self.holders: dict[int, Storages] = {}
+        self.fenced: list[str] = []
+        self.opens = 0
+        self.damaged = 0
+        self.generation = 0
+
+    def member(self, number: int, workers: int = 2) -> Member:
+        self.generation += 1
+        return Member(self, number, self.generation, workers)
+
+    async def owner(self, store: int) -> StoreRecord:
+        found = await MemoryStore(self.tree).get(records.store_path(store))
+        assert found is not None
+        return records.decode(StoreRecord, found.value)
+
+
+def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    with SimLoop(1) as loop:
+        loop.run(scenario(World()))
+        assert not loop.errors
+
+
+def test_a_store_belongs_to_the_broker_of_its_number_else_to_one_that_all_agree_on() -> None:
+    assert desired_owner(3, {1, 2, 3}) == 3
+    assert desired_owner(3, set()) is None
+    for store in range(20):
+        for living in combinations(range(5), 3):
+            owner = desired_owner(store, living)
+            assert owner in living
+            for gone in set(living) - {owner}:
+                assert desired_owner(store, set(living) - {gone}) == owner, (
+                    "a bystander's death moves nothing"
+                )
+    assert len({desired_owner(store, {0, 1, 2}) for store in range(3, 20)}) == 3, "the load is shared"
+
+
+def test_only_brokers_are_judged_and_only_by_the_start_that_took_the_lock() -> None:
+    living = {1: broker_record(1, 7)}
+    assert not lease_is_over("broker 1/7", living)
+    assert lease_is_over("broker 1/6", living)
+    assert lease_is_over("broker 2/7", living)
+    assert not lease_is_over("", living)
+    assert not lease_is_over("somebody", living)
+    assert holder_name(living[1]) == "broker 1/7"
+
+
+def test_a_broker_claims_its_own_store_and_each_owner_has_a_higher_term() -> None:
+    async def scenario(world: World) -> None:
+        first = await world.member(0, workers=1).start()
+        assert first.storages.opened == [0]
+        assert first.told == ["opened 0"]
+        assert first.directory.owner_of(0) == first.record
+        assert await world.owner(0) == StoreRecord(owner=0, generation=1, term=1)
+        await first.stop()
+        assert first.told == ["opened 0", "closing 0"]
+        assert await world.owner(0) == StoreRecord(owner=None, generation=1, term=1)
+        assert await MemoryStore(world.tree).children(records.BROKERS) == []
+        second = await world.member(0, workers=1).start()
+        assert await world.owner(0) == StoreRecord(owner=0, generation=2, term=2)
+        await second.stop()
+
+    run(scenario)
+
+
+def test_a_broker_without_others_claims_every_store_there_is() -> None:
+    async def scenario(world: World) -> None:
+        members = [await world.member(number, workers=3).start() for number in range(3)]
+        for member in members:
+            await member.stop()
+        alone = await world.member(0, workers=1).start()
+        assert alone.storages.opened == [0, 1, 2]
+        assert alone.directory.served == (0, 1, 2)
+        await alone.stop()
+
+    run(scenario)
+
+
+def test_a_holder_whose_lease_is_over_is_ended_before_its_store_is_opened() -> None:
+    async def scenario(world: World) -> None:
+        survivor, paused = await world.member(0).start(), await world.member(1).start()
+        await asyncio.sleep(2 * PATIENCE_S)
+        paused.store.expire()
+        await asyncio.sleep(1)
+        assert world.fenced == ["broker 1/2"]
+        assert not paused.storages.alive
+        assert survivor.storages.opened == [0, 1]
+        assert survivor.told == ["opened 0", "opened 1"]
+        assert await world.owner(1) == StoreRecord(owner=0, generation=1, term=2)
+        await survivor.stop()
+
+    run(scenario)
+
+
+def test_a_living_holder_is_left_alone_though_it_has_published_nothing_yet() -> None:
+    async def scenario(world: World) -> None:
+        recovering = world.member(1)
+        await recovering.store.put(records.broker_path(1), records.encode(recovering.record), ephemeral=True)
+        await recovering.storages.open(0, holder_name(recovering.record))
+        waiting = asyncio.ensure_future(world.member(0).start())
+        await asyncio.sleep(10 * PATIENCE_S)
+        assert not waiting.done()
+        assert world.fenced == []
+        await recovering.storages.close(0)
+        await (await waiting).stop()
+
+    run(scenario)
+
+
+def test_a_store_goes_back_to_its_own_broker_when_that_lives_again() -> None:
+    async def scenario(world: World) -> None:
+        survivor, dead = await world.member(0).start(), await world.member(1).start()
+        await asyncio.sleep(2 * PATIENCE_S)
+        dead.kill()
+        await asyncio.sleep(1)
+        assert survivor.storages.opened == [0, 1]
+        back = await world.member(1).start()
+        await asyncio.sleep(1)
+        assert survivor.told == ["opened 0", "opened 1", "closing 1"]
+        assert survivor.storages.opened == [0]
+        assert back.storages.opened == [1]
+        assert await world.owner(1) == StoreRecord(owner=1, generation=3, term=3)
+        assert world.fenced == []
+        await survivor.stop()
+        await back.stop()
+
+    run(scenario)
+
+
+def test_a_store_is_left_to_a_broker_that_is_expected_but_not_for_ever() -> None:
+    async def scenario(world: World) -> None:
+        early = await world.member(0).start()
+        await asyncio.sleep(PATIENCE_S - 1)
+        assert early.storages.opened == [0]
+        await asyncio.sleep(2)
+        assert early.storages.opened == [0, 1]
+        await early.stop()
+
+    run(scenario)
+
+
+def test_a_broker_that_stops_gives_its_stores_to_the_others() -> None:
+    async def scenario(world: World) -> None:
+        stayer, leaver = await world.member(0).start(), await world.member(1).start()
+        await asyncio.sleep(2 * PATIENCE_S)
+        await leaver.stop()
+        await asyncio.sleep(1)
+        assert leaver.told == ["opened 1", "closing 1"]
+        assert stayer.storages.opened == [0, 1]
+        assert world.fenced == []
+        await stayer.stop()
+
+    run(scenario)
+
+
+def test_a_broker_whose_lease_was_over_goes_on_with_the_stores_it_still_holds() -> None:
+    async def scenario(world: World) -> None:
+        member = await world.member(0, workers=1).start()
+        opens = world.opens
+        member.store.lapse()
+        assert await MemoryStore(world.tree).children(records.BROKERS) == []
+        await asyncio.sleep(1)
+        assert member.directory.owner_of(0) == member.record
+        assert world.opens == opens
+        assert member.told == ["opened 0"]
+        await member.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("what", ["open", "publish", "tell"])
+def test_a_takeover_that_fails_is_tried_until_it_succeeds(what: str) -> None:
+    async def scenario(world: World) -> None:
+        survivor, dead = await world.member(0).start(), await world.member(1).start()
+        await asyncio.sleep(2 * PATIENCE_S)
+        world.damaged = 6 if what == "open" else 0
+        survivor.store.refusals = 6 if what == "publish" else 0
+        survivor.failures = 6 if what == "tell" else 0
+        dead.kill()
+        await asyncio.sleep(30)
+        assert survivor.storages.opened == [0, 1]
+        assert survivor.told == ["opened 0", "opened 1"]
+        assert survivor.directory.owner_of(1) == survivor.record
+        await survivor.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("what", ["publish", "tell"])
+def test_giving_back_goes_on_when_a_part_of_it_fails(what: str) -> None:
+    async def scenario(world: World) -> None:
+        survivor, dead = await world.member(0).start(), await world.member(1).start()
+        await asyncio.sleep(2 * PATIENCE_S)
+        dead.kill()
+        await asyncio.sleep(1)
+        survivor.store.refusals = 3 if what == "publish" else 0
+        survivor.failures = 3 if what == "tell" else 0
+        back = await world.member(1).start()
+        await asyncio.sleep(10)
+        assert survivor.storages.opened == [0]
+        assert back.directory.owner_of(1) == back.record
+        await survivor.stop()
+        await back.stop()
+
+    run(scenario)
+
+
+def test_a_start_fails_when_the_own_store_cannot_be_opened() -> None:
+    async def scenario(world: World) -> None:
+        world.damaged = 1
+        member = world.member(0, workers=1)
+        with pytest.raises(CorruptDataError):
+            await member.start()
+        await member.stop()
+        assert await MemoryStore(world.tree).children(records.BROKERS) == []
+
+    run(scenario)
+
+
+def test_a_stop_does_not_wait_for_ever_for_a_store_that_cannot_be_told() -> None:
+    async def scenario(world: World) -> None:
+        member = await world.member(0, workers=1).start()
+        member.store.refusals = 10_000
+        async with asyncio.timeout(60):
+            await member.stop()
+        assert world.holders == {}
+
+    run(scenario)
