@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.options import Backoff
 from anabranch.client.tasks import Tasks, log, retry
-from anabranch.errors import AnabranchError, NotConnectedError, UnsupportedFeatureError
+from anabranch.errors import AnabranchError, NotConnectedError, TopicNotFoundError, UnsupportedFeatureError
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
@@ -86,12 +86,18 @@ class LayoutWatch:
         changed: Callable[[TopicLayout], None],
         *,
         create: bool = True,
+        gone: Callable[[TopicNotFoundError], None] = lambda _: None,
     ) -> None:
+        """`gone` is called when the topic was deleted, and again from time to time until it is back.
+
+        The watch makes the topic if it may, but not a second time: somebody wanted it deleted.
+        """
         self._pool = pool
         self._tasks = tasks
         self._topic = topic
         self._changed = changed
         self._create = create
+        self._gone = gone
         self._session = 0
         self._connection: Connection | None = None
         self._first: asyncio.Future[None] | None = None
@@ -162,7 +168,9 @@ class LayoutWatch:
         connection.watches[self._session] = self
         connection.send(
             pb.CommandScalableTopicLookup(
-                session_id=self._session, topic=str(self._topic), create_if_missing=self._create
+                session_id=self._session,
+                topic=str(self._topic),
+                create_if_missing=self._create and self.current is None,
             )
         )
         try:
@@ -187,6 +195,8 @@ class LayoutWatch:
                 failures = 0
             except (AnabranchError, TimeoutError) as error:
                 log.debug("layout of %s: %s", self._topic, error)
+                if isinstance(error, TopicNotFoundError):
+                    self._gone(error)
                 await asyncio.sleep(RECONNECT.delay(failures, self._pool.rng))
                 failures += 1
                 self._lost.set()

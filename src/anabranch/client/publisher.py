@@ -109,7 +109,7 @@ class Publisher(Generic[T]):
         self._unseen: list[Outgoing] = []
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
-        self._watch = LayoutWatch(pool, self.tasks, topic, self._layout_changed)
+        self._watch = LayoutWatch(pool, self.tasks, topic, self._layout_changed, gone=self._topic_gone)
         self._lanes: Lanes
 
     async def open(self) -> None:
@@ -385,6 +385,10 @@ class Publisher(Generic[T]):
 
     def _layout_changed(self, layout: TopicLayout) -> None:
         self._lanes.layout_changed(layout)
+
+    def _topic_gone(self, error: TopicNotFoundError) -> None:
+        for segment in list(self._lanes.segments.values()):
+            segment.fail_all(error)
 
     # Waiting and ending.
 

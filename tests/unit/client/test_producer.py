@@ -18,6 +18,7 @@ from anabranch.errors import (
     ProducerBusyError,
     ProducerFencedError,
     SendTimeoutError,
+    TopicNotFoundError,
 )
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import encode_send
@@ -587,3 +588,41 @@ def test_a_producer_of_another_loop_is_refused() -> None:
 
     run(make)
     run(use)
+
+
+def test_a_producer_is_told_that_its_topic_was_deleted_and_follows_when_it_is_made_again() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            producer = await client.create_producer("orders")
+            await producer.send(b"old", key="a")
+            assert world.broker is not None
+            controllers = world.broker.controllers
+            await controllers.delete_topic(TopicName.parse(TOPIC), force=True)
+            began = world.loop.time()
+            for _ in range(2):
+                with pytest.raises(TopicNotFoundError):
+                    await producer.send(b"lost", key="a")
+            assert world.loop.time() - began < 5
+            assert await controllers.list_topics("public/default") == []
+            await controllers.create_topic(TopicName.parse(TOPIC))
+            await asyncio.sleep(2)
+            await producer.send(b"new", key="a")
+            assert [message.value for message in await stored(client, 1)] == [b"new"]
+
+    run(test)
+
+
+def test_a_producer_says_how_full_its_batches_were_in_each_bucket() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=40))
+            await producer.send_many([b"v"] * 400, keys=[f"key-{n}" for n in range(400)])
+            fills = producer.bucket_fills
+            assert sorted(fills) == [(0, bucket) for bucket in range(4)]
+            assert sum(fill.messages for fill in fills.values()) == 400
+            for fill in fills.values():
+                assert 0 < fill.ratio < 0.7, "four buckets share the messages of a batch"
+                assert fill.messages_per_entry == fill.messages / fill.entries
+            assert next(iter(fills.values())).bytes > 0
+
+    run(test)

@@ -1,7 +1,7 @@
 """Layout watches (70-72) and namespace watches (76-78).
 
-A watcher gets whole states, never a backlog of changes: one that is slow skips to the newest. Once it got a
-layout it never gets an error for it, because clients give a session up on that.
+A watcher gets whole states, never a backlog of changes: one that is slow skips to the newest. That a topic is
+deleted only our own clients are told: others give a session up for good on an error after a layout.
 """
 
 from __future__ import annotations
@@ -57,8 +57,11 @@ class LayoutSession:
             undo()
 
     def changed(self, layout: Layout | None) -> None:
-        """A newer layout is there. That a topic is deleted is not told: clients find out when they ask."""
-        if layout is None or (self._newest is not None and layout.epoch <= self._newest.epoch):
+        """A newer layout is there, or the topic is gone."""
+        if layout is None:
+            self._tell_deleted()
+            return
+        if self._newest is not None and layout.epoch <= self._newest.epoch:
             return
         self._newest = layout
         self._connection.when_writable((_LAYOUT, self._session_id), self._push)
@@ -76,6 +79,14 @@ class LayoutSession:
         if self._told != (layout.epoch, owners):
             self._told = layout.epoch, owners
             self.send(dag_of(layout, owners))
+
+    def _tell_deleted(self) -> None:
+        if self._connection.peer_is_ours and self._told is not None:
+            self._connection.end_session((_LAYOUT, self._session_id))
+            refused = pb.CommandScalableTopicUpdate(
+                session_id=self._session_id, error=pb.TopicNotFound, message=f"{self._name} was deleted"
+            )
+            self._connection.send(refused)
 
     def send(self, dag: pb.ScalableTopicDAG) -> None:
         self._connection.send(
