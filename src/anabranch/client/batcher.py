@@ -188,6 +188,10 @@ class SegmentBatcher:
         self.room = limits.max_messages
         self.bytes_left = limits.max_bytes
 
+    def bucket_of(self, slot: int) -> int:
+        """The number of the bucket that a bucket hash lies in."""
+        return bisect_right(self._splits, slot)
+
     def lane_for(self, slot: int) -> Lane:
         """The lane of a bucket hash."""
         return self.lanes[bisect_right(self._splits, slot)]

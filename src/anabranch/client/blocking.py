@@ -43,6 +43,7 @@ from anabranch.client.preparing import Prepared
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.queue_consumer import AsyncQueueConsumer
 from anabranch.client.schema import Codec, V
+from anabranch.client.segment_producer import BucketFill
 from anabranch.client.segment_reader import RawEntry, Tail
 from anabranch.client.segment_reader import SegmentReader as AsyncSegmentReader
 from anabranch.client.segment_reader import SegmentTails as AsyncSegmentTails
@@ -189,6 +190,11 @@ class Producer(Handle, Generic[T]):
     def is_connected(self) -> bool:
         """Whether no segment in use is without a connection."""
         return self._twin.is_connected
+
+    @property
+    def bucket_fills(self) -> dict[tuple[int, int], BucketFill]:
+        """How full the batches were, by segment and bucket, of the segments in use (PIP-486)."""
+        return self._twin.bucket_fills
 
     def send(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import TypeVar, cast
@@ -15,6 +16,7 @@ from typing import TypeVar, cast
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.client.outcomes import BulkFuture, SendFuture
 from anabranch.client.publisher import Publisher
+from anabranch.client.segment_producer import BucketFill
 from anabranch.model.ids import MessageId
 
 T = TypeVar("T")
@@ -37,6 +39,15 @@ class AsyncProducer(Publisher[T]):
     def is_connected(self) -> bool:
         """Whether no segment in use is without a connection."""
         return all(segment.is_attached for segment in self._lanes.segments.values())
+
+    @property
+    def bucket_fills(self) -> dict[tuple[int, int], BucketFill]:
+        """How full the batches were, by segment and bucket, of the segments in use (PIP-486)."""
+        return {
+            (id_, bucket): replace(fill)
+            for id_, segment in list(self._lanes.segments.items())
+            for bucket, fill in enumerate(segment.fills)
+        }
 
     async def send(
         self,

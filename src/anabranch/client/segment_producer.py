@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch.client.batcher import FAILED, STORED, Outgoing, SegmentBatcher
@@ -86,6 +87,33 @@ def _stored_here(reply: pb.CommandProducerSuccess) -> int:
     return reply.own_sequence_id if reply.HasField("own_sequence_id") else reply.last_sequence_id
 
 
+@dataclass(slots=True)
+class BucketFill:
+    """What a producer's batches for one bucket have held so far; how full they are tells what buckets cost."""
+
+    limits: Batching
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+    @property
+    def messages_per_entry(self) -> float:
+        return self.messages / self.entries if self.entries else 0.0
+
+    @property
+    def ratio(self) -> float:
+        """How full the mean batch was, by the limit it came nearest to; batches of one message are full."""
+        if not self.entries:
+            return 0.0
+        parts = self.messages / self.limits.max_messages, self.bytes / self.limits.max_bytes
+        return max(parts) / self.entries
+
+    def add(self, batch: Outgoing) -> None:
+        self.entries += 1
+        self.messages += batch.count
+        self.bytes += batch.size
+
+
 class SegmentProducer:
     """Sends to one segment; `home` is the producer of the whole topic."""
 
@@ -104,6 +132,8 @@ class SegmentProducer:
         """Nobody could say what was stored; the successors may know."""
         self.attached: asyncio.Future[int] = home.loop.create_future()
         """The last sequence id stored before the first attachment, or why it failed."""
+        self.fills = tuple(BucketFill(home.limits) for _ in self.batcher.lanes)
+        """By bucket."""
         self._owner = Owner(home.pool, topic, url)
         self._sent: deque[Outgoing] = deque()
         self._unsent: deque[Outgoing] = deque()
@@ -156,6 +186,7 @@ class SegmentProducer:
         if taken:
             now_ms = home.clock.wall_ms()
             for batch in taken:
+                slot = batch.rows[0][3]
                 try:
                     batch.build(home.name, now_ms, home.compression, home.batched)
                 except Exception as error:
@@ -164,6 +195,7 @@ class SegmentProducer:
                     continue
                 home.memory.charge(batch.size)
                 self._unsent.append(batch)
+                self.fills[self.batcher.bucket_of(slot)].add(batch)
             home.batches_closed(self)
         self._write()
 
