@@ -89,7 +89,7 @@ def _stored_here(reply: pb.CommandProducerSuccess) -> int:
 
 @dataclass(slots=True)
 class BucketFill:
-    """What a producer's batches for one bucket have held so far; how full they are tells what buckets cost."""
+    """What a producer's batches for one bucket have held so far; how full they are is what buckets cost."""
 
     limits: Batching
     entries: int = 0
