@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from anabranch.admin.calls import Call, route
 from anabranch.errors import NotFoundError
+from anabranch.metadata.records import BrokerRecord
 from anabranch.model.names import DOMAINS, TopicName
 from anabranch.protocol.connection import SERVER_VERSION
 
@@ -25,27 +27,39 @@ async def version(call: Call) -> str:
 async def brokers(call: Call) -> list[str]:
     if "cluster" in call.parts and call.part("cluster") != call.broker.config.cluster:
         raise NotFoundError(f"there is no cluster {call.part('cluster')!r}")
-    return [call.http_address]
+    return [_address(call, broker) for _, broker in sorted(call.broker.directory.brokers.items())]
+
+
+def _http_url(call: Call, broker: BrokerRecord | None) -> str:
+    """Where a broker's API is reached; one that does not say so is this one."""
+    return broker.http_url if broker is not None and broker.http_url else call.http_url
+
+
+def _address(call: Call, broker: BrokerRecord) -> str:
+    return urlsplit(_http_url(call, broker)).netloc
 
 
 async def leader(call: Call) -> Any:
-    return {"brokerId": call.http_address, "serviceUrl": call.http_url}
+    """Nobody leads all brokers here; the first one stands for them."""
+    url = _http_url(call, min(call.broker.directory.brokers.values(), key=lambda b: b.id, default=None))
+    return {"brokerId": urlsplit(url).netloc, "serviceUrl": url}
 
 
 async def lookup(call: Call) -> Any:
     domain = call.part("domain")
     if domain not in DOMAINS:
         raise NotFoundError(f"unknown scheme {domain!r}; use one of {', '.join(DOMAINS)}")
-    # Raises when the name breaks the rules; whether the topic exists is not asked here.
-    TopicName.parse(f"{domain}://{call.namespace()}/{call.part('topic')}")
-    url = call.broker.url
+    # Whether the topic exists is not asked here.
+    owner = await call.broker.owner_of(TopicName.parse(f"{domain}://{call.namespace()}/{call.part('topic')}"))
+    url = call.broker.url if owner is None else owner.url
+    http_url = _http_url(call, owner)
     return {
         "brokerUrl": url,
         "brokerUrlTls": None,
-        "httpUrl": call.http_url,
+        "httpUrl": http_url,
         "httpUrlTls": None,
         "nativeUrl": url,
-        "brokerId": call.http_address,
+        "brokerId": urlsplit(http_url).netloc,
     }
 
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from anabranch.admin.logs import Logs
 from anabranch.broker.broker import Broker
 from anabranch.clock import Clock
 from anabranch.errors import (
@@ -80,6 +81,8 @@ class Call:
         self.broker: Broker = request.app.state.broker
         self.topics: TopicStore = self.broker.records
         self.clock: Clock = request.app.state.clock
+        self.logs: Logs = request.app.state.logs
+        """Classic logs, wherever they are served."""
         self.http_url: str = request.app.state.http_url
         """Where this API is reached."""
 

@@ -84,8 +84,15 @@ async def why(call: Call) -> Any:
 
 
 async def stats(call: Call) -> Any:
-    controller = await _controller(call)
-    return await controller.stats()
+    """What the leader counts, and for each segment which store holds it and who serves that."""
+    shown = await (await _controller(call)).stats()
+    record = await call.topics.load(call.topic("topic"))
+    about: dict[str, Any] = shown["segments"]  # type: ignore[assignment]
+    for id_, segment in record.segments.items():
+        if str(id_) in about:
+            owner = call.broker.directory.owner_of(segment.store)
+            about[str(id_)] |= {"store": segment.store, "ownerBroker": None if owner is None else owner.url}
+    return shown
 
 
 async def create_subscription(call: Call) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from anabranch.admin.calls import Call, route
-from anabranch.errors import InvalidConfigurationError, NotFoundError
+from anabranch.admin.topics import delete_topic
+from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
 
@@ -102,7 +104,9 @@ async def delete_namespace(call: Call) -> None:
         for name in await call.topics.list(namespace):
             await call.broker.controllers.delete_topic(name, force=True)
         for name in await call.topics.list_classic(namespace):
-            await call.broker.topics.delete(name, force=True)
+            # A partition goes with its topic.
+            with suppress(TopicNotFoundError):
+                await delete_topic(call, name, force=True)
     await call.topics.delete_namespace(namespace)
 
 

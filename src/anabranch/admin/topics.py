@@ -7,8 +7,8 @@ from typing import Any
 
 from anabranch.admin import stats
 from anabranch.admin.calls import Call, PreconditionFailedError, route
-from anabranch.broker.segment import Segment
-from anabranch.broker.subscription import Subscription
+from anabranch.controller.jobs import together
+from anabranch.controller.segments import Place
 from anabranch.errors import (
     ConflictError,
     InvalidConfigurationError,
@@ -16,7 +16,6 @@ from anabranch.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from anabranch.model.ids import Position
 from anabranch.model.names import TopicName, validate_subscription
 
 PARTITIONS_MAX = 10_000
@@ -36,7 +35,7 @@ async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
     name = call.topic("persistent")
     await call.broker.topics.create(name, 0, properties or {})
-    await call.broker.topics.make(name, await call.broker.topics.store_of(name))
+    await call.logs.make(await _place(call, name))
 
 
 async def create_partitioned(call: Call) -> None:
@@ -67,139 +66,131 @@ async def get_partitions(call: Call) -> Any:
 
 async def delete(call: Call) -> None:
     try:
-        await call.broker.topics.delete(call.topic("persistent"), force=call.flag("force"))
+        await delete_topic(call, call.topic("persistent"), force=call.flag("force"))
     except ConflictError as error:
         raise PreconditionFailedError(f"{error}; disconnect them first, or pass force=true") from error
 
 
+async def delete_topic(call: Call, name: TopicName, *, force: bool) -> None:
+    """Remove a topic with all partitions; ConflictError while it is in use, unless forced."""
+    count = await call.broker.topics.partitions(name)
+    if count is None:
+        raise TopicNotFoundError(f"{name} does not exist")
+    parts = [name.partition_name(index) for index in range(count)] or [name]
+    places = [await _place(call, part) for part in parts]
+    if not force:
+        await together(call.logs.check_unused(place) for place in places)
+    for place in places:
+        await call.logs.drop(place)
+        await call.topics.delete_classic(place.name)
+    await call.topics.delete_classic(name)
+
+
 async def terminate(call: Call) -> Any:
-    (only,) = await _logs(call, partitions=False)
-    return await _seal(only)
+    (only,) = await _places(call, partitions=False)
+    return await call.logs.seal(only)
 
 
 async def terminate_partitions(call: Call) -> Any:
-    return {str(part.partition): await _seal(part) for part in await _logs(call)}
-
-
-async def _seal(segment: Segment) -> Any:
-    await segment.seal()
-    return stats.message_id(stats.last_position(segment.log), segment.partition)
+    places = await _places(call)
+    sealed = await together(call.logs.seal(place) for place in places)
+    return {str(last["partitionIndex"]): last for last in sealed}
 
 
 async def last_message_id(call: Call) -> Any:
-    (only,) = await _logs(call, partitions=False)
-    return stats.message_id(stats.last_position(only.log), only.partition)
+    (only,) = await _places(call, partitions=False)
+    return await call.logs.last_id(only)
 
 
 async def topic_stats(call: Call) -> Any:
-    return stats.add_up(await _stats(call)) if len(await _logs(call)) > 1 else (await _stats(call))[0]
+    parts = await _stats(call, await _places(call))
+    return stats.add_up(parts) if len(parts) > 1 else parts[0]
 
 
 async def partitioned_stats(call: Call) -> Any:
-    parts = await _stats(call)
-    name = call.topic("persistent")
-    record = await call.topics.find_classic(name)
+    places = await _places(call)
+    parts = await _stats(call, places)
+    record = await call.topics.find_classic(call.topic("persistent"))
     whole = stats.add_up(parts)
     whole["metadata"] = {"partitions": record.partitions if record else 0, "deleted": False}
     if call.flag("perPartition", True):
-        names = [str(part.name) for part in await _logs(call)]
+        names = [str(place.name) for place in places]
         whole["partitions"] = dict(zip(names, parts, strict=True))
     return whole
 
 
-async def _stats(call: Call) -> list[dict[str, Any]]:
-    dedup = call.broker.config.deduplication
-    logs = await _logs(call)
-    return [stats.topic_stats(part, deduplication=dedup, owner=call.http_address) for part in logs]
+async def _stats(call: Call, places: Sequence[Place]) -> list[dict[str, Any]]:
+    return await together(call.logs.stats(place) for place in places)
 
 
 async def internal_stats(call: Call) -> Any:
-    (only,) = await _logs(call, partitions=False)
-    return stats.internal_stats(only)
+    (only,) = await _places(call, partitions=False)
+    return await call.logs.internal_stats(only)
 
 
 async def list_subscriptions(call: Call) -> list[str]:
-    names = {name for part in await _logs(call) for name in part.subscriptions}
-    return sorted(names)
+    found = await together(call.logs.subscriptions(place) for place in await _places(call))
+    return sorted({name for part in found for name in part})
 
 
 async def create_subscription(call: Call) -> None:
     name = call.part("subscription")
     validate_subscription(name)
     start = await call.body(object)
-    logs = await _logs(call)
-    if all(name in part.subscriptions for part in logs):
+    places = await _places(call)
+    known = await together(call.logs.subscriptions(place) for place in places)
+    if all(name in part for part in known):
         raise ConflictError(f"subscription {name} exists already")
-    for part in logs:
-        await part.subscription(name, durable=True, ordinal=_ordinal(part, start))
+    for place in places:
+        await call.logs.create_subscription(place, name, start)
 
 
 async def delete_subscription(call: Call) -> None:
-    found = await _subscriptions(call)
-    if any(sub.consumers for _, sub in found) and not call.flag("force"):
+    places, name, consumers = await _subscribed(call)
+    if consumers and not call.flag("force"):
         raise PreconditionFailedError("the subscription has consumers; disconnect them, or pass force=true")
-    for part, sub in found:
-        await part.unsubscribe(sub.name)
+    for place in places:
+        await call.logs.delete_subscription(place, name)
 
 
 async def skip_all(call: Call) -> None:
-    for part, sub in await _subscriptions(call):
-        await sub.seek(part.log.next_ordinal)
+    places, name, _ = await _subscribed(call)
+    for place in places:
+        await call.logs.seek(place, name, "latest")
 
 
 async def skip(call: Call) -> None:
     left = call.number_part("count")
-    for part, sub in await _subscriptions(call):
-        acks = sub.cursor.acks
-        ordinal = acks.next_pending(acks.mark)
-        while left > 0 and ordinal < part.log.next_ordinal:
-            ordinal = acks.next_pending(ordinal + 1)
-            left -= 1
-        await sub.seek(min(ordinal, part.log.next_ordinal))
+    places, name, _ = await _subscribed(call)
+    for place in places:
+        left = await call.logs.skip(place, name, left)
 
 
 async def reset_to_time(call: Call) -> None:
     timestamp_ms = call.number_part("timestamp")
-    for part, sub in await _subscriptions(call):
-        await sub.seek(part.log.ordinal_at_time(timestamp_ms))
+    places, name, _ = await _subscribed(call)
+    for place in places:
+        await call.logs.seek_to_time(place, name, timestamp_ms)
 
 
 async def reset_to_id(call: Call) -> None:
     target = await call.body(object)
-    for part, sub in await _subscriptions(call):
-        await sub.seek(_ordinal(part, target))
+    places, name, _ = await _subscribed(call)
+    for place in places:
+        await call.logs.seek(place, name, target)
 
 
 async def expire(call: Call) -> None:
     before_ms = call.clock.wall_ms() - call.number_part("seconds") * 1000
-    for part, sub in await _subscriptions(call):
-        ordinal = part.log.ordinal_at_time(before_ms)
-        if ordinal > sub.cursor.acks.mark:
-            await sub.seek(ordinal)
+    places, name, _ = await _subscribed(call)
+    for place in places:
+        await call.logs.expire(place, name, before_ms)
 
 
-def _ordinal(segment: Segment, start: object) -> int:
-    """Where a body means: "earliest", "latest", nothing (latest) or a message id."""
-    log = segment.log
-    if start is None or start == "latest":
-        return log.next_ordinal
-    if start == "earliest":
-        return log.first_ordinal
-    if isinstance(start, dict):
-        ledger, entry = start.get("ledgerId"), start.get("entryId")
-        if isinstance(ledger, int) and isinstance(entry, int):
-            ordinal = log.ordinal_of(Position(ledger, entry))
-            return min(ordinal + bool(start.get("isExcluded")), log.next_ordinal)
-    raise InvalidConfigurationError(
-        'the body must be "earliest", "latest" or {"ledgerId": .., "entryId": ..}'
-    )
-
-
-async def _logs(call: Call, *, partitions: bool = True) -> list[Segment]:
+async def _places(call: Call, *, partitions: bool = True) -> list[Place]:
     """The logs behind a topic: its own, or one for each partition."""
     name = call.topic("persistent")
-    topics = call.broker.topics
-    count = await topics.partitions(name)
+    count = await call.broker.topics.partitions(name)
     if count is None:
         if not await _is_partition(call, name):
             raise TopicNotFoundError(f"{name} does not exist")
@@ -207,7 +198,11 @@ async def _logs(call: Call, *, partitions: bool = True) -> list[Segment]:
     if count and not partitions:
         raise NotAllowedError(f"{name} has {count} partitions; ask for one of them")
     names: Sequence[TopicName] = [name.partition_name(index) for index in range(count)] or [name]
-    return [await topics.make(part, await topics.store_of(part)) for part in names]
+    return [await _place(call, part) for part in names]
+
+
+async def _place(call: Call, name: TopicName) -> Place:
+    return Place(name, await call.broker.topics.store_of(name))
 
 
 async def _is_partition(call: Call, name: TopicName) -> bool:
@@ -218,12 +213,15 @@ async def _is_partition(call: Call, name: TopicName) -> bool:
     return whole is not None and name.partition < whole.partitions
 
 
-async def _subscriptions(call: Call) -> list[tuple[Segment, Subscription]]:
+async def _subscribed(call: Call) -> tuple[list[Place], str, int]:
+    """The logs of the topic that have the subscription of the call, and how many consumers it has on all."""
     name = call.part("subscription")
-    found = [(p, p.subscriptions[name]) for p in await _logs(call) if name in p.subscriptions]
+    places = await _places(call)
+    known = await together(call.logs.subscriptions(place) for place in places)
+    found = [place for place, part in zip(places, known, strict=True) if name in part]
     if not found:
         raise SubscriptionNotFoundError(f"{call.topic('persistent')} has no subscription {name!r}")
-    return found
+    return found, name, sum(part.get(name, 0) for part in known)
 
 
 NAMESPACE = "/admin/v2/persistent/{tenant}/{namespace}"

@@ -8,10 +8,12 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from anabranch.broker.connection import Connection, ListeningMachine
 from anabranch.broker.directory import Directory
 from anabranch.broker.epochs import TopicEpochs
+from anabranch.broker.handlers.lookup import owner_of
 from anabranch.broker.handlers.table import HANDLERS
 from anabranch.broker.leaders import CONTROLLER, BrokerLeaders
 from anabranch.broker.leaders import TARGET as CONTROLLER_TARGET
@@ -19,7 +21,8 @@ from anabranch.broker.load import RateMeter
 from anabranch.broker.local_segments import LocalSegments
 from anabranch.broker.ownership import Ownership
 from anabranch.broker.peers import Peers, Target
-from anabranch.broker.routed_segments import SEGMENTS, DrainMessenger, route_segments
+from anabranch.broker.ports import Port
+from anabranch.broker.routed_segments import SEGMENTS, DrainMessenger, PlaceRouter, route_segments
 from anabranch.broker.routed_segments import TARGET as SEGMENTS_TARGET
 from anabranch.broker.schemas import SchemaRegistry
 from anabranch.broker.segment import Surroundings
@@ -34,7 +37,7 @@ from anabranch.config import BrokerConfig
 from anabranch.controller.controller import TopicController
 from anabranch.controller.leading import ControllerSettings
 from anabranch.controller.service import ControllerService
-from anabranch.errors import AnabranchError, VersionConflictError
+from anabranch.errors import AnabranchError, PersistenceError, VersionConflictError
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.port import ABSENT, MetadataStore
 from anabranch.metadata.records import BrokerRecord
@@ -92,7 +95,9 @@ class Broker:
         self.records = TopicStore(store)
         self.connections: dict[Connection, None] = {}
         self._store = store
-        self.stores = Stores(storage_of)
+        self.stores = Stores(storage_of, self._store_failed)
+        self.failed = asyncio.Event()
+        """Set when a store cannot be trusted any more: the process has to end, and another to start."""
         self._clock = clock
         self._rng = rng
         self._failpoints = failpoints
@@ -119,6 +124,10 @@ class Broker:
         )
         self.segments = LocalSegments(self.topics)
         self._peers = Peers()
+        self._targets = {
+            SEGMENTS_TARGET: Target(SEGMENTS, self._local_segments),
+            CONTROLLER_TARGET: Target(CONTROLLER, self._local_leader),
+        }
         self.controllers = ControllerService(
             self.records,
             route_segments(self.segments, self._owns, self.directory, self._peers),
@@ -150,10 +159,7 @@ class Broker:
             self.schemas,
             self.directory,
             self._peers,
-            {
-                SEGMENTS_TARGET: Target(SEGMENTS, self._local_segments),
-                CONTROLLER_TARGET: Target(CONTROLLER, self._local_leader),
-            },
+            self._targets,
         )
         self._endpoint = endpoint
         self._unwatch: Callable[[], None] = lambda: None
@@ -214,11 +220,31 @@ class Broker:
         self._unwatch()
         await self.directory.stop()
 
+    def _store_failed(self, store: int, error: PersistenceError) -> None:
+        _logger.critical("store %d cannot be used any more: %s", store, error)
+        self.failed.set()
+
     async def _listen(self) -> None:
         if self._endpoint is not None:
             self._servers = await self._endpoint.listen(self._accept)
         else:
             self._servers = [await listen(self.config.host, self.config.port, self._accept)]
+
+    def serve(self, target: str, port: Port, local: Any) -> Any:
+        """Let other brokers call `local` here, and return the port over all stores.
+
+        Every verb names a place, and is done by the broker that owns it.
+        """
+
+        async def find(rest: str) -> Any:
+            return local
+
+        self._targets[target] = Target(port, find)
+        return port.proxy(PlaceRouter(target, local, self._owns, self.directory, self._peers))
+
+    async def owner_of(self, name: TopicName) -> BrokerRecord | None:
+        """The broker that serves or leads a topic; None when any will do."""
+        return await owner_of(self._services, name)
 
     def _owns(self, store: int) -> bool:
         return store in self.stores.opened

@@ -26,12 +26,13 @@ RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
 
 
-class _Router:
-    """Carries each call to where its place is."""
+class PlaceRouter:
+    """Carries each call of a port whose verbs name a place to where that is."""
 
     def __init__(
-        self, local: LocalSegments, owns: Callable[[int], bool], directory: Directory, peers: Peers
+        self, target: str, local: Any, owns: Callable[[int], bool], directory: Directory, peers: Peers
     ) -> None:
+        self._target = target
         self._local = local
         self._owns = owns
         self._directory = directory
@@ -44,18 +45,18 @@ class _Router:
         owner = self._directory.owner_of(place.store)
         if owner is None:
             raise ServiceNotReadyError(f"{place.name} is in store {place.store}, which nobody serves now")
-        result, _ = await self._peers.call(owner.url, TARGET, verb, arguments)
+        result, _ = await self._peers.call(owner.url, self._target, verb, arguments)
         return result
 
     def tell(self, verb: Verb, arguments: Arguments) -> None:
-        raise LocalProtocolError(f"{verb.name}: segments are asked, not told")
+        raise LocalProtocolError(f"{self._target} are asked, not told: {verb.name}")
 
 
 def route_segments(
     local: LocalSegments, owns: Callable[[int], bool], directory: Directory, peers: Peers
 ) -> Segments:
     """The segments port over all stores; what drains anywhere is heard where the topic is led."""
-    routed = SEGMENTS.proxy(_Router(local, owns, directory, peers))
+    routed = SEGMENTS.proxy(PlaceRouter(TARGET, local, owns, directory, peers))
     routed.on_drained = local.on_drained
     return cast(Segments, routed)
 

@@ -177,20 +177,6 @@ class Topics:
 
         await self.records.update_classic(name, change)
 
-    async def delete(self, name: TopicName, *, force: bool = False) -> None:
-        """Remove a topic with all partitions; ConflictError while it is in use, unless forced."""
-        record = await self.records.find_classic(name)
-        if record is None and self.get(name) is None:
-            raise TopicNotFoundError(f"{name} does not exist")
-        names = [name.partition_name(index) for index in range(record.partitions if record else 0)] or [name]
-        if not force:
-            for part in names:
-                self._check_unused(part)
-        for part in names:
-            await self.drop(part)
-            await self.records.delete_classic(part)
-        await self.records.delete_classic(name)
-
     async def partitions(self, name: TopicName) -> int | None:
         """How many partitions a classic topic has, 0 for none; None when there is no such topic."""
         if self.get(name) is not None:
@@ -229,12 +215,3 @@ class Topics:
         if whole is not None and name.partition >= whole.partitions:
             raise TopicNotFoundError(f"{name.partitioned_topic} has {whole.partitions} partitions")
         return whole is not None
-
-    def _check_unused(self, name: TopicName) -> None:
-        found = self.get(name)
-        if found is None:
-            return
-        if found.producers:
-            raise ConflictError(f"{name} has connected producers")
-        if found.subscriptions:
-            raise ConflictError(f"{name} has subscriptions: {', '.join(found.subscriptions)}")

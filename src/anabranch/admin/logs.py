@@ -1,0 +1,179 @@
+"""Classic logs as admin calls see them, at the broker that owns each.
+
+`Logs` is a port like that of segments: every verb names a place, and goes to whoever serves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from anabranch.admin import stats
+from anabranch.broker.broker import Broker
+from anabranch.broker.ports import Port
+from anabranch.broker.segment import Segment
+from anabranch.broker.subscription import Subscription
+from anabranch.controller.segments import Place
+from anabranch.errors import ConflictError, InvalidConfigurationError, SubscriptionNotFoundError
+from anabranch.model.ids import Position
+
+TARGET: Final = "logs"
+
+Json = dict[str, Any]
+
+
+class Logs(Protocol):
+    """What is asked of one log; it is made if it was not used yet."""
+
+    async def make(self, place: Place) -> None: ...
+
+    async def drop(self, place: Place) -> None:
+        """Remove the log and send everybody away; an absent one is fine."""
+        ...
+
+    async def check_unused(self, place: Place) -> None:
+        """ConflictError while the log has producers or subscriptions."""
+        ...
+
+    async def seal(self, place: Place) -> Json:
+        """Take no more messages; the id of the last one."""
+        ...
+
+    async def last_id(self, place: Place) -> Json: ...
+
+    async def stats(self, place: Place) -> Json: ...
+
+    async def internal_stats(self, place: Place) -> Json: ...
+
+    async def subscriptions(self, place: Place) -> Mapping[str, int]:
+        """How many consumers each subscription has."""
+        ...
+
+    async def create_subscription(self, place: Place, subscription: str, start: Any) -> None: ...
+
+    async def delete_subscription(self, place: Place, subscription: str) -> None: ...
+
+    async def seek(self, place: Place, subscription: str, to: Any) -> None:
+        """Move to "earliest", "latest", nothing (latest) or a message id."""
+        ...
+
+    async def seek_to_time(self, place: Place, subscription: str, timestamp_ms: int) -> None: ...
+
+    async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
+        """Acknowledge what was published before that time."""
+        ...
+
+    async def skip(self, place: Place, subscription: str, count: int) -> int:
+        """Acknowledge the next entries; returns how many of the count were not there."""
+        ...
+
+
+LOGS: Final = Port(Logs)
+
+
+class LocalLogs:
+    """The logs in the stores of this broker."""
+
+    def __init__(self, broker: Broker, address: str) -> None:
+        """`address` is how Pulsar's tools name this broker."""
+        self._broker = broker
+        self._address = address
+
+    async def _log(self, place: Place) -> Segment:
+        self._broker.stores.check(place.store)
+        return await self._broker.topics.make(place.name, place.store)
+
+    async def _subscription(self, place: Place, subscription: str) -> tuple[Segment, Subscription]:
+        log = await self._log(place)
+        found = log.subscriptions.get(subscription)
+        if found is None:
+            raise SubscriptionNotFoundError(f"{place.name} has no subscription {subscription!r}")
+        return log, found
+
+    async def make(self, place: Place) -> None:
+        await self._log(place)
+
+    async def drop(self, place: Place) -> None:
+        self._broker.stores.check(place.store)
+        await self._broker.topics.drop(place.name)
+
+    async def check_unused(self, place: Place) -> None:
+        self._broker.stores.check(place.store)
+        found = self._broker.topics.get(place.name)
+        if found is None:
+            return
+        if found.producers:
+            raise ConflictError(f"{place.name} has connected producers")
+        if found.subscriptions:
+            raise ConflictError(f"{place.name} has subscriptions: {', '.join(found.subscriptions)}")
+
+    async def seal(self, place: Place) -> Json:
+        log = await self._log(place)
+        await log.seal()
+        return _last_id(log)
+
+    async def last_id(self, place: Place) -> Json:
+        return _last_id(await self._log(place))
+
+    async def stats(self, place: Place) -> Json:
+        dedup = self._broker.config.deduplication
+        return stats.topic_stats(await self._log(place), deduplication=dedup, owner=self._address)
+
+    async def internal_stats(self, place: Place) -> Json:
+        return stats.internal_stats(await self._log(place))
+
+    async def subscriptions(self, place: Place) -> Mapping[str, int]:
+        found = (await self._log(place)).subscriptions
+        return {name: len(subscription.consumers) for name, subscription in found.items()}
+
+    async def create_subscription(self, place: Place, subscription: str, start: Any) -> None:
+        log = await self._log(place)
+        await log.subscription(subscription, durable=True, ordinal=_ordinal(log, start))
+
+    async def delete_subscription(self, place: Place, subscription: str) -> None:
+        await (await self._log(place)).unsubscribe(subscription)
+
+    async def seek(self, place: Place, subscription: str, to: Any) -> None:
+        log, found = await self._subscription(place, subscription)
+        await found.seek(_ordinal(log, to))
+
+    async def seek_to_time(self, place: Place, subscription: str, timestamp_ms: int) -> None:
+        log, found = await self._subscription(place, subscription)
+        await found.seek(log.log.ordinal_at_time(timestamp_ms))
+
+    async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
+        log, found = await self._subscription(place, subscription)
+        ordinal = log.log.ordinal_at_time(before_ms)
+        if ordinal > found.cursor.acks.mark:
+            await found.seek(ordinal)
+
+    async def skip(self, place: Place, subscription: str, count: int) -> int:
+        log, found = await self._subscription(place, subscription)
+        acks, end = found.cursor.acks, log.log.next_ordinal
+        ordinal = acks.next_pending(acks.mark)
+        while count > 0 and ordinal < end:
+            ordinal = acks.next_pending(ordinal + 1)
+            count -= 1
+        await found.seek(min(ordinal, end))
+        return count
+
+
+def _last_id(segment: Segment) -> Json:
+    return stats.message_id(stats.last_position(segment.log), segment.partition)
+
+
+def _ordinal(segment: Segment, start: object) -> int:
+    """Where a body means: "earliest", "latest", nothing (latest) or a message id."""
+    log = segment.log
+    if start is None or start == "latest":
+        return log.next_ordinal
+    if start == "earliest":
+        return log.first_ordinal
+    if isinstance(start, dict):
+        ledger, entry = start.get("ledgerId"), start.get("entryId")
+        if isinstance(ledger, int) and isinstance(entry, int):
+            ordinal = log.ordinal_of(Position(ledger, entry))
+            return min(ordinal + bool(start.get("isExcluded")), log.next_ordinal)
+    raise InvalidConfigurationError(
+        'the body must be "earliest", "latest" or {"ledgerId": .., "entryId": ..}'
+    )
