@@ -183,10 +183,11 @@ def test_a_broker_claims_its_own_store_and_each_owner_has_a_higher_term() -> Non
         assert first.told == ["opened 0"]
         assert first.directory.owner_of(0) == first.record
         assert await world.owner(0) == StoreRecord(owner=0, generation=1, term=1)
-        await first.stop()
+        await first.ownership.stop()
         assert first.told == ["opened 0", "closing 0"]
         assert await world.owner(0) == StoreRecord(owner=None, generation=1, term=1)
         assert await MemoryStore(world.tree).children(records.BROKERS) == []
+        await first.stop()
         second = await world.member(0, workers=1).start()
         assert await world.owner(0) == StoreRecord(owner=0, generation=2, term=2)
         await second.stop()
@@ -332,6 +333,23 @@ def test_giving_back_goes_on_when_a_part_of_it_fails(what: str) -> None:
         assert back.directory.owner_of(1) == back.record
         await survivor.stop()
         await back.stop()
+
+    run(scenario)
+
+
+def test_nobody_is_said_to_own_what_was_given_back_also_when_that_could_not_be_said_at_once() -> None:
+    async def scenario(world: World) -> None:
+        survivor, dead = await world.member(0).start(), await world.member(1).start()
+        await asyncio.sleep(2 * PATIENCE_S)
+        dead.kill()
+        await asyncio.sleep(1)
+        survivor.store.refusals = 3
+        slow = world.member(1)
+        await slow.store.put(records.broker_path(1), records.encode(slow.record), ephemeral=True)
+        await asyncio.sleep(10)
+        assert survivor.storages.opened == [0]
+        assert (await world.owner(1)).owner is None
+        await survivor.stop()
 
     run(scenario)
 
