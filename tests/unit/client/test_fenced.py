@@ -151,6 +151,27 @@ def test_a_hand_over_goes_on_when_a_seek_takes_what_it_waits_for() -> None:
     run(test)
 
 
+def test_a_hand_over_ends_when_the_broker_takes_what_it_waits_for_and_is_silent_then() -> None:
+    async def test(world: World) -> None:
+        await publish(world, 8, 0)
+        async with world.client() as one, world.client() as two:
+            first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+            assert len(await first.receive_many(8, timeout=5)) == 8
+            second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
+            await asyncio.sleep(0.5)
+            (source,) = first._sources.values()
+            assert source.released
+            world.hold_links()
+            source.closed_by_broker()
+            await asyncio.sleep(0.5)
+            assert source not in first._sources.values()
+            world.open_links()
+            world.reset_links()
+            await second
+
+    run(test)
+
+
 def test_a_generation_is_said_with_each_subscribe() -> None:
     async def test(world: World) -> None:
         await publish(world, 8, 0)
