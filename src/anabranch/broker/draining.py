@@ -83,26 +83,31 @@ class BucketDrain:
         self._pending: PendingBuckets | None = None
         self._told: Ranges = ()
         self._busy = False
+        self._later: bool | None = None
+        """Whether there is more to look at when it is not busy any more, and then what."""
         self._damaged = False
         self._moves = 0
 
     def look(self, *, at_end: bool) -> None:
         """Something was acknowledged, or the reader went on; `at_end` says whether it read the whole log."""
-        if self._busy or self._damaged or not self._splits():
+        if self._busy:
+            self._later = at_end or self._later is True
             return
-        if self._pending is None:
-            if at_end and self._cursor.acks.pending_count(self._log.next_ordinal) <= PENDING_MAX:
-                self._busy = True
-                self._spawn(self._find_pending())
-        elif self._pending.drained(self._cursor.acks) != self._told:
+        if self._damaged or not self._splits():
+            return
+        if self._pending is not None:
             self._busy = True
             self._spawn(self._announce())
+        elif at_end and self._cursor.acks.pending_count(self._log.next_ordinal) <= PENDING_MAX:
+            self._busy = True
+            self._spawn(self._find_pending())
 
     def forget(self) -> None:
         """The cursor was moved: what was acknowledged may be pending again."""
         self._moves += 1
         self._pending = None
         self._damaged = False
+        self._later = None
         self._told = ()
 
     async def drained(self) -> Ranges:
@@ -117,19 +122,26 @@ class BucketDrain:
 
     async def _announce(self) -> None:
         try:
+            # Buckets are counted once in a while, not with every acknowledgement.
             await asyncio.sleep(LINGER_S)
-            moves, found = self._moves, await self.drained()
-            if found and moves == self._moves:
-                self._told = found
-                self._tell(found)
+            if self._pending is not None and self._pending.drained(self._cursor.acks) != self._told:
+                await asyncio.sleep(LINGER_S)
+                found = await self.drained()
+                if found:
+                    self._told = found
+                    self._tell(found)
         except AnabranchError as error:
             _log.error(
                 "%s: drained buckets of %s are not durable: %s", self._log.name, self._cursor.name, error
             )
-            return
         finally:
             self._busy = False
-        self.look(at_end=False)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        later, self._later = self._later, None
+        if later is not None:
+            self.look(at_end=later)
 
     async def _find_pending(self) -> None:
         moves, found = self._moves, PendingBuckets(self._splits())
@@ -145,7 +157,8 @@ class BucketDrain:
             self._busy = False
         if moves == self._moves:
             self._pending = found
-            self.look(at_end=True)
+            self._later = True
+        self._look_again()
 
     async def _read_pending(self, found: PendingBuckets) -> None:
         acks, end = self._cursor.acks, self._log.next_ordinal
