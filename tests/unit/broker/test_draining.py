@@ -184,12 +184,32 @@ def test_too_many_pending_entries_are_not_looked_at_until_they_are_fewer(
     async def test(case: Case) -> None:
         case.drain.look(at_end=True)
         await asyncio.sleep(1)
+        assert case.told == []
         case.acknowledge(0)
         case.drain.look(at_end=True)
         await asyncio.sleep(1)
         assert case.told == [(LOWER,)]
 
-    simulate([1, 0x9000, 0xA000], test)
+    simulate([0x9000, 0xA000, 0xB000], test)
+
+
+def test_a_cursor_that_moves_while_it_becomes_durable_has_drained_nothing() -> None:
+    async def test(case: Case) -> None:
+        case.drain.look(at_end=True)
+        await asyncio.sleep(1)
+        case.events.clear()
+        flush = case.cursor.flush
+
+        async def slow() -> None:
+            await flush()
+            case.drain.forget()
+
+        case.cursor.flush = slow  # type: ignore[method-assign]
+        case.acknowledge(0)
+        await asyncio.sleep(1)
+        assert case.told == []
+
+    simulate([1, 0x9000], test)
 
 
 def test_a_damaged_entry_leaves_the_whole_log_to_be_drained() -> None:
