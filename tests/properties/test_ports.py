@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch import errors
+from anabranch.admin.logs import LOGS, Logs
 from anabranch.broker.leaders import CONTROLLER
 from anabranch.broker.ports import Port, Verb, encode_push, error_named
 from anabranch.broker.routed_segments import SEGMENTS
@@ -21,7 +22,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from tests.properties.layouts import layouts
 
-PORTS: list[tuple[Port, Any]] = [(SEGMENTS, Segments), (CONTROLLER, Controller)]
+PORTS: list[tuple[Port, Any]] = [(SEGMENTS, Segments), (CONTROLLER, Controller), (LOGS, Logs)]
 VERBS = [(verb, getattr(protocol, name)) for port, protocol in PORTS for name, verb in port.verbs.items()]
 
 ranges = st.tuples(st.integers(0, 65535), st.integers(0, 65535)).map(lambda ends: HashRange(*sorted(ends)))
@@ -44,7 +45,7 @@ def is_told(kind: Any) -> bool:
     return get_origin(kind) is Callable
 
 
-@pytest.mark.parametrize(("verb", "function"), VERBS, ids=[verb.name for verb, _ in VERBS])
+@pytest.mark.parametrize(("verb", "function"), VERBS, ids=[made.__qualname__ for _, made in VERBS])
 @settings(max_examples=25)
 @given(st.data())
 def test_arguments_results_and_pushes_arrive_as_they_were(

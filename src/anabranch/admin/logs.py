@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from anabranch.admin import stats
 from anabranch.broker.broker import Broker
@@ -19,7 +19,7 @@ from anabranch.model.ids import Position
 
 TARGET: Final = "logs"
 
-Json = dict[str, Any]
+Json = dict[str, object]
 
 
 class Logs(Protocol):
@@ -49,11 +49,11 @@ class Logs(Protocol):
         """How many consumers each subscription has."""
         ...
 
-    async def create_subscription(self, place: Place, subscription: str, start: Any) -> None: ...
+    async def create_subscription(self, place: Place, subscription: str, start: object) -> None: ...
 
     async def delete_subscription(self, place: Place, subscription: str) -> None: ...
 
-    async def seek(self, place: Place, subscription: str, to: Any) -> None:
+    async def seek(self, place: Place, subscription: str, to: object) -> None:
         """Move to "earliest", "latest", nothing (latest) or a message id."""
         ...
 
@@ -126,14 +126,14 @@ class LocalLogs:
         found = (await self._log(place)).subscriptions
         return {name: len(subscription.consumers) for name, subscription in found.items()}
 
-    async def create_subscription(self, place: Place, subscription: str, start: Any) -> None:
+    async def create_subscription(self, place: Place, subscription: str, start: object) -> None:
         log = await self._log(place)
         await log.subscription(subscription, durable=True, ordinal=_ordinal(log, start))
 
     async def delete_subscription(self, place: Place, subscription: str) -> None:
         await (await self._log(place)).unsubscribe(subscription)
 
-    async def seek(self, place: Place, subscription: str, to: Any) -> None:
+    async def seek(self, place: Place, subscription: str, to: object) -> None:
         log, found = await self._subscription(place, subscription)
         await found.seek(_ordinal(log, to))
 

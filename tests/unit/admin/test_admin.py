@@ -251,7 +251,8 @@ def test_why_explains_itself(orders: Admin) -> None:
 
 def test_tenants_and_namespaces(admin: Admin) -> None:
     assert admin("GET", "/admin/v2/clusters").json == ["standalone"]
-    assert admin("GET", "/admin/v2/clusters/standalone").json["brokerServiceUrl"] == "pulsar://broker:6650"
+    cluster = admin("GET", "/admin/v2/clusters/standalone").json
+    assert cluster["brokerServiceUrl"].startswith("pulsar://broker")
     assert admin("GET", "/admin/v2/clusters/other").status == 404
     assert admin("GET", "/admin/v2/tenants").json == ["public"]
     assert admin("PUT", "/admin/v2/tenants/acme", {"allowedClusters": ["mars"]}).status == 412
