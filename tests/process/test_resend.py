@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import time
 from collections import Counter
 
 import pytest
@@ -60,6 +64,22 @@ def change(admin: AdminClient, kind: str, ids: list[int]) -> None:
         admin.rebucket(TOPIC, ids[0], bucket_count=3)
 
 
+async def insist(admin: AdminClient, kind: str) -> None:
+    """Change the layout though a worker was just killed; it may be done though nobody could say so."""
+    deadline = time.monotonic() + 20
+    before: list[int] = []
+    while True:
+        try:
+            ids = active(admin)
+            if before in ([], ids):
+                before = ids
+                change(admin, kind, ids)
+            return
+        except AnabranchError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.2)
+
+
 @pytest.mark.parametrize(("kind", "step"), STEPS)
 async def test_what_is_sent_again_after_a_kill_is_stored_once(
     make_broker: MakeBroker, kind: str, step: str
@@ -84,3 +104,20 @@ async def test_what_is_sent_again_after_a_kill_is_stored_once(
     await send(broker.url, range(40))
     await send(broker.url, range(50, 90))
     assert await stored(broker.url) == Counter([*range(40), *range(50, 90)])
+
+
+async def test_children_inherit_from_parents_of_other_workers(make_broker: MakeBroker) -> None:
+    """Segments of one topic lie in different stores, and their owners change meanwhile."""
+    broker = make_broker(workers=2, lease_s=1, scalableTopicAutoScaleEnabled="false").start()
+    with AdminClient(broker.http_url) as admin:
+        admin.create_topic(TOPIC, 4)
+        await send(broker.url, range(40))
+        change(admin, "merge", active(admin)[1:])
+        await send(broker.url, range(50))
+        os.kill(broker.worker(1), signal.SIGKILL)
+        await insist(admin, "split")
+        await insist(admin, "merge")
+        await send(broker.url, range(60))
+        stores = {segment["store"] for segment in admin.topic_metadata(TOPIC)["segments"].values()}
+    assert await stored(broker.url) == Counter(range(60))
+    assert len(stores) > 1
