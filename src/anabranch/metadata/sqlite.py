@@ -145,7 +145,8 @@ class _Thread(threading.Thread):
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._path, timeout=BUSY_LOOK_S, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")
+        # Several that open a new file at once may find it locked here, and SQLite does not wait for this one.
+        self._begin(connection, "PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         self._begin(connection, "BEGIN IMMEDIATE")
         (found,) = connection.execute("PRAGMA user_version").fetchone()

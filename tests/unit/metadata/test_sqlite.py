@@ -46,6 +46,18 @@ async def test_the_file_is_a_write_ahead_log_and_no_thread_stays(tmp_path: Path)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("metadata")]
 
 
+async def test_a_new_file_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
+    maker = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)
+    maker.execute("BEGIN EXCLUSIVE")
+    store = SqliteStore(tmp_path / "metadata.db")
+    looking = asyncio.create_task(store.get("/a"))
+    await asyncio.sleep(2 * sqlite.BUSY_LOOK_S)
+    maker.execute("ROLLBACK")
+    maker.close()
+    assert await looking is None
+    await store.close()
+
+
 async def test_a_file_that_is_no_database_is_named_in_the_error(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     path.write_bytes(b"this is not a database, and long enough to be looked at" * 20)
