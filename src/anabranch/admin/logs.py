@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from anabranch.admin import stats
 from anabranch.broker.broker import Broker
@@ -19,11 +19,11 @@ from anabranch.model.ids import Position
 
 TARGET: Final = "logs"
 
-Json = dict[str, object]
+Json = dict[str, Any]
 
 
 class Logs(Protocol):
-    """What is asked of one log; it is made if it was not used yet."""
+    """What is asked of one log; that of a classic topic is made if it was not used yet."""
 
     async def make(self, place: Place) -> None: ...
 
@@ -81,6 +81,9 @@ class LocalLogs:
 
     async def _log(self, place: Place) -> Segment:
         self._broker.stores.check(place.store)
+        if place.name.is_segment:
+            # Which segments there are is for their topic's leader to say.
+            return self._broker.topics.require(place.name)
         return await self._broker.topics.make(place.name, place.store)
 
     async def _subscription(self, place: Place, subscription: str) -> tuple[Segment, Subscription]:
