@@ -143,6 +143,24 @@ def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> 
         print("auto-scaling has not looked at this topic yet")
     for decision in decisions:
         print(_decision_text(decision))
+    for subscription, state in answer.get("subscriptions", {}).items():
+        for line in waiting_lines(subscription, state):
+            print(line)
+
+
+def waiting_lines(subscription: str, state: dict[str, Any]) -> list[str]:
+    """What each segment of a subscription waits for, in words; nothing for one that reads all."""
+    lines = []
+    for segment, blockers in state.get("waiting", {}).items():
+        for blocker in blockers:
+            whole = blocker["buckets"] == ["0000-ffff"]
+            what = "" if whole else f"buckets {', '.join(blocker['buckets'])} of "
+            readers = ", ".join(blocker["consumers"]) or "nobody"
+            lines.append(
+                f"subscription {subscription}: segment {segment} waits for {what}segment "
+                f"{blocker['segment']}, read by {readers}"
+            )
+    return lines
 
 
 def _decision_text(decision: dict[str, Any]) -> str:

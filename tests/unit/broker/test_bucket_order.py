@@ -6,6 +6,9 @@ import asyncio
 import itertools
 from collections.abc import Iterable
 
+import pytest
+
+from anabranch.broker import keyed_reading
 from anabranch.controller.controller import TopicController
 from anabranch.model.hashing import bucket_hash, key_hash, segment_hash
 from anabranch.model.layout import Layout
@@ -72,6 +75,8 @@ class Member:
         self._generation = 0
         self._attached: dict[int, tuple[int, bool]] = {}
         """By consumer id the segment, and whether it is read by buckets."""
+        self.deliveries: list[Delivery] = []
+        """All of `got` that came out of a segment read by buckets."""
         self._unacked: list[tuple[str, Delivery]] = []
         self._ids = itertools.count(1000)
 
@@ -132,6 +137,8 @@ class Member:
                     key, number = value_of(command).decode().split(":")
                     self.got.append((key, int(number), self._attached[command.consumer_id][0]))
                     self._unacked.append((key, command))
+                    if self._attached[command.consumer_id][1]:
+                        self.deliveries.append(command)
                 elif isinstance(command, pb.CommandCloseConsumer):
                     self._attached.pop(command.consumer_id, None)
                     self._unacked = [pair for pair in self._unacked if pair[1].consumer_id in self._attached]
@@ -198,6 +205,49 @@ def test_a_stuck_key_holds_back_its_bucket_and_no_other() -> None:
         assert reader.updates == updates + 1, "told that the parent is gone, not that more is open"
         reader.check_order()
         assert len(reader.got) == 3 * len(KEYS)
+
+    run(scenario, auto_scale_interval_s=3600.0)
+
+
+def test_a_cumulative_acknowledgement_acknowledges_nothing_that_is_held_back() -> None:
+    async def scenario(world: World) -> None:
+        controller, publisher, (reader,) = await open_world(world, "a")
+        reader.stuck = {KEYS[3, 0]}
+        await publisher.round(controller.layout)
+        await controller.split(0)
+        await publisher.round(controller.layout, [*sorted(HIGH), *sorted(LOW)])
+        await work(reader)
+        assert reader.keys_of(1, 2) == LOW
+        for delivery in reader.deliveries:
+            reader.client.acknowledge(delivery, consumer_id=delivery.consumer_id, cumulative=True)
+        await work(reader)
+        reader.stuck.clear()
+        await work(reader)
+        assert reader.keys_of(1, 2) == set(KEYS.values())
+        reader.check_order()
+
+    run(scenario, auto_scale_interval_s=3600.0)
+
+
+def test_what_is_held_back_is_bounded_and_goes_on_when_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_reading, "HELD_MAX", 5)
+
+    async def scenario(world: World) -> None:
+        controller, publisher, (reader,) = await open_world(world, "a")
+        reader.stuck = {KEYS[3, 0]}
+        await publisher.round(controller.layout)
+        await controller.split(0)
+        await publisher.round(controller.layout)
+        for _ in range(9):
+            await publisher.round(controller.layout, [KEYS[2, 0]])
+        await publisher.round(controller.layout)
+        await work(reader)
+        held = [s for s in world.broker.topics.served if "stream" in s.subscriptions]
+        assert max(s.subscriptions["stream"].reading.replaying for s in held) == 5
+        reader.stuck.clear()
+        await work(reader)
+        reader.check_order()
+        assert len(reader.got) == 3 * len(KEYS) + 9
 
     run(scenario, auto_scale_interval_s=3600.0)
 

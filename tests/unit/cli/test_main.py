@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from anabranch.cli.main import main
+from anabranch.cli.topic import waiting_lines
 
 HEAVY = ("google.protobuf", "msgspec", "pyspark", "rich", "sqlite3", "starlette", "uvicorn", "uvloop")
 
@@ -71,3 +72,13 @@ def test_a_mistake_is_answered_in_words_and_leaves_with_1(
     error = capsys.readouterr().err
     assert error.startswith("anabranch: ")
     assert answer in error
+
+
+def test_why_says_what_a_segment_waits_for_and_who_reads_that() -> None:
+    part = {"segment": 0, "buckets": ["0000-3fff", "c000-ffff"], "consumers": ["a", "b"]}
+    whole = {"segment": 1, "buckets": ["0000-ffff"], "consumers": []}
+    assert waiting_lines("billing", {"waiting": {"3": [part, whole]}}) == [
+        "subscription billing: segment 3 waits for buckets 0000-3fff, c000-ffff of segment 0, read by a, b",
+        "subscription billing: segment 3 waits for segment 1, read by nobody",
+    ]
+    assert waiting_lines("billing", {"waiting": {}}) == []
