@@ -82,8 +82,7 @@ def run(config: BrokerConfig) -> int:
 def run_worker(config: BrokerConfig, worker: Worker) -> int:
     """Serve until told to stop; the exit code."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve(config, worker))
-    return 0
+        return runner.run(serve(config, worker))
 
 
 def set_up_logging(config: BrokerConfig, who: str = "") -> None:
@@ -165,8 +164,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def serve(config: BrokerConfig, worker: Worker) -> None:
-    """Run one broker; returns after a clean stop."""
+async def serve(config: BrokerConfig, worker: Worker) -> int:
+    """Run one broker; the exit code, which is 1 when it had to stop because a disk failed."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -182,6 +181,7 @@ async def serve(config: BrokerConfig, worker: Worker) -> None:
     )
     clock = SystemClock()
     broker = _make_broker(config, worker, store, clock)
+    failing = asyncio.ensure_future(_stop_when_failed(broker, stopping))
     try:
         if await _unless(stopping, broker.start()):
             worker.ready()
@@ -193,12 +193,19 @@ async def serve(config: BrokerConfig, worker: Worker) -> None:
             gc.set_threshold(10_000, 20, 100)
             await _serve_http(broker, clock, worker, stopping)
     finally:
+        failing.cancel()
         if worker.parent is not None:
             loop.remove_reader(worker.parent)
         for listener in worker.http_listeners:
             listener.close()
         await broker.stop()
         await store.close()
+    return int(broker.failed.is_set())
+
+
+async def _stop_when_failed(broker: Broker, stopping: asyncio.Event) -> None:
+    await broker.failed.wait()
+    stopping.set()
 
 
 async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

@@ -7,8 +7,9 @@ own a store, or what clients do with its logs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from anabranch.errors import NotOwnerError
+from anabranch.errors import NotOwnerError, PersistenceError
 from anabranch.ledger.port import SegmentLog, SegmentStorage
 
 StorageOf = Callable[[int], SegmentStorage]
@@ -18,8 +19,14 @@ StorageOf = Callable[[int], SegmentStorage]
 class Stores:
     """Any number of open stores, by their numbers."""
 
-    def __init__(self, storage_of: StorageOf) -> None:
+    def __init__(
+        self,
+        storage_of: StorageOf,
+        failed: Callable[[int, PersistenceError], None] = lambda store, error: None,
+    ) -> None:
+        """`failed` is told of a store in which nothing can be stored any more."""
         self._storage_of = storage_of
+        self._failed = failed
         self._opened: dict[int, SegmentStorage] = {}
 
     @property
@@ -31,6 +38,7 @@ class Stores:
         """Recover a store and serve it from now on; an open one is fine. As `SegmentStorage.open`."""
         if store not in self._opened:
             storage = self._storage_of(store)
+            storage.watch_failure(partial(self._failed, store))
             await storage.open(name, fence)
             self._opened[store] = storage
 

@@ -12,7 +12,7 @@ are synced, a new catalog takes the old one's place, and the journal files it re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, PersistenceError
@@ -68,6 +68,9 @@ class FileStorage:
     def failure(self) -> PersistenceError | None:
         """Why nothing can be stored any more; None as long as all is well."""
         return self._journal.failure
+
+    def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
+        self._journal.failed = failed
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
         recovery = Recovery(self._disk, self._behind, lambda id_, name: FileLog(id_, name, self._shared))

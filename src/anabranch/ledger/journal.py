@@ -60,6 +60,8 @@ class Journal:
         self.size_bytes = 0
         """Length of the current file."""
         self.failure: PersistenceError | None = None
+        self.failed: Callable[[PersistenceError], None] = lambda error: None
+        """Told once, when nothing can be made durable any more."""
 
     def start_at(self, salt: int, number: int, next_commit: int) -> None:
         """Write to journal file `number`, which must not exist yet."""
@@ -124,6 +126,7 @@ class Journal:
         queue, self._queue = self._queue, _Queue()
         self._reject(queue)
         self._wake.set()
+        self.failed(self.failure)
 
     async def run(self, after_commit: Callable[[], None], room: asyncio.Event) -> None:
         """Commit until stopped or failed.

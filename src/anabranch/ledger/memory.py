@@ -10,7 +10,7 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
-from anabranch.errors import AlreadyClosedError, TopicNotFoundError, TopicTerminatedError
+from anabranch.errors import AlreadyClosedError, PersistenceError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.cursors import DurableCursor
 from anabranch.ledger.port import AppendDone, Appended, Cursor, Entry
 from anabranch.model.acks import AckSet
@@ -30,6 +30,9 @@ class MemoryStorage:
         self._open = False
         self._queue: list[Callable[[], None]] = []
         self._waiters: list[asyncio.Future[None]] = []
+
+    def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
+        """Memory does not fail."""
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
         self._open = True

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from anabranch.errors import PersistenceError
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces
@@ -213,6 +214,10 @@ class SegmentStorage(Protocol):
 
         `name` is what that process would hear. A holder of the name `fence` is ended, and does nothing more.
         """
+        ...
+
+    def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
+        """Call `failed` once nothing can be stored any more; it has to be opened anew by another process."""
         ...
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from anabranch.broker.broker import Broker, Endpoint
 from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
 from anabranch.controller.port import Controller
-from anabranch.errors import AnabranchError
+from anabranch.errors import AlreadyClosedError, AnabranchError
 from anabranch.ledger.files import FileStorage
 from anabranch.ledger.port import SegmentLog, SegmentStorage
 from anabranch.metadata.memory import MemoryStore
@@ -197,7 +197,7 @@ class Cluster:
     async def _serve(self, host: Host, life: _Life) -> None:
         try:
             await life.broker.start()
-        except AnabranchError as error:
+        except (AnabranchError, OSError) as error:
             # The process says why and leaves; whoever keeps it up starts the next one.
             self.counts["start failed"] += 1
             self.loop.note(f"{host.name} did not start: {error}")
@@ -205,6 +205,11 @@ class Cluster:
             return
         self.loop.note(f"{host.name} is up")
         host.up.set()
+        await life.broker.failed.wait()
+        self.counts["ended after a disk error"] += 1
+        host.up.clear()
+        await life.broker.stop()
+        life.process.kill()
 
     def strike(self, step: str, process: SimProcess) -> bool:
         """Kill a process that has come to this step, if its time has come; whether it had."""
@@ -258,8 +263,11 @@ class Cluster:
         life = host.life
         assert life is not None
 
-        async def inside() -> T:
-            return await work(life.broker)
+        async def inside() -> T | None:
+            try:
+                return await work(life.broker)
+            except AlreadyClosedError:
+                return None
 
         task = life.process.spawn(inside())
         ended = self.loop.create_task(life.ended.wait())

@@ -62,6 +62,8 @@ SOMETIMES = (
     "consumer paused",
     "delivered again",
     "delivery taken back",
+    "disk error",
+    "ended after a disk error",
     "given back",
     "killed while starting",
     "machine lost",
@@ -145,6 +147,8 @@ class Scenario:
         )
         cluster.tree.seen = witness.changed
         cluster.network.tap = self.tap = WireTap(witness)
+        for host in cluster.hosts:
+            await host.up.wait()
         await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, shape.segments))
         for subscription in self.readers.subscriptions:
             await cluster.with_controller(TOPIC, partial(_subscribe, subscription))
@@ -334,6 +338,7 @@ class Scenario:
         planned += [self._pause_broker] * shape.pauses
         planned += [self._lapse] * shape.lapses
         planned += [self._jump_a_clock] * shape.clock_jumps
+        planned += [self._fail_a_disk] * shape.disk_errors
         if shape.slow_disk:
             for platter in self.cluster.platters.values():
                 platter.sync_latency_s = (0.001, 0.3)
@@ -345,6 +350,7 @@ class Scenario:
         await asyncio.sleep(max(0.0, shape.busy_s - self.loop.time()))
         for platter in self.cluster.platters.values():
             platter.sync_latency_s = Platter.sync_latency_s
+            platter.faults.clear()
 
     def _a_host(self) -> Host:
         return self.rng.choice(self.cluster.hosts)
@@ -369,6 +375,11 @@ class Scenario:
         if life is not None:
             self.counts["clock jumped"] += 1
             life.clock.jump(self.rng.randint(-CLOCK_ERROR_MS, CLOCK_ERROR_MS))
+
+    def _fail_a_disk(self) -> None:
+        platter = self.rng.choice(list(self.cluster.platters.values()))
+        self.counts["disk error"] += 1
+        platter.fail_next(self.rng.choice(("append", "sync")))
 
     def _pause_a_consumer(self) -> None:
         if self._consumers:

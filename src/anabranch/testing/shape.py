@@ -57,6 +57,7 @@ class Shape:
     """How often a broker that lives is taken for dead by the metadata store."""
     clock_jumps: int
     slow_disk: bool
+    disk_errors: int
     late_subscriptions: int
     """Subscriptions that are made, and some deleted again, while everything else happens."""
     retention_s: float
@@ -109,6 +110,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         lapses=rng.choice((0, 0, 0, 0, 1)),
         clock_jumps=rng.choice((0, 0, 1, 3)),
         slow_disk=rng.random() < 0.1,
+        disk_errors=rng.choice((0, 0, 0, 0, 1, 2)),
         late_subscriptions=rng.choice((0, 0, 1, 2)),
         # Who keeps its own position is promised nothing beyond the retention time.
         retention_s=7 * 86_400.0 if checkpoints else rng.choice((0.0, 1.0, 7 * 86_400.0)),

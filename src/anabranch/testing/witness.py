@@ -122,6 +122,10 @@ class Witness:
         before, self.record = self.record, record
         if before is not None and record.term < before.term:
             self._wrong(f"a leader of term {record.term} wrote the topic after one of term {before.term}")
+        if before is not None and record.term > before.term:
+            # A new leader knows no connection; everybody has a whole grace period to come to it.
+            self._lost_at.update(dict.fromkeys(self._connected, self._loop.time()))
+            self._connected.clear()
         if record.deleted or (before is not None and before.epoch == record.epoch):
             return
         layout = self.layout = layout_of(record)

@@ -97,6 +97,8 @@ def test_lone_acknowledgements_wait_for_company_but_not_for_long() -> None:
 async def test_a_failed_commit_fails_everything_queued_and_all_that_comes(call: str) -> None:
     disk = DictDisk()
     storage = make(disk)
+    told: list[PersistenceError] = []
+    storage.watch_failure(told.append)
     await storage.open()
     log = await storage.create(NAME)
     await put(log, b"safe")
@@ -116,6 +118,7 @@ async def test_a_failed_commit_fails_everything_queued_and_all_that_comes(call: 
         assert [type(error) for error in outcomes.errors] == [PersistenceError]
     disk.fault = lambda asked, file: None
     assert storage.failure is not None
+    assert told == [storage.failure]
     assert "journal/00000001.log" in str(storage.failure)
     with pytest.raises(PersistenceError):
         log.append(b"never", 1, 0, first)
