@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from anabranch.admin import brokers, metrics, scalable, tenants, topics
+from anabranch.admin import brokers, metrics, scalable, segments, tenants, topics
 from anabranch.admin.calls import reason
 from anabranch.admin.logs import LOGS, TARGET, LocalLogs
 from anabranch.broker.broker import Broker
@@ -28,7 +28,14 @@ STOP_TIMEOUT_S = 5.0
 CONNECTIONS_MAX = 1000
 
 # The policies of a namespace take any last part, so the routes that name theirs come first.
-ROUTES = [*scalable.ROUTES, *topics.ROUTES, *tenants.ROUTES, *brokers.ROUTES, *metrics.ROUTES]
+ROUTES = [
+    *scalable.ROUTES,
+    *segments.ROUTES,
+    *topics.ROUTES,
+    *tenants.ROUTES,
+    *brokers.ROUTES,
+    *metrics.ROUTES,
+]
 
 
 def create_app(broker: Broker, clock: Clock, http_url: str) -> Any:

@@ -186,8 +186,14 @@ class TopicController:
         return self.why()
 
     async def stats(self) -> dict[str, object]:
-        """Rates and sizes of each segment, backlog and consumers of each subscription."""
-        return await reports.topic_stats(self._lead, self._subs)
+        """Rates and sizes of each segment, state and backlog of each subscription, the policy in force."""
+        return {**await reports.topic_stats(self._lead, self._subs), "autoScalePolicy": self._policy_shown()}
+
+    def _policy_shown(self) -> dict[str, object]:
+        try:
+            return {**to_json(self.policy())}
+        except InvalidConfigurationError as error:
+            return {"enabled": False, "error": str(error)}
 
     # Layout operations.
 

@@ -15,6 +15,17 @@ from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
 
 
+SUMMED = {
+    "msgRateIn": "msg_rate_in",
+    "bytesRateIn": "bytes_rate_in",
+    "msgRateOut": "msg_rate_out",
+    "bytesRateOut": "bytes_rate_out",
+    "backlogMessages": "backlog_messages",
+    "storageSize": "size_bytes",
+}
+"""Numbers of a segment, and of the topic as their sum."""
+
+
 async def topic_stats(lead: Leading, subscriptions: Subscriptions) -> dict[str, object]:
     """Rates and sizes of each segment, backlog and consumers of each subscription.
 
@@ -24,8 +35,11 @@ async def topic_stats(lead: Leading, subscriptions: Subscriptions) -> dict[str, 
     segments = [layout.segments[id_] for id_ in sorted(layout.segments)]
     places = [lead.place(segment) for segment in segments]
     loads = await together(_load(lead, place) for place in places)
+    known = [load for load in loads if load is not None]
+    described = subscriptions.describe()
     return {
         "epoch": layout.epoch,
+        **{shown: sum(getattr(load, name) for load in known) for shown, name in SUMMED.items()},
         "totalSegments": len(segments),
         "activeSegments": len(layout.active),
         "sealedSegments": len(layout.sealed),
@@ -34,8 +48,9 @@ async def topic_stats(lead: Leading, subscriptions: Subscriptions) -> dict[str, 
             for segment, place, load in zip(segments, places, loads, strict=True)
         },
         "subscriptions": {
-            sub: await _subscription(lead, sub, record, places)
+            sub: described[sub] | await _subscription(lead, sub, record, segments)
             for sub, record in sorted(subscriptions.records.items())
+            if sub in described
         },
     }
 
@@ -57,30 +72,27 @@ def _segment(segment: Segment, name: TopicName, load: SegmentLoad | None) -> dic
         "bucketCount": segment.bucket_count,
     }
     if load is not None:
-        about |= {
-            "msgRateIn": load.msg_rate_in,
-            "bytesRateIn": load.bytes_rate_in,
-            "msgRateOut": load.msg_rate_out,
-            "bytesRateOut": load.bytes_rate_out,
-            "backlogMessages": load.backlog_messages,
-            "storageSize": load.size_bytes,
-        }
+        about |= {shown: getattr(load, name) for shown, name in SUMMED.items()}
     return about
 
 
 async def _subscription(
-    lead: Leading, sub: str, record: SubscriptionRecord, places: list[Place]
+    lead: Leading, sub: str, record: SubscriptionRecord, segments: list[Segment]
 ) -> dict[str, object]:
-    async def backlog(place: Place) -> int:
+    async def backlog(segment: Segment) -> int | None:
         try:
-            return await lead.world.segments.backlog(place, sub) or 0
+            return await lead.world.segments.backlog(lead.place(segment), sub)
         except AnabranchError:
-            return 0
+            return None
 
+    found = await together(backlog(segment) for segment in segments)
+    by_segment = {
+        str(segment.id): entries
+        for segment, entries in zip(segments, found, strict=True)
+        if entries is not None
+    }
     return {
-        "type": record.type,
         "consumerCount": len(record.consumers),
-        "backlog": sum(await together(backlog(place) for place in places)),
-        "generation": record.generation,
-        "drained": list(record.drained),
+        "backlog": sum(by_segment.values()),
+        "backlogBySegment": by_segment,
     }

@@ -477,7 +477,7 @@ class Subscriptions:
         for sub in self.records:
             self._members.say_farewell(sub, self._nothing(sub), come_back=True)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, dict[str, object]]:
         """Each subscription for people: its state, what it waits for, who is a member."""
         return {sub: self._describe(sub, record) for sub, record in sorted(self.records.items())}
 

@@ -1,0 +1,155 @@
+"""`/admin/v2/segments`: one segment at a time, as Pulsar's brokers ask each other for it.
+
+Here a segment belongs to the layout of its topic, and only the leader of the topic makes, seals and removes one.
+So these calls say whether that is done, and conflict where they would go behind the leader's back. What they
+ask for a subscription that the topic knows is done for all of it: a part that was moved alone would break the
+order of keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.admin.calls import Call, route
+from anabranch.controller.segments import Place
+from anabranch.errors import (
+    ConflictError,
+    InvalidConfigurationError,
+    SegmentNotFoundError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from anabranch.metadata.records import SubscriptionRecord
+from anabranch.metadata.topics import layout_of
+from anabranch.model.layout import Segment
+from anabranch.model.names import SegmentDescriptor, TopicName
+
+
+def _name(call: Call) -> TopicName:
+    descriptor = SegmentDescriptor.parse(call.part("descriptor"))
+    return TopicName("segment", call.part("tenant"), call.part("namespace"), call.part("topic"), descriptor)
+
+
+async def _listed(call: Call) -> tuple[Segment, Place]:
+    """The segment in the layout of its topic, and where it is stored."""
+    name = _name(call)
+    assert name.segment is not None
+    record = await call.topics.load(name.topic)
+    segment = layout_of(record).segments.get(name.segment.id)
+    if segment is None or segment.range != name.segment.range:
+        raise SegmentNotFoundError(f"the layout of {name.topic} has no segment {name.segment}")
+    return segment, Place(name, segment.store)
+
+
+async def create(call: Call) -> None:
+    subscriptions = await call.body(list[str]) or []
+    try:
+        await _listed(call)
+    except SegmentNotFoundError as error:
+        raise ConflictError(
+            f"{error}; segments are made by a split, merge or rebucket of the topic"
+        ) from None
+    for subscription in subscriptions:
+        await _ensure(call, subscription)
+
+
+async def terminate(call: Call) -> None:
+    segment, _ = await _listed(call)
+    if segment.active:
+        raise ConflictError(
+            f"segment {segment.id} is active, and nothing would take its keys; split, merge or rebucket it instead"
+        )
+
+
+async def delete(call: Call) -> None:
+    call.flag("force")
+    try:
+        segment, _ = await _listed(call)
+    except (SegmentNotFoundError, TopicNotFoundError):
+        return
+    raise ConflictError(
+        f"segment {segment.id} is part of the layout; it goes with its topic, or by retention once it is drained"
+    )
+
+
+async def _ensure(call: Call, subscription: str) -> None:
+    topic = _name(call).topic
+    known = await call.topics.load_subscription(topic, subscription)
+    if known is None:
+        controller = await call.broker.controllers.controller(topic)
+        await controller.ensure_subscription(subscription, "STREAM", "earliest")
+
+
+async def create_subscription(call: Call) -> None:
+    await _listed(call)
+    await _ensure(call, call.part("subscription"))
+
+
+async def _subscription(call: Call) -> tuple[Place, str, SubscriptionRecord | None]:
+    """Where the segment is, and the subscription as the topic knows it."""
+    _, place = await _listed(call)
+    subscription = call.part("subscription")
+    return place, subscription, await call.topics.load_subscription(place.name.topic, subscription)
+
+
+async def delete_subscription(call: Call) -> None:
+    place, subscription, known = await _subscription(call)
+    if known is not None:
+        controller = await call.broker.controllers.controller(place.name.topic)
+        await controller.delete_subscription(subscription)
+    elif subscription in await call.logs.subscriptions(place):
+        await call.logs.delete_subscription(place, subscription)
+
+
+async def backlog(call: Call) -> Any:
+    place, subscription, _ = await _subscription(call)
+    found = (await call.logs.stats(place))["subscriptions"].get(subscription)
+    if found is None:
+        raise SubscriptionNotFoundError(f"{place.name} has no subscription {subscription!r}")
+    return found["msgBacklog"]
+
+
+async def seek(call: Call) -> None:
+    timestamp_ms = call.number("timestamp")
+    if timestamp_ms is None or timestamp_ms < 0:
+        raise InvalidConfigurationError("timestamp must be given, in milliseconds since 1970")
+    place, subscription, known = await _subscription(call)
+    if known is not None:
+        controller = await call.broker.controllers.controller(place.name.topic)
+        await controller.seek(subscription, timestamp_ms)
+    else:
+        await call.logs.seek_to_time(place, subscription, timestamp_ms)
+
+
+async def skip_all(call: Call) -> None:
+    place, subscription, known = await _subscription(call)
+    if known is not None:
+        controller = await call.broker.controllers.controller(place.name.topic)
+        await controller.skip_all(subscription)
+    else:
+        await call.logs.seek(place, subscription, "latest")
+
+
+async def stats(call: Call) -> Any:
+    """One segment of a topic in full, as `stats` of a classic topic."""
+    topic = call.topic("topic")
+    record = await call.topics.load(topic)
+    layout = layout_of(record)
+    segment = layout.segment(call.number_part("segment"))
+    return await call.logs.stats(Place(topic.segment_name(segment.range, segment.id), segment.store))
+
+
+SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
+SUBSCRIPTION = SEGMENT + "/subscription/{subscription}"
+
+ROUTES = [
+    route("PUT", SEGMENT, create),
+    route("POST", SEGMENT + "/terminate", terminate),
+    route("DELETE", SEGMENT, delete),
+    route("PUT", SUBSCRIPTION, create_subscription),
+    route("DELETE", SUBSCRIPTION, delete_subscription),
+    route("GET", SUBSCRIPTION + "/backlog", backlog),
+    route("POST", SUBSCRIPTION + "/seek", seek),
+    route("POST", SUBSCRIPTION + "/skip-all", skip_all),
+    route("GET", "/admin/v2/scalable/{tenant}/{namespace}/{topic}/segments/{segment}/stats", stats),
+]
