@@ -53,7 +53,7 @@ class TopicMachine(RuleBasedStateMachine):
     """
 
     pieces_max = 32
-    sequences_max = 20_000
+    bytes_max = 10_000
 
     @initialize()
     def begin(self) -> None:
@@ -111,9 +111,13 @@ class TopicMachine(RuleBasedStateMachine):
         self.replace([log], [log.range])
 
     def replace(self, parents: list[Log], ranges: list[HashRange]) -> None:
-        told = [piece for log in parents for piece in handed_on(log.range, log.own, log.inherited)]
+        told = [
+            piece
+            for log in parents
+            for piece in handed_on(log.range, log.own, log.inherited, bytes_max=self.bytes_max)
+        ]
         children = [
-            Log(part, inherit(part, told, pieces_max=self.pieces_max, sequences_max=self.sequences_max))
+            Log(part, inherit(part, told, pieces_max=self.pieces_max, bytes_max=self.bytes_max))
             for part in ranges
         ]
         self.logs = sorted(
@@ -136,7 +140,7 @@ class TopicMachine(RuleBasedStateMachine):
             if log.inherited:
                 assert HashRange.join(piece.range for piece in log.inherited) == log.range
                 assert len(log.inherited) <= self.pieces_max
-                assert sum(len(piece.sequences) for piece in log.inherited) <= self.sequences_max
+                assert 13 * sum(len(piece.sequences) for piece in log.inherited) <= self.bytes_max
 
     @invariant()
     def every_repetition_is_recognised(self) -> None:
@@ -150,7 +154,7 @@ class BoundedTopicMachine(TopicMachine):
     """With next to no room for what is inherited, only the safe half of the promise is left."""
 
     pieces_max = 2
-    sequences_max = 3
+    bytes_max = 40
 
     @invariant()
     def every_repetition_is_recognised(self) -> None:
@@ -168,15 +172,15 @@ sequences = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 5), max_size
 @given(
     st.lists(sequences, min_size=1, max_size=8),
     st.integers(1, 4),
-    st.integers(1, 12),
+    st.integers(1, 150),
     slots,
 )
 def test_bounds_only_ever_lower_what_is_known(
-    found: list[dict[str, int]], pieces_max: int, sequences_max: int, slot: int
+    found: list[dict[str, int]], pieces_max: int, bytes_max: int, slot: int
 ) -> None:
     told = [Piece(part, known) for part, known in zip(FULL.parts(len(found)), found, strict=True)]
     exact = inherit(FULL, told)
-    bounded = inherit(FULL, told, pieces_max=pieces_max, sequences_max=sequences_max)
+    bounded = inherit(FULL, told, pieces_max=pieces_max, bytes_max=bytes_max)
     assert len(bounded) <= pieces_max
     for producer in "abcd":
         for sequence in range(6):

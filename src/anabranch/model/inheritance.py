@@ -12,6 +12,7 @@ is forgotten or joined here, to keep the size bounded, goes the safe way. Knows 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,8 +25,10 @@ UNKNOWN = -1
 PIECES_MAX = 32
 """Pieces that a segment inherits; neighbours are joined beyond."""
 
-SEQUENCES_MAX = 20_000
-"""Sequence ids in all pieces together; the producers longest unused are forgotten beyond."""
+BYTES_MAX = 512 * 1024
+"""What all pieces take together, about, since they travel; producers longest unused are forgotten beyond."""
+
+_SEQUENCE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +44,19 @@ Pieces = tuple[Piece, ...]
 """In the order of their ranges, without overlaps; of what lies between them nothing is known."""
 
 
-def handed_on(own_range: HashRange, own: Mapping[str, int], inherited: Iterable[Piece]) -> Pieces:
+def handed_on(
+    own_range: HashRange,
+    own: Mapping[str, int],
+    inherited: Iterable[Piece],
+    *,
+    bytes_max: int = BYTES_MAX,
+) -> Pieces:
     """What the successors of a segment are told: its own sequence ids hold all over its range.
 
     A producer's ids rise on a segment, so below the last one nothing of it is missing there, in any piece.
     """
-    return tuple(
-        Piece(piece.range, _highest(piece.sequences, own)) for piece in _filled(inherited, own_range)
-    )
+    pieces = [Piece(piece.range, _highest(piece.sequences, own)) for piece in _filled(inherited, own_range)]
+    return tuple(_lightened(_coalesced(pieces), bytes_max))
 
 
 def inherit(
@@ -56,10 +64,11 @@ def inherit(
     told: Iterable[Piece],
     *,
     pieces_max: int = PIECES_MAX,
-    sequences_max: int = SEQUENCES_MAX,
+    bytes_max: int = BYTES_MAX,
 ) -> Pieces:
     """What a new segment is told by all that it follows; empty when that is nothing."""
-    return _bounded(_coalesced(_filled(told, child)), pieces_max, sequences_max)
+    pieces = _lightened(_fewer(_coalesced(_filled(told, child)), pieces_max), bytes_max)
+    return tuple(pieces) if any(piece.sequences for piece in pieces) else ()
 
 
 class Known:
@@ -109,15 +118,32 @@ def _coalesced(pieces: Sequence[Piece]) -> list[Piece]:
     return joined
 
 
-def _bounded(pieces: list[Piece], pieces_max: int, sequences_max: int) -> Pieces:
-    pieces = list(pieces)
+def _fewer(pieces: list[Piece], pieces_max: int) -> list[Piece]:
     while len(pieces) > pieces_max:
         at = min(range(len(pieces) - 1), key=lambda at: _lost(pieces[at], pieces[at + 1]))
         pieces[at : at + 2] = [_joined(pieces[at], pieces[at + 1])]
-    if sum(len(piece.sequences) for piece in pieces) > sequences_max:
-        kept = _latest(pieces, sequences_max // len(pieces))
-        pieces = _coalesced([Piece(piece.range, _only(piece.sequences, kept)) for piece in pieces])
-    return tuple(pieces) if any(piece.sequences for piece in pieces) else ()
+    return pieces
+
+
+def _lightened(pieces: list[Piece], bytes_max: int) -> list[Piece]:
+    """The pieces without the producers longest unused, as far as those do not fit."""
+    age: dict[str, int] = {}
+    uses: Counter[str] = Counter()
+    for piece in pieces:
+        uses.update(piece.sequences.keys())
+        for place, producer in enumerate(reversed([*piece.sequences])):
+            age[producer] = min(place, age.get(producer, place))
+    sizes = {producer: (len(producer.encode()) + _SEQUENCE_BYTES) * uses[producer] for producer in uses}
+    left = bytes_max - sum(sizes.values())
+    if left >= 0:
+        return pieces
+    dropped: set[str] = set()
+    for producer in sorted(age, key=lambda producer: (-age[producer], producer)):
+        dropped.add(producer)
+        left += sizes[producer]
+        if left >= 0:
+            break
+    return _coalesced([Piece(piece.range, _without(piece.sequences, dropped)) for piece in pieces])
 
 
 def _joined(left: Piece, right: Piece) -> Piece:
@@ -143,14 +169,5 @@ def _highest(inherited: Mapping[str, int], own: Mapping[str, int]) -> dict[str, 
     return found
 
 
-def _latest(pieces: Sequence[Piece], count: int) -> set[str]:
-    """The producers that were used last, counted in each piece from its end."""
-    age: dict[str, int] = {}
-    for piece in pieces:
-        for place, producer in enumerate(reversed([*piece.sequences])):
-            age[producer] = min(place, age.get(producer, place))
-    return set(sorted(age, key=lambda producer: (age[producer], producer))[:count])
-
-
-def _only(sequences: Mapping[str, int], kept: set[str]) -> dict[str, int]:
-    return {producer: sequence for producer, sequence in sequences.items() if producer in kept}
+def _without(sequences: Mapping[str, int], dropped: set[str]) -> dict[str, int]:
+    return {producer: sequence for producer, sequence in sequences.items() if producer not in dropped}

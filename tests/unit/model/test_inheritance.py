@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from anabranch.model.inheritance import Known, Piece, handed_on, inherit
+from anabranch.model.inheritance import BYTES_MAX, Known, Piece, handed_on, inherit
 from anabranch.model.ranges import FULL, HashRange
 
 LOW, HIGH = FULL.halves()
@@ -62,7 +62,16 @@ def test_neighbours_that_lose_least_are_joined_first() -> None:
 
 def test_producers_longest_unused_are_forgotten_first() -> None:
     told = [Piece(FULL, {"old": 1, "newer": 2, "newest": 3})]
-    assert inherit(FULL, told, sequences_max=2) == (Piece(FULL, {"newer": 2, "newest": 3}),)
+    assert inherit(FULL, told, bytes_max=40) == (Piece(FULL, {"newer": 2, "newest": 3}),)
+
+
+def test_what_a_segment_hands_on_is_bounded_however_many_pieces_and_producers_it_has() -> None:
+    inherited = tuple(Piece(part, {"old": n}) for n, part in enumerate(FULL.parts(32)))
+    own = {f"producer-{n}": n for n in range(10_000)}
+    told = handed_on(FULL, own, inherited)
+    assert sum(len(name) for piece in told for name in piece.sequences) < BYTES_MAX
+    assert all("producer-9999" in piece.sequences for piece in told)
+    assert HashRange.join(piece.range for piece in told) == FULL
 
 
 def test_use_is_remembered_through_a_seal() -> None:
