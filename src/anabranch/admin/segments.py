@@ -1,9 +1,9 @@
 """`/admin/v2/segments`: one segment at a time, as Pulsar's brokers ask each other for it.
 
-Here a segment belongs to the layout of its topic, and only the leader of the topic makes, seals and removes one.
-So these calls say whether that is done, and conflict where they would go behind the leader's back. What they
-ask for a subscription that the topic knows is done for all of it: a part that was moved alone would break the
-order of keys.
+Here a segment belongs to the layout of its topic, and only the leader of the topic makes, seals and removes
+one. So these calls say whether that is done, and conflict where they would go behind the leader's back. What
+they ask for a subscription that the topic knows is done for all of it: a part that was moved alone would break
+the order of keys.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def terminate(call: Call) -> None:
     segment, _ = await _listed(call)
     if segment.active:
         raise ConflictError(
-            f"segment {segment.id} is active, and nothing would take its keys; split, merge or rebucket it instead"
+            f"segment {segment.id} is active, and nothing would take its keys; split, merge or rebucket it"
         )
 
 
@@ -68,7 +68,7 @@ async def delete(call: Call) -> None:
     except (SegmentNotFoundError, TopicNotFoundError):
         return
     raise ConflictError(
-        f"segment {segment.id} is part of the layout; it goes with its topic, or by retention once it is drained"
+        f"segment {segment.id} is part of the layout; it goes with its topic, or by retention when drained"
     )
 
 

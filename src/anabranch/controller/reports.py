@@ -14,7 +14,6 @@ from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
 
-
 SUMMED = {
     "msgRateIn": "msg_rate_in",
     "bytesRateIn": "bytes_rate_in",

@@ -1,7 +1,7 @@
 """Every path and verb of `/admin/v2/scalable` and `/admin/v2/segments`, and what it answers when.
 
-The topic has the segments 0 (0000-7fff, sealed by a split), 1 (8000-ffff), 2 (0000-3fff) and 3 (4000-7fff), and
-the subscription `known`.
+The topic has the segments 0 (0000-7fff, sealed by a split), 1 (8000-ffff), 2 (0000-3fff) and 3 (4000-7fff),
+and the subscription `known`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOPIC = f"{NAMESPACE}/orders"
 SEGMENTS = "/admin/v2/segments/public/default/orders"
 SEALED, ACTIVE, NEVER = "0000-7fff-0", "8000-ffff-1", "0000-ffff-9"
 
-# Verb, path, body, what it answers, and what it answers when there is no such topic (None: it does not matter).
+# Verb, path, body, what it answers, and what it answers when there is no such topic (None: does not matter).
 TABLE: list[tuple[str, str, object, int, int | None]] = [
     ("GET", NAMESPACE, None, 200, None),
     ("GET", f"{NAMESPACE}?property=colour=red", None, 200, None),
