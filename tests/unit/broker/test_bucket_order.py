@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,7 @@ class Member:
                 await self._attach(segment)
 
     async def _attach(self, segment: pb.ScalableAssignedSegment) -> None:
-        options: dict[str, object] = {"generation": self._generation}
+        options: dict[str, Any] = {"generation": self._generation}
         kind = pb.CommandSubscribe.Exclusive
         if segment.bucket_ranges:
             kind = pb.CommandSubscribe.Key_Shared
