@@ -2,7 +2,7 @@
 
 Here a segment belongs to the layout of its topic, and only the leader of the topic makes, seals and removes
 one. So these calls say whether that is done, and conflict where they would go behind the leader's back. What
-they ask for a subscription that the topic knows is done for all of it: a part that was moved alone would break
+they ask for a subscription that the topic knows is done for all of it: one part moved alone would break
 the order of keys.
 """
 
