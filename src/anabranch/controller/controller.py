@@ -395,7 +395,7 @@ class TopicController:
 
     async def _decide(self) -> Decision:
         decision, history = self._scaling.look(
-            self._subs.members_max("STREAM"), self._subs.members_max("CHECKPOINT")
+            self._subs.members_max(sharing=True), self._subs.members_max(sharing=False)
         )
         self._scaling.history = history
         if isinstance(decision.action, Keep):

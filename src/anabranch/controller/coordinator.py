@@ -162,7 +162,7 @@ def _held(record: SubscriptionRecord) -> dict[str, tuple[Assigned, ...]]:
     }
 
 
-def _shares(record: SubscriptionRecord) -> bool:
+def shares(record: SubscriptionRecord) -> bool:
     """Whether the members may read by buckets, which the weakest client decides."""
     return record.type == "STREAM" and not any(consumer.whole for consumer in record.consumers.values())
 
@@ -176,7 +176,7 @@ def _assign(
     names = sorted(record.consumers)
     if record.type != "CHECKPOINT":
         drained, parts = frozenset(record.drained), drained_parts(record)
-        return assign(layout, names, drained, before, load, share=_shares(record), parts=parts)
+        return assign(layout, names, drained, before, load, share=shares(record), parts=parts)
     # Positions of a checkpoint group are its own, so only its members can tell what is read to its end. What
     # one of them has finished counts while it is a member: without it, somebody has to read that again.
     finished = finished_by_group(record)
@@ -238,7 +238,7 @@ def undrained(record: SubscriptionRecord, layout: Layout) -> tuple[Segment, ...]
 
 
 def _open_parts(record: SubscriptionRecord) -> Parts:
-    return drained_parts(record) if _shares(record) else NO_PARTS
+    return drained_parts(record) if shares(record) else NO_PARTS
 
 
 def open_for(record: SubscriptionRecord, layout: Layout, id_: int) -> Ranges | None:

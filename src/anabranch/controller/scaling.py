@@ -127,8 +127,12 @@ class Scaling:
         except AnabranchError:
             return None
 
-    def look(self, stream_consumers: int, checkpoint_consumers: int) -> tuple[Decision, History]:
-        """What to do now, and the history to go on with."""
+    def look(self, sharing_consumers: int, other_consumers: int) -> tuple[Decision, History]:
+        """What to do now, and the history to go on with.
+
+        Consumers that cannot share a segment by buckets, such as those of a checkpoint group, are helped by
+        more segments only.
+        """
         try:
             policy = self.policy()
         except InvalidConfigurationError as error:
@@ -136,10 +140,10 @@ class Scaling:
         observed = Observed(
             self._lead.layout,
             self._rates,
-            stream_consumers,
+            sharing_consumers,
             self.history,
             self._lead.now_s(),
-            checkpoint_consumers,
+            other_consumers,
         )
         history = advance_history(self.history, observed, policy)
         return decide(replace(observed, history=history), policy), history

@@ -468,9 +468,10 @@ class Subscriptions:
     def any_connected(self) -> bool:
         return self._members.connected()
 
-    def members_max(self, kind: SubscriptionKind) -> int:
-        """The most consumers registered with one subscription of the kind."""
-        return max((len(r.consumers) for r in self.records.values() if r.type == kind), default=0)
+    def members_max(self, *, sharing: bool) -> int:
+        """The most consumers of one subscription that can share a segment by buckets, or that cannot."""
+        records = self.records.values()
+        return max((len(r.consumers) for r in records if coordinator.shares(r) == sharing), default=0)
 
     def tell_deleted(self) -> None:
         """The topic is gone: every consumer reads nothing from now on."""

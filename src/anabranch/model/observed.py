@@ -95,11 +95,13 @@ class Observed:
     rates: Mapping[int, SegmentRates] = field(default_factory=dict)
     """By segment id; a missing segment is unknown, not idle."""
     stream_consumers: int = 0
-    """The most consumers registered with one stream subscription, those in their grace period included."""
+    """The most consumers registered with one stream subscription that shares segments by buckets, those in
+    their grace period included."""
     history: History = NO_HISTORY
     now_s: float = 0.0
     checkpoint_consumers: int = 0
-    """The most members of one checkpoint group; they cannot share a segment."""
+    """The most members of a group that cannot share a segment: a checkpoint group, or a stream subscription
+    with a client that does not know buckets."""
 
     @property
     def consumers(self) -> int:

@@ -86,6 +86,19 @@ def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation() -> No
     simulate(main, settings=SETTINGS)
 
 
+def test_consumers_that_do_not_know_buckets_get_none() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 2)
+        for n in range(10):
+            register = controller.register("s", f"c{n}", "STREAM", "earliest", Inbox(), whole=n == 0)
+            await plant.call(register)
+        await asyncio.sleep(1)
+        assert (await plant.audit()).epoch == 0, "one of them keeps all from sharing"
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
 def test_a_topic_that_cools_down_is_merged_again_and_then_left_alone() -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant)
