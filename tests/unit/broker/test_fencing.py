@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.controller.controller import TopicController
 from anabranch.errors import NotConnectedError
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
@@ -28,6 +29,12 @@ async def create(world: World, segments: int) -> Client:
     await client.producer(WHOLE if segments == 1 else UPPER)
     await client.publish_all([b"0", b"1", b"2", b"3"])
     return client
+
+
+async def leader(world: World) -> TopicController:
+    controller = await world.broker.controllers.controller(TopicName.parse(NAME))
+    assert isinstance(controller, TopicController)
+    return controller
 
 
 async def register(client: Client, name: str, **options: Any) -> pb.ScalableConsumerAssignment:
@@ -108,7 +115,7 @@ def test_the_next_reader_brings_the_news_that_its_owner_did_not_hear() -> None:
         async def unreachable(*arguments: object) -> None:
             raise NotConnectedError("the owner is away")
 
-        world.broker.segments.restrict = unreachable  # type: ignore[method-assign]
+        world.broker.segments.restrict = unreachable  # type: ignore[assignment, method-assign]
         control.close()
         await asyncio.sleep(61)
         assert stale.has(pb.CommandCloseConsumer) == []
@@ -199,7 +206,7 @@ def test_a_subscribe_under_way_while_its_consumer_loses_the_segment(version: str
         producer = await create(world, 2)
         control, data, other = await world.client(version), await world.client(version), await world.client()
         held = await register(control, "a")
-        controller = await world.broker.controllers.controller(TopicName.parse(NAME))
+        controller = await leader(world)
         granted = asyncio.Event()
         go_on = asyncio.Event()
         admit = controller.admit
@@ -210,7 +217,7 @@ def test_a_subscribe_under_way_while_its_consumer_loses_the_segment(version: str
             await go_on.wait()
             return grant
 
-        controller.admit = slow  # type: ignore[method-assign]
+        controller.admit = slow  # type: ignore[assignment, method-assign]
         name, generation = ("a-seg-1", None) if version == M1 else ("a", held.generation)
         coming = asyncio.create_task(attach(data, UPPER, name, generation))
         await granted.wait()
@@ -288,7 +295,7 @@ def test_unsubscribing_on_a_segment_removes_the_subscription_from_the_topic() ->
     async def scenario(world: World) -> None:
         await create(world, 2)
         one, two = await world.client(), await world.client()
-        controller = await world.broker.controllers.controller(TopicName.parse(NAME))
+        controller = await leader(world)
         await one.subscribe(LOWER, "plain")
         await two.subscribe(UPPER, "plain")
         answer = await one.request(pb.CommandUnsubscribe(request_id=0, consumer_id=1))
@@ -325,7 +332,7 @@ def test_a_seek_on_a_drained_segment_closes_its_children_again() -> None:
     async def scenario(world: World) -> None:
         await create(world, 1)
         plain, member = await world.client(), await world.client()
-        controller = await world.broker.controllers.controller(TopicName.parse(NAME))
+        controller = await leader(world)
         await attach(plain, WHOLE, "plain", None)
         got = await plain.deliveries(4)
         await controller.split(0)

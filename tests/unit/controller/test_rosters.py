@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.controller.admission import Standing
+from anabranch.controller.controller import TopicController
 from anabranch.controller.coordinator import ConsumerAssignment
 from anabranch.controller.segments import Aim
 from anabranch.errors import ConsumerBusyError, NotConnectedError, NotLeaderError, SegmentNotFoundError
@@ -161,6 +162,7 @@ def test_a_leader_that_dies_before_owners_hear_is_made_good_by_the_next() -> Non
 
 async def leave(plant: Plant, name: str) -> None:
     controller = await plant.service.controller(TOPIC)
+    assert isinstance(controller, TopicController)
     (lease,) = (lease for lease in controller._subs._members.of("s") if lease.name == name)
     await controller._run(lambda: controller._subs.leave("s", lease.token))
 
