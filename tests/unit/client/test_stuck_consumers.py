@@ -9,7 +9,10 @@ import pytest
 
 from anabranch import AsyncClient, AsyncStreamConsumer, Message
 from anabranch.model.hashing import bucket_hash, key_hash
-from tests.unit.client.world import TOPIC, World, run
+from anabranch.model.names import TopicName
+from tests.unit.broker import cluster
+from tests.unit.broker.cluster import Brokers
+from tests.unit.client.world import TOPIC, LoopClock, World, run
 
 KEYS = [f"key-{n}" for n in range(24)]
 
@@ -130,3 +133,37 @@ def test_first_deliveries_stay_in_order_whoever_stands_still(seed: int) -> None:
 
 def rng_budget(seed: int) -> int:
     return (4, 8, 16)[seed % 3]
+
+
+def test_owners_and_leader_on_different_brokers_open_buckets_too() -> None:
+    async def test(brokers: Brokers) -> None:
+        loop = asyncio.get_running_loop()
+        rng = loop.random("clients")  # type: ignore[attr-defined]
+        one, two = (
+            AsyncClient(f"pulsar://broker-{number}:6650", clock=LoopClock(), rng=rng) for number in (0, 1)
+        )
+        async with one, two:
+            stuck = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+            going = await two.subscribe_stream(TOPIC, "s", initial_position="earliest", name="b")
+            producer = await two.create_producer(TOPIC)
+            firsts = Firsts()
+            await producer.send_many([b"0"] * len(KEYS), keys=KEYS)
+            held = await stuck.receive_many(100, timeout=1)
+            firsts.take(held)
+            await take_all(going, firsts)
+            name = TopicName.parse(TOPIC)
+            controller = await brokers[1 - brokers.leader_of(name)].controllers.controller(name)
+            layout = await controller.split(0)
+            assert len({segment.store for segment in layout.segments.values()}) == 2
+            await producer.send_many([b"1"] * len(KEYS), keys=KEYS)
+            await take_all(going, firsts)
+            firsts.take(more := await stuck.receive_many(100, timeout=1))
+            moved = {key for key in KEYS if firsts.next[key] == 2}
+            assert moved == set(KEYS) - {message.key for message in held}
+            await stuck.acknowledge_cumulative([*held, *more][-1])
+            for _ in range(3):
+                await take_all(going, firsts)
+                await take_all(stuck, firsts)
+            assert firsts.complete(2)
+
+    cluster.run(test)
