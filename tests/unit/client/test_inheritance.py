@@ -249,6 +249,9 @@ def test_whatever_happens_to_the_layout_each_number_is_stored_once(seed: int) ->
                     sending.append(await producer.enqueue(b"%d" % n, key=key, sequence_id=given))
                     if rng.random() < 0.03:
                         world.reset_links()
+                    if rng.random() < 0.02:
+                        world.kill()
+                        await world.start()
                     if rng.random() < 0.05:
                         await world.change_layout(rng)
                 for outcome in sending:
