@@ -89,7 +89,7 @@ class BrokerConfig:
     )
     deduplication: bool = _setting(
         True,
-        "Store each (producer, sequence id) once, also when it is sent again after a lost connection.",
+        "Store each (producer, sequence id) once, however often and wherever it is sent again.",
         pulsar="brokerDeduplicationEnabled",
     )
     auto_create_topics: bool = _setting(
