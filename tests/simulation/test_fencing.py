@@ -1,4 +1,4 @@
-"""Two brokers, and a consumer whose way to the leader of its topic is cut while its segments stay in reach."""
+"""Two brokers, and a consumer that is cut off from the leader of its topic but not from its segments."""
 
 from __future__ import annotations
 
