@@ -183,7 +183,9 @@ class Subscription:
 
     def _members_changed(self) -> None:
         if isinstance(self.reading, KeyedReading):
-            self.reading.open = None if self._roster is None else self._roster.open
+            # Whoever never registered looks after the order by itself.
+            members = any(consumer.member is not None for consumer in self.consumers)
+            self.reading.open = self._roster.open if members and self._roster is not None else None
         self.reading.members_changed()
 
     def standing(self, consumer: Consumer, kind: Kind) -> Standing:
