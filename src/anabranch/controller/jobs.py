@@ -149,5 +149,9 @@ async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call) for call in calls]
     except BaseExceptionGroup as errors:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # A group that fails as it is cancelled tells of the failure only; whoever cancelled would wait.
+            raise asyncio.CancelledError from errors
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -134,6 +134,25 @@ async def test_side_by_side_the_first_failure_ends_the_others_and_is_raised_plai
     assert ended == ["slow"]
 
 
+async def test_a_queue_stops_also_when_its_job_fails_in_that_moment() -> None:
+    queue = JobQueue(10, "t")
+    queue.start()
+
+    async def fail_at_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("the disk is gone")
+
+    running = asyncio.ensure_future(queue.run(lambda: together([fail_at_the_end()])))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(1):
+        await queue.stop()
+    with pytest.raises(NotLeaderError):
+        await running
+
+
 async def test_side_by_side_results_keep_their_order() -> None:
     async def after(turns: int) -> int:
         for _ in range(turns):
