@@ -476,7 +476,7 @@ def test_a_named_producer_goes_on_counting_after_a_restart() -> None:
 
 
 def test_a_named_producer_goes_on_counting_after_a_split() -> None:
-    """What its former segments have stored counts, although their successors know nothing of it."""
+    """What its former segments have stored counts."""
 
     async def test(world: World) -> None:
         async with world.client() as client:
