@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch import locks
+from anabranch.admin.logs import serve_logs
 from anabranch.broker.broker import Broker, Endpoint
 from anabranch.clock import Clock, SystemClock
 from anabranch.config import BrokerConfig
@@ -236,7 +237,7 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, clock
         loop = asyncio.get_running_loop()
         return [await loop.create_server(factory, sock=listener) for listener in worker.listeners]
 
-    return Broker(
+    broker = Broker(
         config,
         storage_of,
         store,
@@ -246,6 +247,9 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, clock
         id=worker.id,
         endpoint=Endpoint(worker.url, worker.http_url, accept),
     )
+    # Before it listens: other workers may ask for logs before the HTTP stack of this one is loaded.
+    serve_logs(broker, worker.http_url)
+    return broker
 
 
 def _failpoints() -> Failpoints:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
+from urllib.parse import urlsplit
 
 from anabranch.admin import stats
 from anabranch.broker.broker import Broker
@@ -159,6 +160,12 @@ class LocalLogs:
             count -= 1
         await found.seek(min(ordinal, end))
         return count
+
+
+def serve_logs(broker: Broker, http_url: str) -> Logs:
+    """Let other brokers ask about the logs of this one; returns the port over all of them."""
+    served = broker.serve(TARGET, LOGS, LocalLogs(broker, urlsplit(http_url).netloc))
+    return cast(Logs, served)
 
 
 def _last_id(segment: Segment) -> Json:

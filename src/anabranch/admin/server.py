@@ -10,7 +10,6 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,7 +19,7 @@ from starlette.responses import Response
 
 from anabranch.admin import brokers, metrics, scalable, segments, tenants, topics
 from anabranch.admin.calls import reason
-from anabranch.admin.logs import LOGS, TARGET, LocalLogs
+from anabranch.admin.logs import serve_logs
 from anabranch.broker.broker import Broker
 from anabranch.clock import Clock
 
@@ -44,7 +43,7 @@ def create_app(broker: Broker, clock: Clock, http_url: str) -> Any:
     app.state.broker = broker
     app.state.clock = clock
     app.state.http_url = http_url
-    app.state.logs = broker.serve(TARGET, LOGS, LocalLogs(broker, urlsplit(http_url).netloc))
+    app.state.logs = serve_logs(broker, http_url)
 
     async def keep_escapes(scope: Any, receive: Any, send: Any) -> None:
         # A topic name may hold an escaped slash: routes must see the path as it was sent, and parts are
