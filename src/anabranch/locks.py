@@ -11,7 +11,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,20 +61,59 @@ def read_holder(fd: int) -> Holder:
 
 
 def kernel_holder(file: Path, kind: str, at: int = 0) -> int | None:
-    """The process that the kernel lists as writer of the byte `at` of a file; None when it lists none."""
+    """The process that the kernel lists as having locked the byte `at` of a file; None when it lists none."""
     try:
-        found = file.stat()
-        lines = LOCKS.read_text().splitlines()
+        listed = [_Lock.parse(line) for line in LOCKS.read_text().splitlines()]
     except OSError:
         return None
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    for line in lines:
-        words = line.split()
-        if len(words) == 8 and words[1] == kind and words[3] == "WRITE" and words[5] == device:
-            start, end = int(words[6]), words[7]
-            if start <= at and (end == "EOF" or at <= int(end)):
-                return int(words[4])
-    return None
+    pids = {lock.pid for lock in listed if lock is not None and lock.covers(kind, at)}
+    return next((pid for pid in sorted(pids) if holds(pid, file, kind, at)), None)
+
+
+def holds(pid: int, file: Path, kind: str, at: int = 0) -> bool:
+    """Whether the kernel says that a process has the byte `at` of a file locked against all others.
+
+    Asked of the files that the process has open: numbers of devices and files in the list of all locks are
+    not those that others see on some file systems.
+    """
+    try:
+        wanted = file.stat()
+        for opened in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                if os.path.samestat(opened.stat(), wanted) and _locks(pid, opened.name, kind, at):
+                    return True
+    except OSError:
+        return False
+    return False
+
+
+def _locks(pid: int, fd: str, kind: str, at: int) -> bool:
+    for line in Path(f"/proc/{pid}/fdinfo/{fd}").read_text().splitlines():
+        word, _, rest = line.partition("\t")
+        lock = _Lock.parse(rest) if word == "lock:" else None
+        if lock is not None and lock.covers(kind, at):
+            return True
+    return False
+
+
+class _Lock(NamedTuple):
+    """A lock as the kernel writes it down: `1: FLOCK  ADVISORY  WRITE 18659 fe:00:10003425 0 EOF`."""
+
+    kind: str
+    mode: str
+    pid: int
+    start: int
+    end: float
+
+    @classmethod
+    def parse(cls, line: str) -> _Lock | None:
+        match line.split():
+            case [_, kind, _, mode, pid, _, start, end]:
+                return cls(kind, mode, int(pid), int(start), float("inf") if end == "EOF" else int(end))
+        return None
+
+    def covers(self, kind: str, at: int) -> bool:
+        return (self.kind, self.mode) == (kind, "WRITE") and self.start <= at <= self.end
 
 
 def kill_holder(pid: int, holds: Callable[[], bool]) -> bool:
@@ -123,10 +163,7 @@ def _evict(file: Path, fd: int, name: str) -> None:
             raise _held(file, holder, "which is this one")
         if not killed:
             try:
-                killed = kill_holder(
-                    holder.pid,
-                    lambda pid=holder.pid: kernel_holder(file, "FLOCK") == pid,  # type: ignore[misc]
-                )
+                killed = kill_holder(holder.pid, partial(holds, holder.pid, file, "FLOCK"))
             except (OSError, AttributeError) as error:
                 raise _held(file, holder, f"which cannot be ended: {error}") from error
         if time.monotonic() >= deadline:
