@@ -200,9 +200,7 @@ class Broker:
         if not self._servers:
             await self._listen()
         self._tasks.spawn(self._sample_rates())
-        if self.config.segment_retention_s >= 0:
-            trimming = Trimming(self.stores, self.topics, self._clock, self.config.segment_retention_s)
-            self._tasks.spawn(trimming.run())
+        self._tasks.spawn(Trimming(self.stores, self.topics, self._clock, self._retention_of).run())
 
     async def stop(self) -> None:
         """Answer what was taken, hang up, make everything durable. May be called at any stage of `start`."""
@@ -219,6 +217,10 @@ class Broker:
         await self._ownership.stop()
         self._unwatch()
         await self.directory.stop()
+
+    async def _retention_of(self, namespace: str) -> float | None:
+        kept_s = self.config.segment_retention_s
+        return await self.records.retention_s(namespace, kept_s if kept_s >= 0 else None)
 
     def _store_failed(self, store: int, error: PersistenceError) -> None:
         _logger.critical("store %d cannot be used any more: %s", store, error)

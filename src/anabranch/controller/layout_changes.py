@@ -141,7 +141,8 @@ class LayoutChanges:
 
     async def prune(self) -> bool:
         """Forget the sealed segments nobody needs, and list them as garbage in the same write."""
-        retention_s = self._world.settings.retention_s
+        namespace = self._lead.name.namespace_name
+        retention_s = await self._world.topics.retention_s(namespace, self._world.settings.retention_s)
         if retention_s is None:
             return False
         now_ms = self._world.clock.wall_ms()

@@ -54,6 +54,7 @@ class Shared:
     cache: Cache
     ahead: ReadAhead
     ledger_bytes_max: int
+    ledger_age_max_ms: int
     next_ledger: int = 0
 
     def take_ledger_id(self) -> int:
@@ -74,6 +75,7 @@ class FileLog:
         self._places = Coordinates()
         self._last_ms = 0
         self._roll_bytes = shared.ledger_bytes_max
+        self._roll_ms = min(shared.ledger_age_max_ms, OFFSET_MAX)
         self._batch: Batch | None = None
         self._writing: Ledger | None = None
         self._sealing = False
@@ -170,7 +172,7 @@ class FileLog:
         if elapsed_ms < ledger.queued_ms:
             elapsed_ms = ledger.queued_ms
         number = ledger.queued_entries
-        if number and (end > self._roll_bytes or messages > OFFSET_MAX or elapsed_ms > OFFSET_MAX):
+        if number and (end > self._roll_bytes or messages > OFFSET_MAX or elapsed_ms > self._roll_ms):
             batch = self._begin_batch(size, count, timestamp_ms)
             ledger = batch.ledger
             number, end, messages, elapsed_ms = 0, size, count, 0
@@ -194,7 +196,7 @@ class FileLog:
     def _begin_batch(self, size: int, count: int, timestamp_ms: int) -> Batch:
         self._check_writable()
         ledger = self._writing
-        if ledger is None or not ledger.has_room(size, count, timestamp_ms, self._roll_bytes):
+        if ledger is None or not ledger.has_room(size, count, timestamp_ms, self._roll_bytes, self._roll_ms):
             ledger = self._writing = self._begin_ledger(timestamp_ms)
         batch = self._batch = Batch(self.id, self, ledger)
         self._shared.journal.add_batch(batch)

@@ -39,9 +39,13 @@ class FileStorage:
         cache_bytes: int = 64 * 2**20,
         journal_bytes_max: int = 256 * 2**20,
         ledger_bytes_max: int = 128 * 2**20,
+        ledger_age_max_s: float = 86_400.0,
         behind_bytes: int = 4 * 2**20,
     ) -> None:
-        """`behind_bytes` of committed entries are collected before the ledger files are written."""
+        """`behind_bytes` of committed entries are collected before the ledger files are written.
+
+        A ledger ends when it is full or old, because only whole ones can be dropped.
+        """
         if not 0 < ledger_bytes_max <= LEDGER_BYTES_MAX:
             raise InvalidConfigurationError(f"ledger_bytes_max must lie in 1..{LEDGER_BYTES_MAX}")
         self._disk = disk
@@ -51,7 +55,15 @@ class FileStorage:
         cache = Cache(cache_bytes)
         self._journal = Journal(disk)
         self._behind = WriteBehind(disk, cache)
-        self._shared = Shared(disk, self._journal, self._behind, cache, ReadAhead(), ledger_bytes_max)
+        self._shared = Shared(
+            disk,
+            self._journal,
+            self._behind,
+            cache,
+            ReadAhead(),
+            ledger_bytes_max,
+            int(ledger_age_max_s * 1000),
+        )
         self._logs: dict[str, FileLog] = {}
         self._next_log = 1
         self._salt = 0

@@ -103,12 +103,14 @@ class Ledger:
         """The same without the heads of the records."""
         return self.size_bytes - HEAD_BYTES * len(self.rows.ends)
 
-    def has_room(self, size: int, count: int, timestamp_ms: int, bytes_max: int) -> bool:
+    def has_room(
+        self, size: int, count: int, timestamp_ms: int, bytes_max: int, age_max_ms: int = OFFSET_MAX
+    ) -> bool:
         """Whether one more record of `size` bytes may go here; an empty ledger takes any."""
         return not self.queued_entries or (
             self.queued_bytes + size <= bytes_max
             and self.queued_messages + count <= OFFSET_MAX
-            and timestamp_ms - self.base_ms <= OFFSET_MAX
+            and timestamp_ms - self.base_ms <= min(age_max_ms, OFFSET_MAX)
         )
 
     def start_of(self, entry: int) -> int:

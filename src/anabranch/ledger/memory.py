@@ -22,9 +22,10 @@ from anabranch.model.names import TopicName
 class MemoryStorage:
     """Logs that live as long as this object."""
 
-    def __init__(self, *, ledger_entries_max: int = 100_000) -> None:
+    def __init__(self, *, ledger_entries_max: int = 100_000, ledger_age_max_s: float = 86_400.0) -> None:
         """A ledger ends after `ledger_entries_max` entries, so that trimming has something to drop."""
         self._ledger_entries_max = ledger_entries_max
+        self._ledger_age_max_ms = int(ledger_age_max_s * 1000)
         self._logs: dict[str, MemoryLog] = {}
         self._next_ledger = 1
         self._open = False
@@ -55,7 +56,7 @@ class MemoryStorage:
         log = self._logs.get(name)
         if log is None:
             TopicName.parse(name)
-            log = self._logs[name] = MemoryLog(name, self, self._ledger_entries_max)
+            log = self._logs[name] = MemoryLog(name, self, self._ledger_entries_max, self._ledger_age_max_ms)
         await self.flush()
         return log
 
@@ -109,10 +110,14 @@ class MemoryStorage:
 class MemoryLog:
     """One log; entries are a list, the first of which is the lowest ordinal still stored."""
 
-    def __init__(self, name: str, storage: MemoryStorage, ledger_entries_max: int) -> None:
+    def __init__(
+        self, name: str, storage: MemoryStorage, ledger_entries_max: int, ledger_age_max_ms: int
+    ) -> None:
         self._name = name
         self._storage = storage
         self._ledger_entries_max = ledger_entries_max
+        self._ledger_age_max_ms = ledger_age_max_ms
+        self._ledger_since_ms = 0
         self._entries: list[Entry] = []
         self._first_ordinal = 0
         self._first_index = 0
@@ -194,8 +199,10 @@ class MemoryLog:
         self._check_writable()
         if count < 1:
             raise ValueError(f"an entry holds at least one message, not {count}")
-        if self._ledger is None or self._queued_entry == self._ledger_entries_max:
+        full = self._queued_entry == self._ledger_entries_max
+        if self._ledger is None or full or timestamp_ms - self._ledger_since_ms > self._ledger_age_max_ms:
             self._ledger = self._storage.take_ledger_id()
+            self._ledger_since_ms = timestamp_ms
             self._queued_entry = 0
         position = Position(self._ledger, self._queued_entry)
         entry = Entry(position, self._queued_ordinal, self._queued_index, count, timestamp_ms, data)

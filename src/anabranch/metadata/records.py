@@ -218,6 +218,15 @@ class NamespaceRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """Other namespace policies as they were given, by Pulsar's names."""
 
 
+def retention_s(namespace: NamespaceRecord, default_s: float | None) -> float | None:
+    """How long messages of a namespace stay at least, by its own policy if it has one; None is for ever."""
+    policy = namespace.policies.get("retention_policies")
+    minutes = policy.get("retentionTimeInMinutes") if isinstance(policy, dict) else None
+    if not isinstance(minutes, int | float):
+        return default_s
+    return None if minutes < 0 else minutes * 60.0
+
+
 R = TypeVar("R", bound=Record)
 
 _ENCODER = msgspec.json.Encoder()

@@ -259,6 +259,14 @@ class TopicStore:
             raise NotFoundError(f"namespace {namespace} does not exist")
         return record
 
+    async def retention_s(self, namespace: str, default_s: float | None) -> float | None:
+        """How long messages of the namespace stay at least; None is for ever."""
+        try:
+            record = await self.load_namespace(namespace)
+        except NotFoundError:
+            return default_s
+        return records.retention_s(record, default_s)
+
     async def create_namespace(self, namespace: str, record: NamespaceRecord) -> None:
         """NotFoundError without its tenant, ConflictError if it is there already."""
         await self.load_tenant(parse_namespace(namespace)[0])

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from anabranch.broker.handlers.consume import START_INDEX
 from anabranch.broker.segment import Segment
@@ -113,6 +114,44 @@ def test_what_is_old_and_acknowledged_goes_and_the_young_stays(stored: Stored) -
         assert log.next_ordinal == 20
 
     run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+
+
+@pytest.mark.parametrize("minutes", [2, -1, None])
+def test_a_namespace_may_have_a_retention_time_of_its_own(stored: Stored, minutes: int | None) -> None:
+    async def scenario(world: World) -> None:
+        if minutes is not None:
+            policy = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": -1}
+            await world.broker.records.update_namespace(
+                "public/default", lambda record: replace(record, policies={"retention_policies": policy})
+            )
+        client = await world.client()
+        await client.producer()
+        await publish(client, 0, 10)
+        await asyncio.sleep(2 * 60 + 2 * ROUND_S)
+        assert (log_of(world).first_ordinal > 0) == (minutes == 2)
+        await asyncio.sleep(500)
+        assert (log_of(world).first_ordinal > 0) == (minutes != -1)
+
+    run(scenario, storage=stored(), segment_retention_s=600.0)
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_a_ledger_ends_when_it_is_old_so_that_a_slow_log_can_be_dropped_too(kind: str) -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await client.producer()
+        for number in range(20):
+            await publish(client, number, number + 1)
+            await asyncio.sleep(30)
+        log = log_of(world)
+        positions = [log.position_of(ordinal) for ordinal in range(log.first_ordinal, log.next_ordinal)]
+        assert len({position.ledger for position in positions}) > 1
+        assert 8 <= log.first_ordinal <= 14
+
+    storage: SegmentStorage = (
+        MemoryStorage(ledger_age_max_s=50.0) if kind == "memory" else make(DictDisk(), ledger_age_max_s=50.0)
+    )
+    run(scenario, storage=storage, segment_retention_s=RETENTION_S)
 
 
 def test_dropped_files_are_deleted() -> None:
@@ -364,7 +403,7 @@ def test_a_deleted_log_is_not_taken_for_a_drained_one() -> None:
         world.broker.topics.drained = lambda segment, name, ranges: told.append(name)
         await segment_of(world).seal()
         client.flow(1)
-        await world.broker.topics.delete(TopicName.parse(TOPIC), force=True)
+        await world.broker.topics.drop(TopicName.parse(TOPIC))
         await asyncio.sleep(2 * ROUND_S)
         assert told == []
 
