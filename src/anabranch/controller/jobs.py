@@ -144,14 +144,23 @@ class KeyedLocks:
 
 
 async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run the calls side by side; the first failure ends the others and is raised as it is."""
+    """Run the calls side by side; the first failure ends the others and is raised as it is.
+
+    Not a TaskGroup: one that is cancelled while a call fails tells of the failure only, and whoever cancelled
+    it would wait for ever.
+    """
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(call) for call in calls]
+    if not tasks:
+        return []
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except BaseExceptionGroup as errors:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            # A group that fails as it is cancelled tells of the failure only; whoever cancelled would wait.
-            raise asyncio.CancelledError from errors
-        raise errors.exceptions[0] from None
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        failures = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for failure in failures:
+        if failure is not None:
+            raise failure
     return [task.result() for task in tasks]
