@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from types import ModuleType
+from typing import Any
 
+import msgspec
 import pytest
 
+from anabranch.broker.dispatch import KeyedDispatch, Receiver
 from anabranch.broker.local_segments import LocalSegments
 from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.controller import coordinator, leading, watches
+from anabranch.controller.admission import Roster
+from anabranch.controller.members import Members
 from anabranch.controller.segments import Place, StartAt
+from anabranch.controller.watches import LayoutWatches
+from anabranch.errors import HeldError
 from anabranch.ledger import cursors, recovery
 from anabranch.ledger.disk import Write
 from anabranch.ledger.filelog import FileLog
 from anabranch.ledger.format import PartAcked, Step
-from anabranch.model import assignment
+from anabranch.model import assignment, drains
 from anabranch.model.acks import AckSet
+from anabranch.model.drains import Parts, Ranges
 from anabranch.model.ids import Checkpoint
-from anabranch.model.layout import Layout, Segment
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
 from anabranch.testing.run import run_one, step_of
 from anabranch.testing.simdisk import SimDisk
 
@@ -32,11 +45,20 @@ def acknowledge_before_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimDisk, "append", append)
 
 
-def open_children_before_their_parents_are_drained(patch: pytest.MonkeyPatch) -> None:
-    def assignable(layout: Layout, drained: frozenset[int]) -> tuple[Segment, ...]:
-        return tuple(s for s in layout.segments.values() if s.active or s.id not in drained)
+def replace_everywhere(patch: pytest.MonkeyPatch, name: str, function: object, *modules: ModuleType) -> None:
+    """Replace a function in each module that has it under its name."""
+    for module in modules:
+        if hasattr(module, name):
+            patch.setattr(module, name, function)
 
-    patch.setattr(assignment, "assignable", assignable)
+
+def open_children_before_their_parents_are_drained(patch: pytest.MonkeyPatch) -> None:
+    def open_slots(
+        layout: Layout, drained: frozenset[int], parts: Parts = drains.NO_PARTS
+    ) -> dict[int, Ranges]:
+        return dict.fromkeys(layout.segments, drains.ALL)
+
+    replace_everywhere(patch, "open_slots", open_slots, drains, assignment, coordinator)
 
 
 def forget_what_was_stored_of_each_producer(patch: pytest.MonkeyPatch) -> None:
@@ -49,14 +71,18 @@ def forget_what_was_stored_of_each_producer(patch: pytest.MonkeyPatch) -> None:
 def check_direct_parents_only(patch: pytest.MonkeyPatch) -> None:
     """An empty parent is drained at once, whatever its own parents still hold."""
 
-    def assignable(layout: Layout, drained: frozenset[int]) -> tuple[Segment, ...]:
-        return tuple(
-            segment
-            for segment in layout.segments.values()
-            if drained.issuperset(segment.parents) and (segment.active or segment.id not in drained)
-        )
+    def open_slots(
+        layout: Layout, drained: frozenset[int], parts: Parts = drains.NO_PARTS
+    ) -> dict[int, Ranges]:
+        found = {}
+        for id_, segment in layout.segments.items():
+            found[id_] = drains.ALL
+            for parent in segment.parents:
+                passed = drains.ALL if parent in drained else parts.get(parent, ())
+                found[id_] = drains.intersection(found[id_], passed)
+        return found
 
-    patch.setattr(assignment, "assignable", assignable)
+    replace_everywhere(patch, "open_slots", open_slots, drains, assignment, coordinator)
 
 
 def forget_a_subscription_on_one_child(patch: pytest.MonkeyPatch) -> None:
@@ -85,18 +111,154 @@ def leave_the_entry_at_hand_out_of_a_checkpoint(patch: pytest.MonkeyPatch) -> No
     patch.setattr(AsyncCheckpointConsumer, "checkpoint", checkpoint)
 
 
-@pytest.mark.parametrize(
-    ("mutate", "symptoms"),
-    [
-        (acknowledge_before_fsync, ("lost", "held")),
-        (open_children_before_their_parents_are_drained, ("came after number",)),
-        (forget_what_was_stored_of_each_producer, ("is stored at",)),
-        (check_direct_parents_only, ("came after number", "came before")),
-        (forget_a_subscription_on_one_child, ("lacks the subscription",)),
-        (forget_which_messages_of_an_entry_were_acknowledged, ("came again after",)),
-        (leave_the_entry_at_hand_out_of_a_checkpoint, ("was delivered twice",)),
-    ],
-)
+def begin_every_leadership_with_the_same_term(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leading, "_raise_term", lambda record: msgspec.structs.replace(record, term=1))
+
+
+def commit_a_layout_without_sealing_the_parents(patch: pytest.MonkeyPatch) -> None:
+    async def seal(self: FileLog) -> None:
+        return None
+
+    patch.setattr(FileLog, "seal", seal)
+
+
+def strike_garbage_off_without_deleting_it(patch: pytest.MonkeyPatch) -> None:
+    async def delete(self: LocalSegments, place: Place, term: int) -> None:
+        return None
+
+    patch.setattr(LocalSegments, "delete", delete)
+
+
+def tell_watchers_any_layout_that_comes(patch: pytest.MonkeyPatch) -> None:
+    """A new session begins with the layout before the newest."""
+    before: dict[TopicName, list[Layout]] = {}
+    honest = LayoutWatches.offer
+
+    def offer(self: LayoutWatches, name: TopicName, layout: Layout | None) -> None:
+        if layout is not None:
+            told = before.setdefault(name, [])
+            told.append(layout)
+            layout = told[-2] if len(told) > 1 and len(told) % 3 == 0 else layout
+        honest(self, name, layout)
+
+    patch.setattr(LayoutWatches, "offer", offer)
+    patch.setattr(watches._Watcher, "offer", _offer_anything)
+
+
+def _offer_anything(self: watches._Watcher, layout: Layout | None) -> None:
+    self._told_epoch = -1
+    self._newest = layout
+    if not self._scheduled:
+        self._scheduled = True
+        asyncio.get_running_loop().call_soon(self._deliver)
+
+
+def evict_before_the_grace_period_is_over(patch: pytest.MonkeyPatch) -> None:
+    honest = Members._start_timer
+
+    def start_timer(self: Members, sub: str, token: int, delay_s: float) -> None:
+        honest(self, sub, token, delay_s / 2)
+
+    patch.setattr(Members, "_start_timer", start_timer)
+
+
+def give_everybody_every_segment(patch: pytest.MonkeyPatch) -> None:
+    honest = assignment.assign
+
+    def assign(*args: Any, **options: Any) -> dict[str, tuple[assignment.Assigned, ...]]:
+        given = honest(*args, **options)
+        everything = tuple(assignment.Assigned(one.segment) for each in given.values() for one in each)
+        return dict.fromkeys(given, everything)
+
+    replace_everywhere(patch, "assign", assign, assignment, coordinator)
+
+
+def deal_the_segments_out_anew_each_time(patch: pytest.MonkeyPatch) -> None:
+    turns = count()
+    honest = assignment.assign
+
+    def assign(layout: Layout, names: Sequence[str], *args: Any, **options: Any) -> Any:
+        given = honest(layout, names, *args, **options)
+        turn = next(turns)
+        ordered = sorted(given)
+        return {name: given[ordered[(at + turn) % len(ordered)]] for at, name in enumerate(ordered)}
+
+    replace_everywhere(patch, "assign", assign, assignment, coordinator)
+
+
+def give_a_bucket_away_while_its_entries_are_held(patch: pytest.MonkeyPatch) -> None:
+    def target(self: KeyedDispatch, slot: int) -> Receiver | None:
+        return self._selector.owner(slot)
+
+    patch.setattr(KeyedDispatch, "_target", target)
+
+
+def let_everybody_acknowledge_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Who was evicted, or lost a segment, goes on as if nothing had happened."""
+
+    def standing(self: Roster, name: str, generation: int, *, by_buckets: bool) -> str:
+        return "reads"
+
+    patch.setattr(Roster, "standing", standing)
+
+
+def confirm_acknowledgements_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
+    async def flush(self: cursors.DurableCursor) -> None:
+        return None
+
+    patch.setattr(cursors.DurableCursor, "flush", flush)
+
+
+def take_a_store_without_ending_its_holder(patch: pytest.MonkeyPatch) -> None:
+    async def lock(self: SimDisk, name: str, fence: str | None) -> None:
+        await self._work()
+        holder = self._platter.holder
+        if holder is not None and holder.alive and self._platter.holder_name != fence:
+            raise HeldError("the store is in use", self._platter.holder_name)
+        self._platter.holder, self._platter.holder_name = self._process, name
+
+    patch.setattr(SimDisk, "_lock", lock)
+
+
+CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
+    # D1, D3
+    (acknowledge_before_fsync, ("lost", "held")),
+    # A2
+    (forget_what_was_stored_of_each_producer, ("is stored at",)),
+    # O1, O2
+    (open_children_before_their_parents_are_drained, ("came after number",)),
+    (check_direct_parents_only, ("came after number", "came before")),
+    # O3
+    (open_children_before_their_parents_are_drained, ("of the same key, was not acknowledged",)),
+    # W1
+    (give_everybody_every_segment, ("not shared",)),
+    (take_a_store_without_ending_its_holder, ("while", "held", "is stored at", "lost", "in use")),
+    # W2
+    (let_everybody_acknowledge_for_ever, ("acknowledged",)),
+    # W3
+    (give_a_bucket_away_while_its_entries_are_held, ("while",)),
+    # L2
+    (commit_a_layout_without_sealing_the_parents, ("whose log is open",)),
+    # L3
+    (forget_a_subscription_on_one_child, ("lacks the subscription",)),
+    # L4
+    (strike_garbage_off_without_deleting_it, ("belongs to no segment",)),
+    # L5
+    (begin_every_leadership_with_the_same_term, ("wrote the topic after", "(term, generation) fell")),
+    # L6
+    (tell_watchers_any_layout_that_comes, ("was told epoch", "knows epoch")),
+    # R1
+    (evict_before_the_grace_period_is_over, ("was evicted after",)),
+    (deal_the_segments_out_anew_each_time, ("without a cause",)),
+    # C1
+    (forget_which_messages_of_an_entry_were_acknowledged, ("came again after",)),
+    (confirm_acknowledgements_before_they_are_durable, ("after its ack was confirmed",)),
+    # K1
+    (leave_the_entry_at_hand_out_of_a_checkpoint, ("was delivered twice",)),
+]
+
+
+@pytest.mark.parametrize(("mutate", "symptoms"), CAUGHT)
 def test_a_broken_build_is_caught(
     mutate: Callable[[pytest.MonkeyPatch], None], symptoms: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

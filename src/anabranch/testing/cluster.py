@@ -195,20 +195,28 @@ class Cluster:
         return self.platters[store]
 
     async def _serve(self, host: Host, life: _Life) -> None:
-        try:
-            await life.broker.start()
-        except (AnabranchError, OSError) as error:
+        """What the process does: as `node.serve`, without signals and HTTP."""
+        broker = life.broker
+        failed = self.loop.create_task(broker.failed.wait())
+        starting = self.loop.create_task(broker.start())
+        await asyncio.wait((starting, failed), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done() and starting.exception() is None:
+            self.loop.note(f"{host.name} is up")
+            host.up.set()
+            await failed
+        elif not starting.done():
+            starting.cancel()
+        else:
             # The process says why and leaves; whoever keeps it up starts the next one.
             self.counts["start failed"] += 1
-            self.loop.note(f"{host.name} did not start: {error}")
+            self.loop.note(f"{host.name} did not start: {starting.exception()}")
             life.process.kill()
+            if not isinstance(starting.exception(), AnabranchError | OSError):
+                starting.result()
             return
-        self.loop.note(f"{host.name} is up")
-        host.up.set()
-        await life.broker.failed.wait()
         self.counts["ended after a disk error"] += 1
         host.up.clear()
-        await life.broker.stop()
+        await broker.stop()
         life.process.kill()
 
     def strike(self, step: str, process: SimProcess) -> bool:
