@@ -128,7 +128,7 @@ class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
     whole: bool = False
     """Whether its client can only read segments alone, not by buckets."""
     finished: tuple[int, ...] | None = None
-    """In a checkpoint group: the sealed segments it has read to their end; None when its client cannot tell."""
+    """In a checkpoint group: the sealed segments it has read to the end; None when its client cannot tell."""
 
 
 class AimRecord(Record, frozen=True, kw_only=True, rename="camel"):
