@@ -40,7 +40,7 @@ test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests
 sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
 	$(BIN)/python -m anabranch.testing.run --seeds $(SEEDS)
 
-process: $(STAMP)  ## Real broker processes, killed at every step of a split and a merge
+process: $(STAMP)  ## Real broker processes, killed at every step of every operation
 	$(BIN)/python -m pytest tests/process
 
 interop: $(STAMP)  ## The official pulsar-client and the Java V5 client (needs Maven) against our broker

@@ -1,9 +1,10 @@
 """The whole story in one run: publish, split, kill, merge, consume, Spark; and a report of what happened.
 
-A broker starts on an empty directory. A producer publishes keyed events at a steady rate while the topic is
-split by hand and by load; in the middle the broker is killed with SIGKILL and started again; at the end the
-topic is merged back. Two stream consumers and one Spark streaming job read everything. The report counts what
-was lost or came out of order, and the picture shows the segments that came and went.
+Two workers start on an empty directory. A producer publishes keyed events at a steady rate while the topic
+is split by hand and by load; in the middle of a split the worker that leads the topic is killed with SIGKILL,
+and the split is finished without it; at the end the topic is merged back. Two stream consumers and one Spark
+streaming job read everything. The report counts what was lost or came out of order, and the picture shows the
+segments that came and went.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rich.table import Table
 
 from anabranch import AsyncClient, AsyncProducer
 from anabranch.admin.client import AdminClient
+from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 
@@ -40,6 +42,8 @@ SETTINGS = {
     "scalableTopicSplitCooldownSeconds": 2,
     "scalableTopicAutoScaleIntervalSeconds": 1,
     "scalableTopicMaxSegments": 6,
+    "workers": 2,
+    "lease_s": 2,
 }
 console = Console()
 
@@ -125,8 +129,9 @@ async def steer(
     progress: Progress,
     bar: TaskID,
     total: int,
+    failpoints: Path,
 ) -> None:
-    """Split by hand early, kill the broker half-way, and merge everything back once all is published."""
+    """Split early, kill the topic's leader in the middle of a split half-way, merge once all is published."""
     say = progress.console.print
 
     async def until(part: float) -> None:
@@ -134,21 +139,36 @@ async def steer(
             await asyncio.sleep(0.05)
 
     await until(0.15)
-    widest = max(
-        _active(admin.topic_metadata(NAME)), key=lambda s: s["hashRange"]["end"] - s["hashRange"]["start"]
-    )
-    await asyncio.to_thread(admin.split, NAME, widest["segmentId"])
-    say(f"  split segment {widest['segmentId']} by hand")
+    widest = _widest(admin)
+    await asyncio.to_thread(admin.split, NAME, widest)
+    say(f"  split segment {widest} by hand")
     await until(0.5)
-    broker.kill()
-    say("  killed the broker with SIGKILL")
-    await asyncio.to_thread(broker.start)
-    say(f"  started it again in {broker.started_in_s:.2f} s")
+    leader = broker.owner_of(admin.topic_metadata(NAME)["store"])
+    assert leader is not None
+    failpoints.write_text("split.sealed=kill")
+    widest = _widest(admin)
+    try:
+        await asyncio.to_thread(admin.split, NAME, widest)
+    except AnabranchError as error:
+        say(f"  split segment {widest}: {error}")
+    began = time.monotonic()
+    while Path(f"/proc/{leader[1]}").exists() or broker.owner_of(leader[0]) is None:
+        await asyncio.sleep(0.01)
+    say(f"  worker {leader[0]} leads the topic; it was killed with SIGKILL in the middle of the split")
+    while admin.topic_metadata(NAME)["intent"] is not None:
+        await asyncio.sleep(0.01)
+    say(f"  the split was finished {time.monotonic() - began:.2f} s later")
     await published
     active = [s["segmentId"] for s in _active(admin.topic_metadata(NAME))]
     if len(active) > 1:
         await asyncio.to_thread(admin.merge, NAME, active)
         say(f"  merged segments {', '.join(map(str, active))} by hand")
+
+
+def _widest(admin: AdminClient) -> int:
+    active = _active(admin.topic_metadata(NAME))
+    widest = max(active, key=lambda s: s["hashRange"]["end"] - s["hashRange"]["start"])
+    return int(widest["segmentId"])
 
 
 def _active(metadata: dict[str, Any]) -> list[dict[str, Any]]:
@@ -197,8 +217,9 @@ async def run(total: int, rate: int, scratch: Path) -> int:
     broker = BrokerProcess(scratch / "data", SETTINGS)
     output = scratch / "spark"
     output.mkdir()
-    with broker:
-        console.print(f"broker ready in {broker.started_in_s:.2f} s at {broker.url}")
+    failpoints = scratch / "failpoints"
+    with broker.start(failpoints=f"@{failpoints}"):
+        console.print(f"two workers ready in {broker.started_in_s:.2f} s at {broker.url}")
         admin = AdminClient(broker.http_url)
         admin.create_topic(NAME, segments=1)
         job = subprocess.Popen(
@@ -229,7 +250,7 @@ async def run(total: int, rate: int, scratch: Path) -> int:
                         tasks.create_task(consume(broker.url, name, stream, progress, streaming))
                     producer = await client.create_producer(TOPIC, send_timeout=60.0)
                     published = tasks.create_task(publish(producer, total, rate, progress, sending))
-                    tasks.create_task(steer(broker, admin, published, progress, sending, total))
+                    tasks.create_task(steer(broker, admin, published, progress, sending, total, failpoints))
                     tasks.create_task(watch_spark(job, output, spark, progress, sparking))
         finally:
             job.terminate()
