@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from anabranch.broker import keyed_reading
+from anabranch.controller import admission
 from anabranch.controller.controller import TopicController
+from anabranch.controller.segments import Place
 from anabranch.model.hashing import bucket_hash, key_hash, segment_hash
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -226,6 +229,33 @@ def test_a_cumulative_acknowledgement_acknowledges_nothing_that_is_held_back() -
         await work(reader)
         assert reader.keys_of(1, 2) == set(KEYS.values())
         reader.check_order()
+
+    run(scenario, auto_scale_interval_s=3600.0)
+
+
+def test_what_is_open_stays_open_in_a_generation_and_closes_only_with_the_next() -> None:
+    async def scenario(world: World) -> None:
+        controller, publisher, (reader,) = await open_world(world, "a")
+        reader.stuck = {KEYS[3, 0]}
+        await publisher.round(controller.layout)
+        await controller.split(0)
+        await work(reader)
+        place = Place(NAME.segment_name(controller.layout.segment(1).range, 1), 0)
+        record = controller.subscriptions()["stream"]
+        segments, term = world.broker.segments, controller.record.term
+        roster = admission.roster(record, 1)
+        for open_ in ((LOWER, UPPER), (LOWER,), ()):
+            await segments.restrict(place, "stream", replace(roster, open=open_), term)
+        await publisher.round(controller.layout)
+        await work(reader)
+        assert reader.keys_of(1) == {key for (_, half), key in KEYS.items() if half == 0}
+        newer = replace(roster, generation=roster.generation + 1, open=(UPPER,))
+        await segments.restrict(place, "stream", newer, term)
+        await segments.restrict(place, "stream", replace(roster, open=None), term)
+        reader.got.clear()
+        await publisher.round(controller.layout)
+        await work(reader)
+        assert reader.keys_of(1) == {KEYS[2, 0], KEYS[3, 0]}
 
     run(scenario, auto_scale_interval_s=3600.0)
 
