@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import pytest
 
 from anabranch import AsyncClient, Batching
-from anabranch.broker.handlers import produce
+from anabranch.broker.handlers import attach, produce
 from anabranch.controller.controller import TopicController
 from anabranch.errors import NotAllowedError
 from anabranch.model.hashing import key_hash
+from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import Mode
 from tests.unit.client.test_producer import stored
 from tests.unit.client.world import TOPIC, World, run
@@ -20,11 +22,10 @@ LOW = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 < 0x8000)
 HIGH = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 >= 0x8000)
 
 
-async def send(client: AsyncClient, numbers: dict[int, str | None] | range, **options: object) -> None:
+async def send(client: AsyncClient, numbers: Mapping[int, str | None]) -> None:
     """Send messages named by their sequence ids, as a process of its own would that dies afterwards."""
-    keys = dict.fromkeys(numbers) if isinstance(numbers, range) else numbers
-    producer = await client.create_producer(TOPIC, name="p", **options)  # type: ignore[arg-type]
-    for number, key in keys.items():
+    producer = await client.create_producer(TOPIC, name="p")
+    for number, key in numbers.items():
         await producer.enqueue(b"%d" % number, key=key, sequence_id=number)
     await producer.flush()
     await producer.close()
@@ -189,15 +190,14 @@ def test_what_a_vanished_segment_cannot_tell_its_successors_do(monkeypatch: pyte
             await producer.send(b"0", key="k")
             refused = 0
 
-            def refuse(metadata: object) -> dict[str, str]:
+            def refuse(metadata: Iterable[pb.KeyValue]) -> dict[str, str]:
                 nonlocal refused
-                found = real(metadata)
+                found = attach.metadata_of(metadata)
                 if found.get(produce.SETTLE) == "true":
                     refused += 1
                     raise NotAllowedError("it is gone")
                 return found
 
-            real = produce.metadata_of
             monkeypatch.setattr(produce, "metadata_of", refuse)
             swallow_receipts(monkeypatch)
             sending = [
