@@ -238,6 +238,9 @@ class ControllerService:
     async def _lead(self, name: TopicName, home: int) -> TopicController:
         if self._stopped:
             raise AlreadyClosedError("the broker is stopping")
+        if name in self._controllers:
+            # Since the caller looked. A second one would depose it, and nobody would tell its consumers.
+            return self._controllers[name]
         if name in self._loading:
             _, task = self._loading[name]
         else:

@@ -17,6 +17,7 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -113,6 +114,32 @@ def test_concurrent_requests_for_a_topic_share_one_leader_and_one_term() -> None
         await plant.stop()
         with pytest.raises(AlreadyClosedError):
             await plant.controller()
+
+    simulate(main)
+
+
+def test_a_slow_request_for_a_topic_meets_the_leader_that_was_made_meanwhile() -> None:
+    async def main(plant: Plant) -> None:
+        service = await plant.boot()
+        await plant.call(service.create_topic(TOPIC))
+        plant.kill()
+        service = await plant.boot()
+        topics = service._world.topics
+        load, slow = topics.load, asyncio.Event()
+
+        async def late(name: TopicName) -> TopicRecord:
+            record = await load(name)
+            topics.load = load  # type: ignore[method-assign]
+            await slow.wait()
+            return record
+
+        topics.load = late  # type: ignore[method-assign]
+        asked = plant.process.spawn(service.controller(TOPIC))
+        await asyncio.sleep(0.1)
+        leader = await plant.controller()
+        slow.set()
+        assert await asked is leader
+        await plant.stop()
 
     simulate(main)
 
