@@ -65,6 +65,7 @@ def test_either_worker_takes_every_change_of_a_scalable_topic(workers: Workers) 
         zero.create_topic(TOPIC, 4)
         admins = [zero, one]
         far, near = admins[1 - workers.leader_of(TOPIC)], admins[workers.leader_of(TOPIC)]
+        assert [broker["stores"] for broker in one.brokers()] == [[0], [1]]
         assert zero.list_topics("public/default") == one.list_topics("public/default") == [str(TOPIC)]
         far.create_subscription(TOPIC, "billing")
         far.split(TOPIC, 0)

@@ -39,6 +39,24 @@ def _address(call: Call, broker: BrokerRecord) -> str:
     return urlsplit(_http_url(call, broker)).netloc
 
 
+async def workers(call: Call) -> Any:
+    """Each living broker with the stores it serves; last those that nobody serves, if there are any."""
+    directory = call.broker.directory
+    shown: list[dict[str, object]] = [
+        {
+            "id": broker.id,
+            "serviceUrl": broker.url,
+            "webServiceUrl": _http_url(call, broker),
+            "stores": [store for store in sorted(directory.stores) if directory.owner_of(store) == broker],
+        }
+        for _, broker in sorted(directory.brokers.items())
+    ]
+    unserved = [store for store in sorted(directory.stores) if directory.owner_of(store) is None]
+    if unserved:
+        shown.append({"id": None, "serviceUrl": None, "webServiceUrl": None, "stores": unserved})
+    return shown
+
+
 async def leader(call: Call) -> Any:
     """Nobody leads all brokers here; the first one stands for them."""
     url = _http_url(call, min(call.broker.directory.brokers.values(), key=lambda b: b.id, default=None))
@@ -71,6 +89,7 @@ ROUTES = [
     route("GET", BROKERS + "/ready", health),
     route("GET", BROKERS + "/version", version),
     route("GET", BROKERS + "/leaderBroker", leader),
+    route("GET", BROKERS + "/workers", workers),
     route("GET", BROKERS + "/{cluster}", brokers),
     route("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", lookup),
     route("GET", "/status.html", status),

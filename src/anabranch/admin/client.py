@@ -143,6 +143,11 @@ class AdminClient:
 
     # Scalable topics.
 
+    def brokers(self) -> list[dict[str, Json]]:
+        """The brokers that live, each with the stores it serves."""
+        found: list[dict[str, Json]] = self.call("GET", "/admin/v2/brokers/workers")
+        return found
+
     def create_topic(
         self, name: TopicName, segments: int = 1, properties: Mapping[str, str] | None = None
     ) -> None:

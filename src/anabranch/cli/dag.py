@@ -34,6 +34,7 @@ class Node:
     msg_rate_in: float | None = None
     backlog: int | None = None
     size_bytes: int | None = None
+    owner: str | None = None
 
     @property
     def range_text(self) -> str:
@@ -64,6 +65,7 @@ def nodes_of(metadata: Mapping[str, Any], stats: Mapping[str, Any] | None = None
                 msg_rate_in=figures.get("msgRateIn"),
                 backlog=figures.get("backlogMessages"),
                 size_bytes=figures.get("storageSize"),
+                owner=figures.get("ownerBroker"),
             )
         )
     return sorted(nodes, key=lambda node: node.id)
@@ -137,7 +139,7 @@ def _ruler(columns: int) -> list[Span]:
 
 
 def table(nodes: Sequence[Node]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the list below the picture; columns that nobody knows a number for are left out."""
+    """Head and rows of the list below the picture; columns that tell nothing are left out."""
     columns: list[tuple[str, list[str]]] = [
         ("id", [str(node.id) for node in nodes]),
         ("range", [node.range_text for node in nodes]),
@@ -152,11 +154,20 @@ def table(nodes: Sequence[Node]) -> tuple[list[str], list[list[str]]]:
         columns.append(("backlog", [_number(node.backlog) for node in nodes]))
     if any(node.size_bytes is not None for node in nodes):
         columns.append(("stored", [_size(node.size_bytes) for node in nodes]))
+    if len({node.owner for node in nodes}) > 1:
+        columns.append(("broker", _addresses([node.owner for node in nodes])))
     return [head for head, _ in columns], [list(row) for row in zip(*(c for _, c in columns), strict=True)]
 
 
 def _ids(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids)) or "-"
+
+
+def _addresses(urls: Sequence[str | None]) -> list[str]:
+    """Who serves each segment, in few letters: the host is left out where all have the same."""
+    hosts = {url.rpartition(":")[0] for url in urls if url is not None}
+    shared = next(iter(hosts)) if len(hosts) == 1 else "pulsar://"
+    return ["nobody" if url is None else url.removeprefix(shared) for url in urls]
 
 
 def _number(value: float | None) -> str:

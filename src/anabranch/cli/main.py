@@ -56,6 +56,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_config(commands)
     _add_topic(commands)
+    _add_brokers(commands)
     _add_produce(commands)
     _add_consume(commands)
     bench = commands.add_parser("bench", help="measure this machine, beside the official Pulsar client")
@@ -143,12 +144,7 @@ def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         made = actions.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
         if names_topic:
             made.add_argument("topic", help="topic://tenant/namespace/name, or a bare name of public/default")
-        made.add_argument(
-            "--admin-url",
-            metavar="URL",
-            default=os.environ.get("ANABRANCH_ADMIN_URL", "http://127.0.0.1:8080"),
-            help="the broker's HTTP address; or ANABRANCH_ADMIN_URL (http://127.0.0.1:8080)",
-        )
+        _add_admin_url(made)
         made.set_defaults(run=_topic, action=name)
         return made
 
@@ -175,6 +171,41 @@ def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     listing.add_argument("--json", action="store_true", help="print a JSON array")
     why = action("why", "say what auto-scaling decided lately, and why")
     why.add_argument("--json", action="store_true", help="print the decisions as JSON")
+
+
+def _add_admin_url(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--admin-url",
+        metavar="URL",
+        default=os.environ.get("ANABRANCH_ADMIN_URL", "http://127.0.0.1:8080"),
+        help="the broker's HTTP address; or ANABRANCH_ADMIN_URL (http://127.0.0.1:8080)",
+    )
+
+
+def _add_brokers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    about = "list the brokers that live, and the stores each of them serves"
+    parser = commands.add_parser("brokers", help=about, description=about[0].upper() + about[1:] + ".")
+    _add_admin_url(parser)
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    parser.set_defaults(run=_brokers)
+
+
+def _brokers(arguments: argparse.Namespace) -> int:
+    import json
+
+    from anabranch.admin.client import AdminClient
+
+    with AdminClient(arguments.admin_url) as admin:
+        found = admin.brokers()
+    if arguments.json:
+        print(json.dumps(found))
+        return 0
+    for broker in found:
+        who = "nobody" if broker["id"] is None else f"broker {broker['id']}"
+        where = " ".join(filter(None, (broker["serviceUrl"], broker["webServiceUrl"])))
+        stores = ", ".join(map(str, broker["stores"])) or "none"
+        print("  ".join(filter(None, (who, where, f"stores {stores}"))))
+    return 0
 
 
 def _topic(arguments: argparse.Namespace) -> int:

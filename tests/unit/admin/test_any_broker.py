@@ -113,6 +113,12 @@ def test_living_brokers_are_listed_and_topics_looked_up(admin: Admins) -> None:
     path = "/admin/v2/brokers/standalone"
     answers = [answer.json for answer in admin.both("GET", path)]
     assert [len(answer) for answer in answers] == [2, 2]
+    one, other = admin.both("GET", "/admin/v2/brokers/workers")
+    assert [(b["id"], b["serviceUrl"], b["stores"]) for b in one.json] == [
+        (0, "pulsar://broker-0:6650", [0]),
+        (1, "pulsar://broker-1:6650", [1]),
+    ]
+    assert len(other.json) == 2
     assert admin("PUT", f"{CLASSIC}/partitions", 4).status == 204
     found: list[Any] = []
     for index in range(4):

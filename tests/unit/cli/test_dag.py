@@ -69,3 +69,17 @@ def test_the_table_shows_what_the_stats_know() -> None:
     assert head == ["id", "range", "state", "from", "to", "buckets", "backlog", "stored"]
     assert rows[0] == ["0", "0000-ffff", "sealed", "-", "1, 2", "4", "-", "-"]
     assert rows[1] == ["1", "0000-7fff", "active", "0", "-", "2", "1,234", "5.0 MiB"]
+
+
+def test_the_table_says_who_serves_each_segment_when_that_is_not_one_broker() -> None:
+    layout = Layout.initial(2, now_ms=0)
+
+    def shown(*owners: str | None) -> list[list[str]]:
+        stats = {"segments": {str(id_): {"ownerBroker": owner} for id_, owner in enumerate(owners)}}
+        head, rows = dag.table(dag.nodes_of(metadata_of(layout), stats))
+        return [row[head.index("broker") :] for row in rows] if "broker" in head else []
+
+    assert shown("pulsar://a:1", "pulsar://a:1") == []
+    assert shown("pulsar://a:1", "pulsar://b:1") == [["a:1"], ["b:1"]]
+    assert shown("pulsar://a:1", "pulsar://a:2") == [[":1"], [":2"]]
+    assert shown("pulsar://a:1", None) == [[":1"], ["nobody"]]
