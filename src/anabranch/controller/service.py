@@ -49,7 +49,7 @@ NO_PROPERTIES: Mapping[str, str] = {}
 
 START_ATTEMPTS = 8
 
-OWNER_WAIT_S = 5.0
+OWNER_WAIT_S = 10.0
 """How long a request waits for somebody to lead its topic; the client asks again then."""
 
 OWNER_LOOK_S = 0.2
