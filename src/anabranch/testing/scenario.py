@@ -72,6 +72,7 @@ SOMETIMES = (
     "late subscription made",
     "process killed",
     "reconnected",
+    "sender killed",
 )
 """What must happen in some of many runs; a generator that cannot produce a case tests nothing."""
 
@@ -157,8 +158,7 @@ class Scenario:
             for number in range(wanted):
                 self._start_consumer(kind, f"{kind}-{number}")
         for number in range(shape.producers):
-            process = self._process(f"producer-{number}")
-            self._producing.append(process.spawn(self._produce(process)))
+            self._producing.append(self.loop.create_task(self._produce(f"producer-{number}")))
         for setting in fields(StoreTrouble):
             setattr(cluster.store_trouble, setting.name, getattr(shape.store_trouble, setting.name))
         await asyncio.gather(self._operations(), self._faults(), self._late_subscriptions())
@@ -221,22 +221,43 @@ class Scenario:
 
     # Load.
 
-    async def _produce(self, process: SimProcess) -> None:
+    async def _produce(self, name: str) -> None:
+        """Send everything, in so many lives as the shape says; later ones repeat some that was confirmed."""
+        sent: list[Sent] = []
+        for life in range(self.shape.sender_deaths + 1):
+            process = self._process(name if not life else f"{name}.{life}")
+            doubtful = next((n for n, s in enumerate(sent) if s.outcome is not Outcome.OK), len(sent))
+            first = self.rng.randrange(max(doubtful - 10, 0), doubtful + 1)
+            sending = process.spawn(self._send(process, name, sent, first))
+            dying = life < self.shape.sender_deaths
+            await asyncio.wait([sending], timeout=self.rng.uniform(0.0, self.shape.busy_s) if dying else None)
+            if sending.done():
+                sending.result()
+                return
+            process.kill(machine=self.rng.random() < 0.3)
+            self.counts["sender killed"] += 1
+
+    async def _send(self, process: SimProcess, name: str, sent: list[Sent], first: int) -> None:
+        """Be a sender from a number on; whoever dies sometimes has to number its messages by itself."""
         shape, rng = self.shape, self.loop.random(process.name)
         async with self.cluster.client(process) as client:
             producer: AsyncProducer[bytes] = await persist(
-                lambda: client.create_producer(
-                    str(TOPIC), name=process.name, send_timeout=0, batching=shape.batching
-                )
+                lambda: client.create_producer(str(TOPIC), name=name, send_timeout=0, batching=shape.batching)
             )
             room = asyncio.Semaphore(shape.in_flight_max)
             async with asyncio.TaskGroup() as outcomes:
-                for _ in range(shape.messages):
+                for number in range(first, shape.messages):
                     await room.acquire()
-                    sent = self.cluster.history.send(process.name, f"key-{rng.randrange(shape.keys)}")
-                    self._aim(sent)
-                    future = await producer.enqueue(sent.uid.encode(), key=sent.key)
-                    outcomes.create_task(self._outcome(sent, future, room))
+                    if number == len(sent):
+                        sent.append(self.cluster.history.send(name, f"key-{rng.randrange(shape.keys)}"))
+                        self._aim(sent[number])
+                    message = sent[number]
+                    future = await producer.enqueue(
+                        message.uid.encode(),
+                        key=message.key,
+                        sequence_id=number if shape.sender_deaths else None,
+                    )
+                    outcomes.create_task(self._outcome(message, future, room))
                     if shape.pause_s:
                         await asyncio.sleep(rng.uniform(0, shape.pause_s))
                 await producer.flush()

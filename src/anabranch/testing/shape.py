@@ -48,6 +48,8 @@ class Shape:
     queue_size: int
     limits: Limits
     link_faults: int
+    sender_deaths: int
+    """How often each sender dies and begins anew, somewhere in what it had sent already."""
     consumer_deaths: int
     consumer_pauses: int
     kills: int
@@ -103,6 +105,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
             behind_bytes=rng.choice((1, 2000)),
         ),
         link_faults=rng.choice((0, 0, 2, 5)),
+        sender_deaths=rng.choice((0, 0, 0, 1, 3)),
         consumer_deaths=rng.choice((0, 0, 0, 1, 2)),
         kills=kills,
         consumer_pauses=rng.choice((0, 0, 0, 1, 2)),
