@@ -60,6 +60,15 @@ def read_holder(fd: int) -> Holder:
     return Holder(int(pid) if pid.isdigit() else 0, name)
 
 
+def is_held_by_its_taker(file: Path) -> bool:
+    """Whether the process that the lock file names has it; else it is gone and others inherited the lock."""
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return not LOCKS.exists() or holds(read_holder(fd).pid, file, "FLOCK")
+    finally:
+        os.close(fd)
+
+
 def kernel_holder(file: Path, kind: str, at: int = 0) -> int | None:
     """The process that the kernel lists as having locked the byte `at` of a file; None when it lists none."""
     try:

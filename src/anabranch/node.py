@@ -96,35 +96,37 @@ def set_up_logging(config: BrokerConfig, who: str = "") -> None:
 
 
 def lock_data(config: BrokerConfig) -> int:
-    """Take the data directory for this process and those it starts; HeldError when it is in use."""
+    """Take the data directory for this process and those it starts; HeldError when it is in use.
+
+    Workers of a supervisor that was killed have it a little longer. Those that do not go are ended.
+    """
     root = Path(config.data).absolute()
     make_root(root)
+    file = root / LOCK_FILE
     deadline = time.monotonic() + LEAVING_S
+    ended = False
     while True:
         try:
-            fd = locks.take(root / LOCK_FILE)
+            fd = locks.take(file)
         except HeldError:
-            if _is_held_by_the_living(root / LOCK_FILE) or time.monotonic() >= deadline:
+            if locks.is_held_by_its_taker(file) or (ended and time.monotonic() >= deadline):
                 raise
+            if time.monotonic() >= deadline:
+                _end_orphans(root)
+                ended, deadline = True, time.monotonic() + locks.WAIT_S
             time.sleep(0.05)
         else:
             _move_into_store(root)
             return fd
 
 
-def _is_held_by_the_living(file: Path) -> bool:
-    """Whether the process that took the lock lives; else its workers still have it, and are about to go."""
-    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        pid = locks.read_holder(fd).pid
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return True
+def _end_orphans(root: Path) -> None:
+    for file in sorted((root / STORES).glob(f"*/{LOCK_FILE}")):
+        try:
+            os.close(locks.take(file))
+        except HeldError as error:
+            log.warning("%s of a supervisor that is gone does not stop, and is ended", error.holder)
+            os.close(locks.take(file, fence=error.holder))
 
 
 def _move_into_store(root: Path) -> None:

@@ -9,7 +9,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -103,6 +103,10 @@ async def traffic(broker: BrokerProcess) -> AsyncIterator[Traffic]:
     assert made.received == made.sent
 
 
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.fixture
 def broker(make_broker: MakeBroker) -> BrokerProcess:
     return make_broker(workers=2, lease_s=LEASE_S).start()
@@ -157,7 +161,7 @@ async def test_a_worker_that_stands_still_is_ended_and_nothing_it_does_later_cou
             os.kill(stopped, signal.SIGCONT)
             await flowing.flow()
             assert flowing.longest_s < OUTAGE_MAX_S
-            assert Path(f"/proc/{stopped}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            assert state_of(stopped) == "Z"
             assert broker.owner_of(number) == (1 - number, other)
         finally:
             os.kill(broker.pid, signal.SIGCONT)
@@ -189,6 +193,22 @@ async def test_workers_stop_when_their_supervisor_is_gone_and_the_next_one_finds
         await flowing.flow()
     # Both were told that nobody looks after them any more, and left in order.
     assert broker.log_text.count("stopping") == 2
+    assert broker.stop() == 0
+
+
+def test_a_worker_that_outlives_its_supervisor_and_stands_still_is_ended_by_the_next(
+    broker: BrokerProcess,
+) -> None:
+    orphan = broker.worker(1)
+    os.kill(orphan, signal.SIGSTOP)
+    try:
+        broker.kill_supervisor()
+        broker.start()
+        assert broker.worker(1) != orphan
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(orphan, signal.SIGKILL)
+    assert "of a supervisor that is gone does not stop, and is ended" in broker.log_text
     assert broker.stop() == 0
 
 
