@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
-from anabranch.errors import LayoutError, SubscriptionNotFoundError, TopicNotFoundError
+from anabranch.errors import LayoutError, ServiceNotReadyError, SubscriptionNotFoundError, TopicNotFoundError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.broker.cluster import Brokers, run
@@ -285,5 +286,74 @@ def test_classic_topics_are_spread_and_each_broker_says_where() -> None:
         assert url == await look_up(clients[1], fresh)
         client = clients[0 if url == brokers[0].url else 1]
         assert isinstance(await client.producer(fresh, producer_id=9), pb.CommandProducerSuccess)
+
+    run(main)
+
+
+def test_a_registration_ends_with_the_connection_between_the_brokers_and_is_made_again() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        leader = brokers.leader_of(ORDERS)
+        far = await brokers.client(1 - leader)
+        await register(far)
+        for connection in list(brokers[leader].connections):
+            if connection.is_peer:
+                connection.hang_up()
+        assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
+        assert given((await register(far)).assignment) == [0, 1]
+        assert not far.hung_up
+
+    run(main)
+
+
+def test_a_change_that_was_begun_is_finished_by_the_next_owner_of_the_home_store() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        leader = brokers.leader_of(ORDERS)
+        controller = await brokers[leader].controllers.lead(ORDERS)
+        split = asyncio.get_running_loop().create_task(controller.split(0))
+        while controller.record.intent is None:
+            await asyncio.sleep(0)
+        await brokers.stop(leader)
+        await asyncio.gather(split, return_exceptions=True)
+        await hand_over()
+        record = await brokers[1 - leader].records.load(ORDERS)
+        assert (record.epoch, record.intent) == (1, None)
+        assert brokers.leader_of(ORDERS) == 1 - leader
+
+    run(main)
+
+
+def test_a_topic_that_is_deleted_and_made_again_elsewhere_is_another_one() -> None:
+    async def main(brokers: Brokers) -> None:
+        client = await brokers.client(0, "Pulsar-Java-v5.0.0-M1")
+        epochs = [(await watch(client)).epoch]
+        for number in (1, 0, 1):
+            await brokers[number].controllers.delete_topic(ORDERS)
+            await brokers[1 - number].controllers.create_topic(ORDERS, 2)
+            epochs.append((await client.expect(pb.CommandScalableTopicUpdate)).dag.epoch)
+        assert epochs == sorted(set(epochs))
+        await settle()
+        names = sorted(name for storage in brokers.storages.values() for name in storage.names())
+        assert len(names) == 2, "what was deleted is swept"
+
+    run(main)
+
+
+def test_requests_wait_for_a_leader_and_fail_politely_when_none_comes() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        leader = brokers.leader_of(ORDERS)
+        other = brokers[1 - leader]
+        await brokers.stop(leader)
+        asked = asyncio.get_running_loop().time()
+        controller = await other.controllers.controller(ORDERS)
+        assert asyncio.get_running_loop().time() - asked < 10.0
+        assert (await controller.stats())["epoch"] == 0
+        record = await other.records.load(ORDERS)
+        await other.records.update(ORDERS, lambda r: msgspec.structs.replace(record, store=7))
+        await other.controllers.store_closing(record.store)
+        with pytest.raises(ServiceNotReadyError, match="store 7"):
+            await other.controllers.controller(ORDERS)
 
     run(main)
