@@ -1,0 +1,116 @@
+"""Two brokers of which one dies or stands still, as clients notice it: in order, nothing lost, and soon over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Any, Literal
+
+import pytest
+
+from anabranch import AsyncClient, Checkpoint
+from anabranch.config import BrokerConfig
+from anabranch.model.names import TopicName
+from anabranch.model.policy import AutoScalePolicy
+from anabranch.testing.cluster import Cluster
+from anabranch.testing.simloop import SimLoop, SimProcess
+
+TOPIC = TopicName.parse("topic://public/default/orders")
+KEYS = [f"key-{key}" for key in range(16)]
+LEASE_S = 5.0
+TAKEOVER_S = LEASE_S + 2.0
+
+How = Literal["cumulative", "each", "none"]
+
+
+class Traffic:
+    """A producer that never rests, a consumer of each kind, and what they saw."""
+
+    def __init__(self, loop: SimLoop, client: AsyncClient) -> None:
+        self._loop = loop
+        self._client = client
+        self.seen: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        self.slowest_send_s = 0.0
+        self.longest_silence_s: dict[str, float] = defaultdict(float)
+        self.sent = 0
+        self.over = False
+
+    async def run(self) -> None:
+        topic = str(TOPIC)
+        producer = await self._client.create_producer(topic)
+        readers: list[tuple[str, How, Any]] = [
+            (
+                "stream",
+                "cumulative",
+                await self._client.subscribe_stream(topic, "s", initial_position="earliest"),
+            ),
+            ("queue", "each", await self._client.subscribe_queue(topic, "q", initial_position="earliest")),
+            (
+                "checkpoint",
+                "none",
+                await self._client.create_checkpoint_consumer(topic, start=Checkpoint.earliest()),
+            ),
+        ]
+        async with asyncio.TaskGroup() as group:
+            for name, how, consumer in readers:
+                group.create_task(self._read(name, how, consumer))
+            while not self.over:
+                began = self._loop.time()
+                await producer.send_many([b"%d" % self.sent] * len(KEYS), keys=KEYS)
+                self.slowest_send_s = max(self.slowest_send_s, self._loop.time() - began)
+                self.sent += 1
+                await asyncio.sleep(0.05)
+        await self._client.close()
+
+    async def _read(self, name: str, how: How, consumer: Any) -> None:
+        last = self._loop.time()
+        while True:
+            messages = await consumer.receive_many(100, timeout=20.0)
+            if not messages and self.over:
+                return
+            self.longest_silence_s[name] = max(self.longest_silence_s[name], self._loop.time() - last)
+            last = self._loop.time()
+            for message in messages:
+                self.seen[name][message.key].append(int(message.value))
+                if how == "each":
+                    await consumer.acknowledge(message)
+            if how == "cumulative":
+                await consumer.acknowledge_cumulative(messages[-1])
+
+
+@pytest.mark.parametrize("what", ["kill", "pause"])
+@pytest.mark.parametrize("seed", range(2))
+def test_clients_follow_segments_from_broker_to_broker(seed: int, what: str) -> None:
+    async def main() -> None:
+        config = BrokerConfig(workers=2, auto_scale=AutoScalePolicy(enabled=False), lease_s=LEASE_S)
+        cluster = Cluster(loop, config=config)
+        cluster.restart_delay_s = (15.0, 15.0)
+        keeping = loop.create_task(cluster.keep_up())
+        for host in cluster.hosts:
+            await host.up.wait()
+        await asyncio.sleep(2)
+        await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, 4))
+        process = SimProcess(loop, "client")
+        traffic = Traffic(loop, cluster.client(process))
+        work = process.spawn(traffic.run())
+        await asyncio.sleep(3)
+        victim = cluster.hosts[seed % 2]
+        if what == "kill":
+            cluster.kill_broker(victim)
+        else:
+            cluster.pause_broker(victim, 60.0)
+        # Time for the takeover, for the broker to come back, and for the segments to go home again.
+        await asyncio.sleep(45)
+        traffic.over = True
+        await work
+        for name, seen in traffic.seen.items():
+            for key in KEYS:
+                numbers = sorted(set(seen[key])) if name == "queue" else seen[key]
+                assert numbers == list(range(traffic.sent)), f"{name}, {key}"
+        assert traffic.slowest_send_s < TAKEOVER_S
+        assert max(traffic.longest_silence_s.values()) < TAKEOVER_S, traffic.longest_silence_s
+        keeping.cancel()
+
+    with SimLoop(f"owners {seed} {what}") as loop:
+        loop.run(main(), limit_s=300)
+        assert not loop.errors, loop.errors
