@@ -182,6 +182,21 @@ async def test_a_pause_within_the_lease_changes_nothing(make_broker: MakeBroker)
     assert broker.stop() == 0
 
 
+async def test_nobody_is_ended_when_all_stood_still_as_on_a_machine_that_was_suspended(
+    make_broker: MakeBroker,
+) -> None:
+    broker = make_broker(workers=2, lease_s=3).start()
+    before = [broker.worker(number) for number in range(2)]
+    async with traffic(broker) as flowing:
+        for how in (signal.SIGSTOP, signal.SIGCONT):
+            for worker in before:
+                os.kill(worker, how)
+            await asyncio.sleep(4.0)
+        await flowing.flow()
+    assert [broker.worker(number) for number in range(2)] == before
+    assert broker.stop() == 0
+
+
 async def test_workers_stop_when_their_supervisor_is_gone_and_the_next_one_finds_everything(
     broker: BrokerProcess,
 ) -> None:

@@ -52,6 +52,8 @@ WRITE_LOCK_AT = 120
 
 BEATS_PER_LEASE = 10
 LOOKS_PER_LEASE = 5
+STALL = 0.6
+"""Part of a lease after which a process that could not look must think that the others were held up, too."""
 
 
 class _Request(NamedTuple):
@@ -127,6 +129,7 @@ class _Thread(threading.Thread):
         self._others = False
         self._look_at_s = 0.0
         self._looked_s = time.monotonic()
+        self._judge_from_s = 0.0
         self._seen_change = 0
         self._seen_version = 0
 
@@ -303,9 +306,11 @@ class _Thread(threading.Thread):
             work.connection.execute(
                 "UPDATE session SET heard_s = ? WHERE id = ?", (self.heard_s, self._session)
             )
-        # The monotonic clock is one for all processes until the machine starts again. Whoever could not look
-        # for long judges nobody yet: the others may not have been able to speak either.
-        if now_s <= self._looked_s + self._lease_s / 2:
+        if now_s > self._looked_s + self._lease_s * STALL:
+            # Whatever kept this process from looking may have kept the others from speaking.
+            self._judge_from_s = now_s + self._lease_s / 2
+        # The monotonic clock is one for all processes until the machine starts again.
+        if now_s >= self._judge_from_s:
             work.remove_sessions(
                 "id IS NOT ? AND (boot != ? OR heard_s < ?)", self._session, self._boot, now_s - self._lease_s
             )

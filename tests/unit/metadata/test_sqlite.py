@@ -180,12 +180,13 @@ async def test_who_could_not_look_for_long_lets_the_others_speak_first(tmp_path:
     await store.get("/lock/b")  # its first look is over, too
     thread = store._thread
     assert thread is not None
-    for looked_s_ago, is_there in ((20.0, True), (1.0, False)):
+    for looked_s_ago, judge_in_s, is_there in ((20.0, 0, True), (1.0, 10.0, True), (1.0, -1.0, False)):
         connection = sqlite3.connect(path)
         connection.execute("UPDATE session SET heard_s = heard_s - 100 WHERE id = 1")
         connection.commit()
         connection.close()
         thread._looked_s = time.monotonic() - looked_s_ago
+        thread._judge_from_s = time.monotonic() + judge_in_s
         thread._look_at_s = 0.0
         for _ in range(3):
             found = await store.get("/lock/a")
