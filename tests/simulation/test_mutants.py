@@ -28,6 +28,7 @@ from anabranch.model import assignment, drains
 from anabranch.model.acks import AckSet
 from anabranch.model.drains import Parts, Ranges
 from anabranch.model.ids import Checkpoint
+from anabranch.model.inheritance import Pieces
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.testing.run import run_one, step_of
@@ -66,6 +67,13 @@ def forget_what_was_stored_of_each_producer(patch: pytest.MonkeyPatch) -> None:
         return {}
 
     patch.setattr(FileLog, "producer_sequences", producer_sequences)
+
+
+def let_children_inherit_nothing(patch: pytest.MonkeyPatch) -> None:
+    async def inherit(self: LocalSegments, place: Place, pieces: Pieces, term: int) -> None:
+        return None
+
+    patch.setattr(LocalSegments, "inherit", inherit)
 
 
 def check_direct_parents_only(patch: pytest.MonkeyPatch) -> None:
@@ -225,6 +233,7 @@ CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     (acknowledge_before_fsync, ("lost", "held")),
     # A2
     (forget_what_was_stored_of_each_producer, ("is stored at",)),
+    (let_children_inherit_nothing, ("is stored at",)),
     # O1, O2
     (open_children_before_their_parents_are_drained, ("came after number",)),
     (check_direct_parents_only, ("came after number", "came before")),
