@@ -200,6 +200,11 @@ class Peers:
         self._tasks = Tasks()
         self._closed = False
 
+    @property
+    def lines(self) -> int:
+        """Calls that go on being told things."""
+        return sum(len(link._told) for link in self._links.values())
+
     async def call(
         self,
         url: str,
@@ -248,6 +253,9 @@ class Peers:
         for url, link in list(self._links.items()):
             if url not in urls:
                 link.hang_up()
+        for url, dialing in self._dialing.items():
+            if url not in urls:
+                dialing.cancel()
 
     async def close(self) -> None:
         """End all connections; calls under way fail."""
@@ -273,7 +281,9 @@ class Peers:
             return await asyncio.shield(dialing)
         except asyncio.CancelledError:
             if dialing.cancelled():
-                raise AlreadyClosedError("the broker is stopping") from None
+                if self._closed:
+                    raise AlreadyClosedError("the broker is stopping") from None
+                raise ConnectError(f"the broker at {url} is gone") from None
             raise
 
     async def _dial(self, url: str) -> _Link:

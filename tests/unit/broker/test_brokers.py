@@ -176,6 +176,27 @@ def test_a_name_is_free_again_when_its_connection_to_any_broker_is_lost() -> Non
         assert given((await register(second)).assignment) == [0, 1]
         # The same client may register again at once, for another start of the same consumer.
         assert given((await register(second)).assignment) == [0, 1]
+        assert brokers[far]._peers.lines == 1
+        left = await second.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
+        assert isinstance(left, pb.CommandSuccess)
+        assert brokers[far]._peers.lines == 0, "nothing is kept for those who left"
+
+    run(main)
+
+
+def test_a_leader_that_gives_its_store_back_sends_its_consumers_to_the_next() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        home = brokers.leader_of(ORDERS)
+        await brokers.stop(home)
+        await hand_over()
+        foster = await brokers.client(1 - home)
+        await register(foster)
+        await brokers.start(home)
+        assert (await foster.expect(pb.CommandCloseConsumer)).consumer_id == 1
+        await hand_over()
+        assert brokers.leader_of(ORDERS) == home
+        assert given((await register(foster)).assignment) == [0, 1]
 
     run(main)
 
@@ -312,8 +333,9 @@ def test_a_change_that_was_begun_is_finished_by_the_next_owner_of_the_home_store
         leader = brokers.leader_of(ORDERS)
         controller = await brokers[leader].controllers.lead(ORDERS)
         split = asyncio.get_running_loop().create_task(controller.split(0))
-        while controller.record.intent is None:
-            await asyncio.sleep(0)
+        async with asyncio.timeout(10.0):
+            while controller.record.intent is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         await brokers.stop(leader)
         await asyncio.gather(split, return_exceptions=True)
         await hand_over()
