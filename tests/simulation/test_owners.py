@@ -1,4 +1,4 @@
-"""Two brokers of which one dies or stands still, as clients notice it: in order, nothing lost, and soon over."""
+"""Two brokers, one of which dies or stands still, as clients notice it: in order, nothing lost, soon over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anabranch.testing.simloop import SimLoop, SimProcess
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 KEYS = [f"key-{key}" for key in range(16)]
-LEASE_S = 5.0
+LEASE_S = 8.0
 TAKEOVER_S = LEASE_S + 2.0
 
 How = Literal["cumulative", "each", "none"]
