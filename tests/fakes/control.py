@@ -93,7 +93,7 @@ class Plant:
         raise DiedError(process.name)
 
     async def controller(self, name: TopicName = TOPIC) -> TopicController:
-        return await self.call(self.service.controller(name))
+        return await self.call(self.service.lead(name))
 
     def kill(self) -> None:
         self.process.kill()

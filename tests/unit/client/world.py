@@ -100,7 +100,7 @@ class World:
 
     async def controller(self, topic: str = TOPIC) -> TopicController:
         assert self.broker is not None
-        return await self.broker.controllers.controller(TopicName.parse(topic))
+        return await self.broker.controllers.lead(TopicName.parse(topic))
 
     async def change_layout(self, rng: random.Random, topic: str = TOPIC) -> Layout:
         """Split or merge something, as the dice say."""
