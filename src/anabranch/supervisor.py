@@ -68,6 +68,12 @@ def _own_listener(config: BrokerConfig, port: int, number: int) -> socket.socket
     return node.listen(config.host, 0, "--port")
 
 
+def _turn_away(listener: socket.socket) -> None:
+    """Hang up on a client of a worker that is not there: what it looks for may be elsewhere by now."""
+    with contextlib.suppress(OSError):
+        listener.accept()[0].close()
+
+
 @dataclass(slots=True)
 class _Worker:
     """One worker, over all of its lives."""
@@ -138,11 +144,15 @@ class _Supervisor:
         due += [] if self._stop_at_s is None else [self._stop_at_s]
         timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
         channels = {w.channel: w for w in self._workers if w.channel is not None and not w.ready}
-        found, _, _ = select.select([awake, *channels], [], [], timeout_s)
+        deserted = [w.listeners[0] for w in self._workers if not w.pid]
+        deserted += [w.http_listeners[0] for w in self._workers if not w.pid]
+        found, _, _ = select.select([awake, *channels, *deserted], [], [], timeout_s)
         for one in found:
             if one is awake:
                 with contextlib.suppress(BlockingIOError):
                     awake.recv(4096)
+            elif one in deserted:
+                _turn_away(one)
             elif one.recv(1) == READY:
                 channels[one].ready = True
                 self._check_ready()
@@ -178,8 +188,8 @@ class _Supervisor:
         # Another worker's channel held open here would hide the end of the supervisor from it.
         for other in self._workers:
             self._close_channel(other)
-        if worker.lives > 1:
-            # What a test wants to happen once has happened.
+        if worker.lives > 1 and not os.environ.get("ANABRANCH_FAILPOINTS", "").startswith("@"):
+            # What a test wants to happen once has happened; a file sees to that by itself.
             os.environ.pop("ANABRANCH_FAILPOINTS", None)
         node.set_up_logging(self._config, f"worker {worker.number} ")
 
