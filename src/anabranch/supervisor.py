@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 RESTART_FIRST_S = 0.05
 RESTART_MAX_S = 5.0
+RESTART_READY_MAX_S = 0.8
+"""The same for one that had served: what it did then is worth more than the work of starting it."""
 STEADY_S = 10.0
 """A worker that lived so long did not die of its start."""
 
@@ -251,7 +253,7 @@ class _Supervisor:
             worker.delay_s = RESTART_FIRST_S
         log.warning("worker %d ended with %s; the next starts in %g s", worker.number, how, worker.delay_s)
         worker.start_at_s = now_s + worker.delay_s
-        worker.delay_s = min(2 * worker.delay_s, RESTART_MAX_S)
+        worker.delay_s = min(2 * worker.delay_s, RESTART_READY_MAX_S if worker.ready else RESTART_MAX_S)
 
     def _stop(self) -> None:
         self._stop_at_s = time.monotonic() + STOP_S
