@@ -204,6 +204,19 @@ def test_a_call_fails_in_time_and_when_the_connection_is_lost_and_the_next_one_d
     run(main)
 
 
+def test_a_call_does_not_wait_for_the_address_of_a_broker_that_is_gone() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        waiting = asyncio.get_running_loop().create_task(echo.say("hello"))
+        await asyncio.sleep(0)
+        peers.keep([])
+        with pytest.raises(ConnectError, match="is gone"):
+            await waiting
+        assert not host.connections
+        assert await echo.say("again") == "again"
+
+    run(main)
+
+
 def test_calls_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "PENDING_MAX", 3)
 
