@@ -34,6 +34,7 @@ from anabranch.errors import (
     TooManyRequestsError,
     TopicExistsError,
     TopicNotFoundError,
+    UnsupportedFeatureError,
 )
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import Domain, TopicName
@@ -58,6 +59,7 @@ _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
     (AuthenticationError, 401),
     (AuthorizationError, 403),
     (TooManyRequestsError, 429),
+    (UnsupportedFeatureError, 501),
 )
 
 

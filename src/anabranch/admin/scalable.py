@@ -8,7 +8,13 @@ import msgspec
 
 from anabranch.admin.calls import Call, object_of, route
 from anabranch.controller.port import Controller
-from anabranch.errors import InvalidConfigurationError, SubscriptionNotFoundError
+from anabranch.errors import (
+    InvalidConfigurationError,
+    SubscriptionNotFoundError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UnsupportedFeatureError,
+)
 from anabranch.metadata import records
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.metadata.topics import layout_of
@@ -48,6 +54,19 @@ async def metadata(call: Call) -> Any:
 
 async def delete(call: Call) -> None:
     await call.broker.controllers.delete_topic(call.topic("topic"), force=call.flag("force"))
+
+
+async def migrate(call: Call) -> None:
+    """Say why not: the classic topic is missing, the scalable one is there, or it cannot be done yet."""
+    call.flag("force")
+    if await call.topics.find(call.topic("topic")) is not None:
+        raise TopicExistsError(f"{call.topic('topic')} is a scalable topic already")
+    classic = call.topic("persistent")
+    if await call.broker.topics.partitions(classic) is None:
+        raise TopicNotFoundError(f"{classic} does not exist")
+    raise UnsupportedFeatureError(
+        f"{classic} cannot be made scalable yet; create a scalable topic and let consumers read both"
+    )
 
 
 async def split(call: Call) -> None:
@@ -175,6 +194,7 @@ ROUTES = [
     route("DELETE", TOPIC, delete),
     route("GET", TOPIC + "/stats", stats),
     route("GET", TOPIC + "/why", why),
+    route("POST", TOPIC + "/migrate", migrate),
     route("POST", TOPIC + "/split/{segment}", split),
     route("POST", TOPIC + "/merge/{segments:path}", merge),
     route("POST", TOPIC + "/rebucket/{segment}", rebucket),

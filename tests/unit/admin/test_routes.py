@@ -16,6 +16,7 @@ import pytest
 from anabranch import AsyncClient
 from anabranch.admin import scalable, segments
 from tests.unit.admin.test_admin import Admin
+from tests.unit.admin.test_any_broker import Admins
 
 NAMESPACE = "/admin/v2/scalable/public/default"
 TOPIC = f"{NAMESPACE}/orders"
@@ -41,6 +42,7 @@ TABLE: list[tuple[str, str, object, int, int | None]] = [
     ("GET", f"{TOPIC}/segments/9/stats", None, 404, 404),
     ("GET", f"{TOPIC}/segments/x/stats", None, 412, None),
     ("GET", f"{TOPIC}/why", None, 200, 404),
+    ("POST", f"{TOPIC}/migrate", None, 409, 404),
     ("POST", f"{TOPIC}/split/1", None, 204, 404),
     ("POST", f"{TOPIC}/split/1?parts=4", None, 204, 404),
     ("POST", f"{TOPIC}/split/1?points=36864,0xa000", None, 204, 404),
@@ -118,6 +120,27 @@ def make_topic(admin: Admin) -> None:
     assert admin("POST", f"{TOPIC}/split/0").status == 204
 
 
+@pytest.fixture
+def admins() -> Iterator[Admins]:
+    """Two brokers, called in turn."""
+    admins = Admins()
+    yield admins
+    admins.loop.run(admins.stop())
+    admins.loop.close()
+    assert admins.loop.errors == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(("method", "path", "body", "status", "_"), TABLE)
+def test_answers_of_any_broker(
+    admins: Admins, method: str, path: str, body: object, status: int, _: object, first: int
+) -> None:
+    make_topic(admins)
+    if first:
+        admins("GET", "/status.html")
+    assert admins(method, path, body).status == status
+
+
 @pytest.mark.parametrize(("method", "path", "body", "status", "_"), TABLE)
 def test_answers(admin: Admin, method: str, path: str, body: object, status: int, _: object) -> None:
     make_topic(admin)
@@ -137,6 +160,13 @@ def test_answers(admin: Admin, method: str, path: str, body: object, status: int
 )
 def test_answers_without_the_topic(admin: Admin, method: str, path: str, body: object, status: int) -> None:
     assert admin(method, path, body).status == status
+
+
+def test_a_classic_topic_that_cannot_be_made_scalable_says_so(admin: Admin) -> None:
+    assert admin("PUT", "/admin/v2/persistent/public/default/orders").status == 204
+    answer = admin("POST", f"{TOPIC}/migrate")
+    assert answer.status == 501
+    assert "yet" in answer.json["reason"]
 
 
 def test_the_table_leaves_no_route_out(admin: Admin) -> None:
