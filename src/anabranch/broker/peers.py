@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -41,7 +41,10 @@ CALL_S: Final = 30.0
 CONNECT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 5.0
 PENDING_MAX: Final = 900
-"""Calls to one broker that may be under way, less than it takes from one connection; more are refused."""
+"""Calls to one broker that may be under way, less than it takes from one connection; others wait."""
+
+WAITING_MAX: Final = 20_000
+"""Calls that wait for their turn; more are refused."""
 
 Told = Callable[[Any], None]
 
@@ -93,13 +96,28 @@ class _Link:
         self._pending: dict[int, _Pending] = {}
         self._told: dict[int, tuple[Verb, Told]] = {}
         self._numbers = count(1)
+        self._room = asyncio.Semaphore(PENDING_MAX)
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait until there is room for one more call; raises TooManyRequestsError if too many do."""
+        if self._waiting >= WAITING_MAX:
+            raise TooManyRequestsError(f"{WAITING_MAX} calls wait for the broker at {self.url}")
+        self._waiting += 1
+        try:
+            await self._room.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._room.release()
 
     def post(self, target: str, verb: Verb, arguments: Arguments) -> tuple[int, asyncio.Future[Any]]:
         """Send a call; its number, and what becomes of it."""
         if self.closed or self._pump is None:
             raise NotConnectedError(f"the connection to {self.url} was lost")
-        if len(self._pending) >= PENDING_MAX:
-            raise TooManyRequestsError(f"{PENDING_MAX} calls to {self.url} are under way")
         number = next(self._numbers)
         frame = encode(
             pb.CommandPeerCall(
@@ -225,23 +243,29 @@ class Peers:
         try:
             async with asyncio.timeout(timeout_s):
                 link = await self._link(url) if line is None else line._link
-                number, answer = link.post(target, verb, arguments)
-                try:
-                    return await asyncio.shield(answer), Line(link, number)
-                except BaseException:
-                    if orphaned is None:
-                        link.give_up(number)
-                    else:
-                        link.forget(number)
-                        waiting = Line(link, number)
-                        answer.add_done_callback(lambda done: _hand_over(done, waiting, orphaned))
-                    raise
+                async with link.turn():
+                    return await self._call(link, target, verb, arguments, orphaned)
         except TimeoutError as error:
             if isinstance(error, AnabranchError):
                 raise
             raise OperationTimeoutError(
                 f"{url} did not answer {verb.name} of {target} in {timeout_s:g} s"
             ) from None
+
+    async def _call(
+        self, link: _Link, target: str, verb: Verb, arguments: Arguments, orphaned: Orphaned | None
+    ) -> tuple[Any, Line]:
+        number, answer = link.post(target, verb, arguments)
+        line = Line(link, number)
+        try:
+            return await asyncio.shield(answer), line
+        except BaseException:
+            if orphaned is None:
+                link.give_up(number)
+            else:
+                link.forget(number)
+                answer.add_done_callback(lambda done: _hand_over(done, line, orphaned))
+            raise
 
     def tell(self, line: Line, target: str, verb: Verb, arguments: Arguments) -> None:
         """Call on the way of an earlier call, before any later one; nobody hears of failures."""
@@ -253,9 +277,8 @@ class Peers:
         for url, link in list(self._links.items()):
             if url not in urls:
                 link.hang_up()
-        for url, dialing in self._dialing.items():
-            if url not in urls:
-                dialing.cancel()
+        for url in [url for url in self._dialing if url not in urls]:
+            self._dialing.pop(url).cancel()
 
     async def close(self) -> None:
         """End all connections; calls under way fail."""
@@ -275,7 +298,7 @@ class Peers:
         dialing = self._dialing.get(url)
         if dialing is None:
             dialing = asyncio.get_running_loop().create_task(self._dial(url), name=f"dial {url}")
-            dialing.add_done_callback(_retrieve)
+            dialing.add_done_callback(lambda done: self._dialed(url, done))
             self._dialing[url] = dialing
         try:
             return await asyncio.shield(dialing)
@@ -299,16 +322,18 @@ class Peers:
             auth_method=PEER_AUTHENTICATION,
             auth_data=self.secret,
         )
-        try:
-            await dial(parts.hostname, parts.port, lambda: machine, _Handler(link), timeout_s=CONNECT_S)
-        finally:
-            self._dialing.pop(url, None)
+        await dial(parts.hostname, parts.port, lambda: machine, _Handler(link), timeout_s=CONNECT_S)
         if link.closed or self._closed:
             link.hang_up()
             raise ConnectError(f"{url} closed the connection at once")
         self._links[url] = link
         _logger.info("connected to the broker at %s", url)
         return link
+
+    def _dialed(self, url: str, done: asyncio.Task[_Link]) -> None:
+        if self._dialing.get(url) is done:
+            del self._dialing[url]
+        _retrieve(done)
 
     def _forget(self, link: _Link) -> None:
         if self._links.get(link.url) is link:
