@@ -217,17 +217,22 @@ def test_a_call_does_not_wait_for_the_address_of_a_broker_that_is_gone() -> None
     run(main)
 
 
-def test_calls_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_under_way_are_bounded_and_others_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "PENDING_MAX", 3)
+    monkeypatch.setattr(peers_module, "WAITING_MAX", 5)
 
     async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        tasks = [asyncio.get_running_loop().create_task(echo.hang()) for _ in range(3)]
+        loop = asyncio.get_running_loop()
+        slow = [loop.create_task(echo.hang()) for _ in range(3)]
         await asyncio.sleep(0.5)
+        waiting = [loop.create_task(echo.say(str(number))) for number in range(5)]
+        await asyncio.sleep(0.5)
+        assert host.echo.noted == []
         with pytest.raises(TooManyRequestsError):
             await echo.say("one too many")
         host.echo.going.set()
-        await asyncio.gather(*tasks)
-        assert await echo.say("room") == "room"
+        assert await asyncio.gather(*waiting) == ["0", "1", "2", "3", "4"]
+        await asyncio.gather(*slow)
 
     run(main)
 
@@ -329,19 +334,31 @@ def test_who_does_not_know_the_secret_is_no_broker() -> None:
     run(main, b"")
 
 
-@pytest.mark.parametrize("version", ["Anabranch-Test", PEER_VERSION])
-def test_a_client_cannot_call_what_brokers_call(version: str) -> None:
+def test_a_client_cannot_call_what_brokers_call() -> None:
     async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        client = Client()
-        now = asyncio.get_running_loop().time()
-        await dial("other", 6650, lambda: ClientMachine(version, now=now), client, timeout_s=5.0)
-        verb = ECHO.verb("say")
+        client = await connect("Anabranch-Test")
+        arguments = ECHO.verb("say").encode_arguments({"text": "hello"})
         answer = await client.request(
-            pb.CommandPeerCall(
-                request_id=0, target="echo", verb="say", arguments=verb.encode_arguments({"text": "hello"})
-            )
+            pb.CommandPeerCall(request_id=0, target="echo", verb="say", arguments=arguments)
         )
         assert answer.error == AuthorizationError.__name__
         assert host.echo.noted == []
 
     run(main)
+
+
+def test_who_only_says_that_it_is_a_broker_must_go() -> None:
+    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
+        client = await connect(PEER_VERSION)
+        await asyncio.sleep(0.5)
+        assert client.hung_up
+        assert not host.connections
+
+    run(main)
+
+
+async def connect(version: str) -> Client:
+    client = Client()
+    now = asyncio.get_running_loop().time()
+    await dial("other", 6650, lambda: ClientMachine(version, now=now), client, timeout_s=5.0)
+    return client

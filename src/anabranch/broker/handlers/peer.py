@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 from anabranch.broker.connection import Connection, Handler, Registered
-from anabranch.broker.peers import PEER_AUTHENTICATION
+from anabranch.broker.peers import PEER_AUTHENTICATION, PEER_VERSION
 from anabranch.broker.ports import encode_push
 from anabranch.controller.subscriptions import Registration
 from anabranch.errors import AuthorizationError, LocalProtocolError, RemoteProtocolError
@@ -18,11 +18,12 @@ _logger = logging.getLogger(__name__)
 
 
 def introduce(connection: Connection, command: pb.CommandConnect) -> None:
-    """A broker shows the cluster's secret with its CONNECT; who shows another one is no client either."""
-    if command.auth_method_name != PEER_AUTHENTICATION:
+    """A broker shows the cluster's secret with its CONNECT; who only says that it is one must go."""
+    shown = command.auth_data if command.auth_method_name == PEER_AUTHENTICATION else None
+    if shown is None and command.client_version != PEER_VERSION:
         return
     secret = connection.services.peers.secret
-    if secret and hmac.compare_digest(command.auth_data, secret):
+    if secret and shown is not None and hmac.compare_digest(shown, secret):
         connection.is_peer = True
     else:
         _logger.warning("%s says that it is a broker of this cluster, but it is not", connection.address)
