@@ -107,6 +107,11 @@ class Connection:
         return self.closed_by is None
 
     @property
+    def in_use(self) -> bool:
+        """Whether anybody sends, reads, watches or waits for an answer here."""
+        return bool(self.producers or self.consumers or self.watches or self.registrations or self._requests)
+
+    @property
     def is_ours(self) -> bool:
         """Whether the broker knows what Anabranch adds to the protocol."""
         return self.machine.server_version.startswith(OUR_CLIENTS)
@@ -386,6 +391,8 @@ class ConnectionPool:
             self._forget(connection)
             if connection.open:
                 self._silent[connection] = None
+            for other in [silent for silent in self._silent if not silent.in_use]:
+                other.close()
             raise
         self._look_ups.answered(connection.address)
         return reply

@@ -148,11 +148,19 @@ def test_patience_grows_with_a_broker_that_may_only_be_slow() -> None:
     run(test)
 
 
+class Watcher:
+    """Somebody who stays on a connection."""
+
+    def updated(self, update: object) -> None: ...
+
+    def connection_lost(self) -> None: ...
+
+
 def test_a_connection_that_answers_no_look_up_gets_no_new_users() -> None:
     async def test(world: World) -> None:
-        await start_mute(world, "mute")
         connections = pool(world)
         paused = await connections.any_connection()
+        paused.watches[99] = Watcher()
         assert world.process is not None
         world.process.pause()
         with pytest.raises(OperationTimeoutError):
@@ -165,6 +173,23 @@ def test_a_connection_that_answers_no_look_up_gets_no_new_users() -> None:
         await asyncio.sleep(1)
         assert not paused.open
         assert not again.open
+
+    run(test)
+
+
+def test_silent_connections_that_nobody_uses_are_not_kept() -> None:
+    async def test(world: World) -> None:
+        connections = pool(world)
+        paused = await connections.any_connection()
+        assert world.process is not None
+        world.process.pause()
+        with pytest.raises(OperationTimeoutError):
+            await connections.connection_for(TOPIC)
+        await asyncio.sleep(6)
+        assert not paused.open
+        world.process.resume()
+        await connections.close()
+        await asyncio.sleep(1)
 
     run(test)
 
