@@ -187,9 +187,13 @@ class _Supervisor:
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        # Another worker's channel held open here would hide the end of the supervisor from it.
+        # Another worker's channel held open here would hide the end of the supervisor from it, and its own
+        # addresses would take connections that nobody serves.
         for other in self._workers:
             self._close_channel(other)
+            if other is not worker:
+                other.listeners[0].close()
+                other.http_listeners[0].close()
         if worker.lives > 1 and not os.environ.get("ANABRANCH_FAILPOINTS", "").startswith("@"):
             # What a test wants to happen once has happened; a file sees to that by itself.
             os.environ.pop("ANABRANCH_FAILPOINTS", None)
