@@ -7,22 +7,20 @@ asks for a turn. Must not know about splits, merges or scaling beyond the layout
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from anabranch.controller import admission, coordinator
-from anabranch.controller.admission import Grant, Roster
+from anabranch.controller.admission import Grant
 from anabranch.controller.coordinator import ConsumerAssignment
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
 from anabranch.controller.members import Members, Push
+from anabranch.controller.rosters import Rosters
 from anabranch.controller.segments import Aim, Drained, StartAt
 from anabranch.errors import (
-    AnabranchError,
     ConflictError,
     ConsumerBusyError,
     NotAllowedError,
@@ -38,9 +36,6 @@ Job = Callable[[], Awaitable[None]]
 SubscriptionChange = Callable[[SubscriptionRecord], SubscriptionRecord]
 
 replace = msgspec.structs.replace
-
-RESTRICT_S = 2.0
-"""How long an owner may take to take a roster. One that is gone for good has lost its consumers too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +67,7 @@ class Subscriptions:
         self._drains: dict[tuple[str, int], None] = {}
         self._untold: dict[tuple[str, str], None] = {}
         """Consumers whose share changed, by subscription."""
-        self._rosters: dict[tuple[str, int], None] = {}
-        """Segments whose owner must hear who reads there now."""
-        self._unreached: dict[tuple[str, int], None] = {}
-        """Those whose owner did not answer; asked again when the timer is up."""
-        self._roster_timer: asyncio.TimerHandle | None = None
-        self._visited: dict[tuple[str, str], set[int]] = {}
-        """Where each member may be attached."""
+        self._rosters = Rosters(lead, self.records, lambda: post(self._tell))
         grace_s = lead.world.settings.consumer_grace_s
         self._members = Members(grace_s, tokens, self._grace_over, self._assigned)
 
@@ -88,11 +77,7 @@ class Subscriptions:
         """Take the stored subscriptions over in this term; their consumers get a full grace period."""
         found = await self._lead.world.topics.load_subscriptions(self._lead.name)
         await together(self._claim(sub) for sub in found)
-        for sub, record in self.records.items():
-            # Whom the former leader let in where is not known, nor what it came to tell owners.
-            self._rosters.update(dict.fromkeys((sub, id_) for id_ in self._lead.layout.segments))
-            for name in record.consumers:
-                self._visited[sub, name] = set(self._lead.layout.segments)
+        self._rosters.taken_over()
         self._restore()
 
     async def reload(self) -> None:
@@ -123,6 +108,7 @@ class Subscriptions:
 
     def layout_changed(self) -> None:
         """Drained segments and assignments of all subscriptions must be looked at again."""
+        self._rosters.layout_changed()
         self._stale = dict.fromkeys(sorted(self.records))
 
     async def settle(self) -> bool:
@@ -155,8 +141,7 @@ class Subscriptions:
 
     def close(self) -> None:
         """Forget connections and timers; nothing is pushed any more."""
-        if self._roster_timer is not None:
-            self._roster_timer.cancel()
+        self._rosters.close()
         self._members.close()
 
     # Subscriptions.
@@ -416,15 +401,12 @@ class Subscriptions:
             return Grant()
         name = admission.member_name(record, segment_id, consumer_name)
         try:
-            grant = admission.admit(record, segment_id, consumer_name, generation)
+            grant = self._rosters.admit(sub, segment_id, consumer_name, generation)
         except ConsumerBusyError:
             self._remind(sub, name)
             raise
-        if name is not None:
-            grant = dataclasses.replace(grant, roster=self._roster(record, segment_id))
-            self._visited.setdefault((sub, name), set()).add(segment_id)
-            if grant.roster is not None and not grant.roster.reads(name):
-                self._remind(sub, name)
+        if name is not None and grant.roster is not None and not grant.roster.reads(name):
+            self._remind(sub, name)
         return grant
 
     def _remind(self, sub: str, name: str | None) -> None:
@@ -514,6 +496,7 @@ class Subscriptions:
             },
             "unfinished": None if record.unfinished is None else record.unfinished.kind,
             "trouble": self.troubles.get(sub),
+            "unreached": self._rosters.unreached(sub),
             "consumers": consumers,
         }
 
@@ -554,10 +537,7 @@ class Subscriptions:
         before = self.records.get(sub, record)
         known = sub in self.records
         self.records[sub] = record
-        touched = {*admission.taken(before, record), *self._opened(before, record)}
-        for name in admission.left(before, record):
-            touched |= self._visited.pop((sub, name), set())
-        self._rosters.update(dict.fromkeys((sub, id_) for id_ in sorted(touched)))
+        self._rosters.changed(sub, before, record)
         for lease in self._members.of(sub):
             if not known or before.consumers.get(lease.name) != record.consumers.get(lease.name):
                 self._untold[sub, lease.name] = None
@@ -565,53 +545,17 @@ class Subscriptions:
     async def _tell(self) -> None:
         """Owners first: when a consumer hears what it reads, those who read it before can read no more."""
         try:
-            due, self._rosters = self._rosters, {}
-            await together(self._restrict(*key) for key in due)
+            await self._rosters.send()
         finally:
             untold, self._untold = self._untold, {}
             for sub, name in untold:
                 self._remind(sub, name)
 
-    def _opened(self, before: SubscriptionRecord, record: SubscriptionRecord) -> list[int]:
-        """The segments of which other buckets are open than before."""
-        known = coordinator.open_by_buckets(before, self._lead.layout)
-        found = coordinator.open_by_buckets(record, self._lead.layout)
-        return [id_ for id_, buckets in found.items() if known.get(id_, buckets) != buckets]
-
-    def _roster(self, record: SubscriptionRecord, segment_id: int) -> Roster:
-        buckets = coordinator.open_for(record, self._lead.layout, segment_id)
-        return dataclasses.replace(admission.roster(record, segment_id), open=buckets)
-
-    async def _restrict(self, sub: str, segment_id: int) -> None:
-        record, segment = self.records.get(sub), self._lead.layout.segments.get(segment_id)
-        if record is None or segment is None or record.type != "STREAM":
-            return
-        roster = self._roster(record, segment_id)
-        try:
-            async with asyncio.timeout(RESTRICT_S):
-                place = self._lead.place(segment)
-                await self._lead.world.segments.restrict(place, sub, roster, self._lead.term)
-        except StaleTermError:
-            raise
-        except (AnabranchError, TimeoutError):
-            # Nobody can attach there as long as its owner does not answer, and whoever attaches brings it the
-            # newest roster. So everything goes on.
-            self._unreached[sub, segment_id] = None
-            if self._roster_timer is None:
-                delay_s = self._lead.world.jitter_s(self._lead.world.settings.retry_max_s / 5)
-                loop = asyncio.get_running_loop()
-                self._roster_timer = loop.call_later(delay_s, self._reach_again)
-
-    def _reach_again(self) -> None:
-        self._roster_timer = None
-        unreached, self._unreached = self._unreached, {}
-        self._rosters.update(unreached)
-        self._post(self._tell)
-
     def _forget(self, sub: str) -> None:
         self._members.say_farewell(sub, self._nothing(sub))
         self._members.fit(sub, ())
         del self.records[sub]
+        self._rosters.forget(sub)
         self.troubles.pop(sub, None)
         self._stale.pop(sub, None)
 

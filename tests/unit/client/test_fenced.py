@@ -172,6 +172,27 @@ def test_a_hand_over_ends_when_the_broker_takes_what_it_waits_for_and_is_silent_
     run(test)
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_consumer_that_is_sent_elsewhere_keeps_what_it_holds(moved: bool) -> None:
+    async def test(world: World) -> None:
+        await publish(world, 1, 0, 10)
+        async with world.client() as client:
+            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+            held = await consumer.receive_many(4, timeout=5)
+            served(world).close_consumers(moved=moved)
+            await consumer.acknowledge_cumulative(held[1])
+            await asyncio.sleep(1)
+            if moved:
+                await consumer.flush_acks()
+            else:
+                with pytest.raises(ConsumerBusyError, match="not confirmed"):
+                    await consumer.flush_acks()
+            rest = [int(message.value) for message in await drain(consumer)]
+            assert rest == list(range(4 if moved else 0, 10))
+
+    run(test)
+
+
 def test_a_generation_is_said_with_each_subscribe() -> None:
     async def test(world: World) -> None:
         await publish(world, 8, 0)
