@@ -103,6 +103,9 @@ def test_a_layout_is_told_by_every_broker_as_it_is_committed() -> None:
                 assert update.dag.epoch == layout.epoch == epoch
         for client in (here, there):
             assert not client.has(pb.CommandScalableTopicUpdate)
+        await controller.delete()
+        for client in (here, there):
+            assert (await client.expect(pb.CommandScalableTopicUpdate)).error == pb.TopicNotFound
 
     run(main)
 
