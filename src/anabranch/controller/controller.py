@@ -344,8 +344,12 @@ class TopicController:
         self._subs.connection_lost(registration)
 
     async def leave(self, registration: Registration) -> None:
-        """The consumer leaves for good: what it read goes to the others at once."""
-        await self._run(lambda: self._subs.leave(registration.subscription, registration.token))
+        """The consumer leaves for good: what it read goes to the others at once, or as soon as it can."""
+        try:
+            await self._run(lambda: self._subs.leave(registration.subscription, registration.token))
+        except BaseException:
+            self._subs.will_not_return(registration)
+            raise
 
     async def drained(self, event: Drained) -> None:
         """An owner says that a sealed segment is drained; looked at in turn."""

@@ -94,8 +94,10 @@ class Members:
             self._leases.pop(sub, None)
 
     def evict_later(self, sub: str, token: int, delay_s: float) -> None:
-        """Ask for the eviction again, unless the consumer is gone or back by then."""
+        """Ask for the eviction then, unless the consumer is gone or back."""
         if self.holder(sub, token) is not None:
+            if token in self._timers:
+                self._timers.pop(token).cancel()
             self._start_timer(sub, token, delay_s)
 
     def push_soon(self, sub: str, lease: Lease) -> None:

@@ -424,6 +424,12 @@ class Subscriptions:
         """Start the grace period, unless the name belongs to another connection by now."""
         self._members.lost(registration.subscription, registration.token)
 
+    def will_not_return(self, registration: Registration) -> None:
+        """The consumer wanted to leave and could not: it counts as lost, and its grace period as over."""
+        sub, token = registration.subscription, registration.token
+        self._members.lost(sub, token)
+        self._members.evict_later(sub, token, self._lead.world.settings.retry_first_s)
+
     async def leave(self, sub: str, token: int, *, only_lost: bool = False) -> None:
         """Remove the consumer that holds this token; a token that holds nothing is fine."""
         lease = self._members.holder(sub, token)

@@ -189,6 +189,43 @@ def test_a_caller_that_dies_while_it_registers_is_not_a_member_for_ever(delay_s:
     simulate(main)
 
 
+def test_a_consumer_that_could_not_leave_is_evicted_as_soon_as_that_can_be_stored() -> None:
+    async def main(plant: Plant) -> None:
+        controller, store = await lead_on_failing_store(plant, 1)
+        inbox = Inbox()
+        one, _ = await join(plant, "a"), await join(plant, "b", inbox)
+        store.fails = lambda path: "subscriptions" in path
+        with pytest.raises(MetadataError):
+            await plant.call(controller.leave(one))
+        await asyncio.sleep(1)
+        store.fails = lambda path: False
+        await asyncio.sleep(10)
+        assert list(await stored(plant)) == ["b"]
+        assert inbox.ids == [0]
+        await join(plant, "a")
+        await asyncio.sleep(100)
+        assert sorted(await stored(plant)) == ["a", "b"]
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_a_name_whose_owner_could_not_leave_is_free() -> None:
+    async def main(plant: Plant) -> None:
+        controller, store = await lead_on_failing_store(plant, 1)
+        one = await join(plant, "a")
+        store.fails = lambda path: "subscriptions" in path
+        with pytest.raises(MetadataError):
+            await plant.call(controller.leave(one))
+        store.fails = lambda path: False
+        await join(plant, "a")
+        await asyncio.sleep(100)
+        assert list(await stored(plant)) == ["a"]
+        await plant.stop()
+
+    simulate(main)
+
+
 def test_an_eviction_that_cannot_be_stored_is_tried_again() -> None:
     async def main(plant: Plant) -> None:
         controller, store = await lead_on_failing_store(plant, 1)
