@@ -211,19 +211,21 @@ async def test_workers_stop_when_their_supervisor_is_gone_and_the_next_one_finds
     assert broker.stop() == 0
 
 
-def test_a_worker_that_outlives_its_supervisor_and_stands_still_is_ended_by_the_next(
+def test_workers_that_outlive_their_supervisor_and_stand_still_are_ended_by_the_next(
     broker: BrokerProcess,
 ) -> None:
-    orphan = broker.worker(1)
-    os.kill(orphan, signal.SIGSTOP)
+    orphans = [broker.worker(number) for number in range(2)]
+    for orphan in orphans:
+        os.kill(orphan, signal.SIGSTOP)
     try:
         broker.kill_supervisor()
         broker.start()
-        assert broker.worker(1) != orphan
+        assert not any(broker.worker(number) in orphans for number in range(2))
     finally:
-        with suppress(ProcessLookupError):
-            os.kill(orphan, signal.SIGKILL)
-    assert "of a supervisor that is gone does not stop, and is ended" in broker.log_text
+        for orphan in orphans:
+            with suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
+    assert broker.log_text.count("of a supervisor that is gone does not stop, and is ended") == 2
     assert broker.stop() == 0
 
 
