@@ -315,3 +315,25 @@ def test_stream_consumers_come_and_go(broker: BrokerProcess, start: Start) -> No
     check_received("streams", received, sent)
     check_key_order("streams", received)
     assert consumers[-1].of("received"), "the newcomer got nothing"
+
+
+def test_stream_consumers_that_start_at_once_find_their_shares(broker: BrokerProcess, start: Start) -> None:
+    """M1 drops an assignment that comes while it carries out its first one; it is told again."""
+    with AdminClient(broker.http_url) as control:
+        control.create_topic(TOPIC, 4)
+        consumers = [start("stream", "s") for _ in range(4)]
+        for consumer in consumers:
+            consumer.wait_for("ready")
+        blocking = start("blocking", COUNT)
+        blocking.wait_for("done")
+        sent = {event["value"]: event["key"] for event in blocking.of("sent")}
+        deadline = time.monotonic() + 60
+        while missing := sent.keys() - {event["value"] for c in consumers for event in c.of("received")}:
+            assert time.monotonic() < deadline, f"{len(missing)} messages did not come"
+            time.sleep(0.1)
+    for consumer in consumers:
+        consumer.stop()
+        assert consumer.of("received"), f"{consumer.name} got nothing"
+    received = sorted((e for c in consumers for e in c.of("received")), key=lambda e: e["at_ms"])
+    check_received("streams", received, sent)
+    check_key_order("streams", received)
