@@ -97,6 +97,7 @@ class Registration:
         self._known = False
         """Whether the topic was there once; then it is not for this consumer to make it again."""
         self._connection: Connection | None = None
+        self._ours = False
         self._consumer_id = 0
         self._lost = asyncio.Event()
 
@@ -122,8 +123,8 @@ class Registration:
         self._lost.set()
 
     def finished_more(self) -> None:
-        """Tell the leader; other members may be waiting for it."""
-        if self._connection is not None and self._connection.is_ours:
+        """Tell the leader, again if it is being told just now; other members may be waiting for it."""
+        if self._ours:
             self._lost.set()
 
     def _take(self, assignment: Assignment) -> None:
@@ -147,6 +148,7 @@ class Registration:
         return await self._ask(connection, self._pool.next_id())
 
     async def _ask(self, connection: Connection, consumer_id: int) -> Assignment:
+        self._ours = connection.is_ours
         connection.registrations[consumer_id] = self
         # What the leader answers is what is stored, and that counts: generations of a topic that was made
         # again are lower.
