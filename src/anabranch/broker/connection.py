@@ -187,6 +187,10 @@ class Connection:
             work = handler.act(self, command)
             if work is None:
                 return
+            if self.services.tasks.stopped:
+                # Nobody would carry it out any more; the client hears of it by the end of the connection.
+                work.close()
+                return
             if self._requests >= REQUESTS_MAX:
                 work.close()
                 raise TooManyRequestsError(f"{REQUESTS_MAX} requests of this connection are under way")

@@ -23,6 +23,10 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work`; an error that it does not handle is logged here, where it ends."""
         if self._stopped:
