@@ -199,23 +199,22 @@ def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_come_and_
 
 async def layout_change(cluster: Cluster, rng: Random) -> None:
     """Split or merge something, once a leader is there to do it."""
-    while True:
+
+    async def change(controller: Controller) -> bool:
         record = await cluster.record(TOPIC)
         assert record is not None
         active = layout_of(record).active
-        merge = len(active) > 3
         at = rng.randrange(len(active) - 1)
+        if len(active) > 3:
+            await controller.merge([active[at].id, active[at + 1].id])
+        else:
+            await controller.split(active[at].id)
+        return True
 
-        async def work(controller: Controller) -> bool:
-            if merge:
-                await controller.merge([active[at].id, active[at + 1].id])
-            else:
-                await controller.split(active[at].id)
-            return True
-
+    while True:
         try:
             async with asyncio.timeout(20):
-                if await cluster.with_controller(TOPIC, work):
+                if await cluster.with_controller(TOPIC, change):
                     return
         except (AnabranchError, TimeoutError):
             await asyncio.sleep(0.5)
