@@ -6,6 +6,7 @@ Must not know what a leader does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from anabranch.broker.directory import Directory
@@ -38,7 +39,7 @@ class _RemoteLeader:
 
     async def call(self, verb: Verb, arguments: Arguments) -> Any:
         registration = arguments.get("registration")
-        line = None if registration is None else self._forget(registration)
+        line = None if registration is None else self._line(registration)
         result, made = await self._peers.call(
             self._url,
             self._target,
@@ -48,25 +49,28 @@ class _RemoteLeader:
             line=line,
             orphaned=None if verb.push is None else self._abandon,
         )
+        if registration is not None:
+            self._forget(registration)
         if verb.push is not None:
             self._lines[id(result)] = result, made
         return result
 
     def tell(self, verb: Verb, arguments: Arguments) -> None:
-        try:
-            line = self._forget(arguments["registration"])
-        except NotConnectedError:
-            return
-        self._peers.tell(line, self._target, verb, arguments)
+        registration = arguments["registration"]
+        with suppress(NotConnectedError):
+            self._peers.tell(self._line(registration), self._target, verb, arguments)
+        self._forget(registration)
 
-    def _forget(self, registration: Registration) -> Line:
-        _, line = self._lines.pop(id(registration), (None, None))
+    def _line(self, registration: Registration) -> Line:
+        _, line = self._lines.get(id(registration), (None, None))
         if line is None or not line.open:
-            raise NotConnectedError(
-                f"the broker at {self._url} that {self._target} was registered with is gone"
-            )
-        line.end()
+            raise NotConnectedError(f"the broker at {self._url}, where this was registered, is gone")
         return line
+
+    def _forget(self, registration: Registration) -> None:
+        _, line = self._lines.pop(id(registration), (None, None))
+        if line is not None:
+            line.end()
 
     def _abandon(self, registration: Registration, line: Line) -> None:
         """A registration came to be for a caller that is gone."""

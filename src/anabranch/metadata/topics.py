@@ -39,6 +39,9 @@ from anabranch.model.ranges import HashRange
 
 R = TypeVar("R", bound=Record)
 
+DECODED_MAX = 64
+"""Topic records that are kept decoded, those used last."""
+
 ATTEMPTS = 64
 """Most tries of one update; each lost race means that somebody else got on."""
 
@@ -51,6 +54,7 @@ class TopicStore:
 
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
+        self._decoded: dict[str, tuple[bytes, TopicRecord]] = {}
 
     # Scalable topics.
 
@@ -63,7 +67,19 @@ class TopicStore:
 
     async def find(self, name: TopicName) -> TopicRecord | None:
         """The record as it is stored, also of a topic whose deletion has begun."""
-        return await self._read(TopicRecord, records.topic_path(name))
+        path = records.topic_path(name)
+        stored = await self.store.get(path)
+        if stored is None:
+            self._decoded.pop(path, None)
+            return None
+        # Every client asks for it once per segment; one of a thousand segments takes a millisecond to decode.
+        value, record = self._decoded.pop(path, (b"", None))
+        if record is None or value != stored.value:
+            record = records.decode(TopicRecord, stored.value)
+        self._decoded[path] = stored.value, record
+        if len(self._decoded) > DECODED_MAX:
+            del self._decoded[next(iter(self._decoded))]
+        return record
 
     async def create(self, name: TopicName, record: TopicRecord) -> None:
         try:

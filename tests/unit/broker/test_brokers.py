@@ -8,7 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from anabranch.errors import LayoutError, ServiceNotReadyError, SubscriptionNotFoundError, TopicNotFoundError
+from anabranch.controller.controller import TopicController
+from anabranch.controller.subscriptions import Registration
+from anabranch.errors import (
+    LayoutError,
+    MetadataError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.broker.cluster import Brokers, run
@@ -380,5 +388,29 @@ def test_requests_wait_for_a_leader_and_fail_politely_when_none_comes() -> None:
         await other.controllers.store_closing(record.store)
         with pytest.raises(ServiceNotReadyError, match="store 7"):
             await other.controllers.controller(ORDERS)
+
+    run(main)
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_who_could_not_leave_is_no_member_for_ever(near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        leader = brokers.leader_of(ORDERS)
+        at = leader if near else 1 - leader
+        client = await brokers.client(at)
+        await register(client)
+
+        async def fail(self: TopicController, registration: Registration) -> None:
+            raise MetadataError("the store is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TopicController, "leave", fail)
+            left = await client.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
+        assert left.error == pb.MetadataError
+        await settle()
+        again = await register(await brokers.client(at))
+        assert given(again.assignment) == [0, 1]
+        assert brokers[at]._peers.lines == (0 if near else 1)
 
     run(main)

@@ -38,6 +38,20 @@ async def test_a_topic_is_created_once(topics: TopicStore) -> None:
         await topics.create(NAME, PLAIN)
 
 
+async def test_a_record_is_decoded_once_and_read_anew_whenever_it_changed(topics: TopicStore) -> None:
+    other = TopicStore(topics.store)
+    await topics.create(NAME, PLAIN)
+    first = await topics.load(NAME)
+    assert await topics.load(NAME) is first
+    for term in (1, 2):
+        await other.update(NAME, lambda record, to=term: msgspec.structs.replace(record, term=to))  # type: ignore[misc]
+        assert (await topics.load(NAME)).term == term
+    await other.delete(NAME, PLAIN.incarnation)
+    assert await topics.find(NAME) is None
+    await other.create(NAME, msgspec.structs.replace(PLAIN, term=7))
+    assert (await topics.load(NAME)).term == 7
+
+
 async def test_updates_that_race_all_take_effect(topics: TopicStore) -> None:
     await topics.create(NAME, PLAIN)
     slow = TopicStore(YieldingStore(topics.store))

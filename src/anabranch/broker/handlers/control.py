@@ -123,7 +123,12 @@ async def leave(connection: Connection, command: pb.CommandScalableTopicUnsubscr
     registered = connection.registrations.pop(command.consumer_id, None)
     if registered is None:
         raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not registered")
-    await registered.controller.leave(registered.registration)
+    try:
+        await registered.controller.leave(registered.registration)
+    except BaseException:
+        # Nobody else would say so any more, and its name would be taken for ever.
+        registered.controller.connection_lost(registered.registration)
+        raise
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
 

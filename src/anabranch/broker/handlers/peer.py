@@ -58,12 +58,12 @@ async def call(connection: Connection, command: pb.CommandPeerCall) -> None:
     served = await target.find(rest)
     if verb.push is not None:
         arguments[verb.push.name] = _Push(connection, command.request_id)
-    given_back = arguments.get("registration")
-    if isinstance(given_back, Registration):
-        connection.registrations.pop(given_back.token, None)
     result = getattr(served, verb.name)(**arguments)
     if inspect.isawaitable(result):
         result = await result
+    given_back = arguments.get("registration")
+    if isinstance(given_back, Registration):
+        connection.registrations.pop(given_back.token, None)
     if isinstance(result, Registration):
         if connection.ended:
             served.connection_lost(result)
