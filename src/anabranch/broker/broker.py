@@ -69,7 +69,7 @@ class Endpoint:
 
     url: str
     http_url: str
-    listen: Callable[[Callable[[], Pump]], Awaitable[Sequence[asyncio.Server]]]
+    listen: Callable[[Callable[[], Pump]], Awaitable[Sequence[asyncio.AbstractServer]]]
     """Accept connections from now on, one pump from the given factory each."""
 
 
@@ -163,16 +163,14 @@ class Broker:
         )
         self._endpoint = endpoint
         self._unwatch: Callable[[], None] = lambda: None
-        self._servers: Sequence[asyncio.Server] = ()
+        self._servers: Sequence[asyncio.AbstractServer] = ()
+        self._port = config.port
 
     @property
     def port(self) -> int:
         """The port it listens on, also when the configuration left the choice to the system."""
-        if self._endpoint is None and not self._servers:
-            assert self.config.port, "the broker is not started"
-            return self.config.port
-        port: int = self._servers[0].sockets[0].getsockname()[1]
-        return port
+        assert self._port, "the broker is not started"
+        return self._port
 
     @property
     def url(self) -> str:
@@ -230,7 +228,9 @@ class Broker:
         if self._endpoint is not None:
             self._servers = await self._endpoint.listen(self._accept)
         else:
-            self._servers = [await listen(self.config.host, self.config.port, self._accept)]
+            server = await listen(self.config.host, self.config.port, self._accept)
+            self._servers = [server]
+            self._port = server.sockets[0].getsockname()[1]
 
     def serve(self, target: str, port: Port, local: Any) -> Any:
         """Let other brokers call `local` here, and return the port over all stores.

@@ -169,7 +169,7 @@ class Cluster:
                 behind_bytes=limits.behind_bytes,
             )
 
-        async def listen(factory: Callable[[], Pump]) -> Sequence[asyncio.Server]:
+        async def listen(factory: Callable[[], Pump]) -> Sequence[asyncio.AbstractServer]:
             own = await self.loop.create_server(factory, host.name, PORT)
             return [own, await self.loop.create_server(factory, SERVICE, PORT, reuse_port=True)]
 
