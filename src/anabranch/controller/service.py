@@ -292,8 +292,12 @@ class ControllerService:
 
     def home(self, name: TopicName) -> int | None:
         """The home store of a topic that is watched or led here; None while it is not known."""
-        found = self._controllers.get(name.topic)
-        return self._homes.get(name.topic) if found is None else found.record.store
+        name = name.topic
+        if name in self._controllers:
+            return self._controllers[name].record.store
+        if name in self._loading:
+            return self._loading[name][0]
+        return self._homes.get(name)
 
     def layouts(self) -> Mapping[TopicName, Layout]:
         """The layouts of all topics that are led here at the moment."""

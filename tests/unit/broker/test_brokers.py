@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from anabranch.controller import lifecycle
 from anabranch.controller.controller import TopicController
 from anabranch.controller.subscriptions import Registration
 from anabranch.errors import (
@@ -412,5 +413,28 @@ def test_who_could_not_leave_is_no_member_for_ever(near: bool, monkeypatch: pyte
         again = await register(await brokers.client(at))
         assert given(again.assignment) == [0, 1]
         assert brokers[at]._peers.lines == (0 if near else 1)
+
+    run(main)
+
+
+def test_a_topic_that_many_make_at_once_by_looking_is_made_once() -> None:
+    async def main(brokers: Brokers) -> None:
+        clients = [await brokers.client(number % 2) for number in range(6)]
+        dags = await asyncio.gather(*(watch(client) for client in clients))
+        assert len({(dag.epoch, dag.controller_broker_url) for dag in dags}) == 1
+        names = [name for storage in brokers.storages.values() for name in storage.names()]
+        assert len(names) == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_topic_whose_maker_died_is_finished_when_somebody_looks_anywhere(number: int) -> None:
+    async def main(brokers: Brokers) -> None:
+        await lifecycle.record_topic(brokers[0].controllers._world, ORDERS, 4, {})
+        dag = await watch(await brokers.client(number))
+        assert sorted(segments_of(dag).values()) == [0, 0, 1, 1]
+        record = await brokers[0].records.load(ORDERS)
+        assert record.intent is None
 
     run(main)
