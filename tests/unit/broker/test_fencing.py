@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch.controller.controller import TopicController
-from anabranch.errors import NotConnectedError
+from anabranch.errors import NotConnectedError, NotLeaderError
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -286,6 +286,24 @@ def test_clients_that_miss_an_assignment_are_told_again_while_another_waits() ->
         coming = asyncio.create_task(attach(two, moved, f"b-seg-{moved[-1]}", None))
         assert moved not in topics(await newest(one))
         await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1 if moved == LOWER else 2))
+        assert isinstance(await coming, pb.CommandSuccess)
+
+    run(scenario, **QUIET)
+
+
+def test_a_client_that_waits_for_its_turn_is_not_turned_away_for_want_of_a_leader() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        one, two = await world.client(M1), await world.client(M1)
+        await attach(one, WHOLE, "plain", None)
+
+        async def away(sub: str) -> None:
+            raise NotLeaderError("nobody leads it here")
+
+        (await leader(world)).remind = away  # type: ignore[method-assign]
+        coming = asyncio.create_task(attach(two, WHOLE, "other", None))
+        await settle()
+        await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
         assert isinstance(await coming, pb.CommandSuccess)
 
     run(scenario, **QUIET)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from anabranch.broker.connection import Attached, Connection, Handler
@@ -116,8 +117,10 @@ async def _wait_for_turn(services: Services, name: TopicName, subscription: Subs
     for _ in range(HANDOVER_S):
         if not subscription.consumers:
             return
-        controller = await services.controllers.controller(name.topic)
-        await controller.remind(subscription.name)
+        with suppress(AnabranchError):
+            # A leader that is away just now is no reason to turn the client away.
+            controller = await services.controllers.controller(name.topic)
+            await controller.remind(subscription.name)
         await subscription.free(1.0)
 
 
