@@ -137,10 +137,15 @@ class Publisher(Generic[T]):
                 raise
 
     async def _claim(self) -> None:
-        # The first sequence id must lie above everything that was stored under this name before.
-        segments = [self._lanes.segment(segment) for segment in self._lanes.active]
-        for segment in segments:
-            self._known = max(self._known, await asyncio.shield(segment.attached))
+        # The first sequence id must lie above everything that was stored under this name before. A segment that
+        # is sealed meanwhile has successors, and somebody of this name may have used them.
+        claimed: set[int] = set()
+        while missing := [segment for segment in self._lanes.active if segment.id not in claimed]:
+            for segment in [self._lanes.segment(segment) for segment in missing]:
+                stored = await asyncio.shield(segment.attached)
+                claimed.add(segment.segment.id)
+                if stored is not None:
+                    self._known = max(self._known, stored)
         if self.name_was_given and not self._sequence_was_given:
             # Successors of sealed segments need not know all that those have stored.
             for sealed in self._lanes.layout.layout.sealed:

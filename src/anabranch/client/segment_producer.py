@@ -130,8 +130,10 @@ class SegmentProducer:
         """Sealed, and everything still here is known not to be stored, or in doubt for good."""
         self.in_doubt = False
         """Nobody could say what was stored; the successors may know."""
-        self.attached: asyncio.Future[int] = home.loop.create_future()
-        """The last sequence id stored before the first attachment, or why it failed."""
+        self.attached: asyncio.Future[int | None] = home.loop.create_future()
+        """The last sequence id stored before the first attachment, or why it failed.
+
+        None when the layout took the segment away first."""
         self.fills = tuple(BucketFill(home.limits) for _ in self.batcher.lanes)
         """By bucket."""
         self._owner = Owner(home.pool, topic, url)
@@ -334,6 +336,7 @@ class SegmentProducer:
                     # The layout should tell soon; if it does not, the seal may have failed.
                     await self._owner.pause(LAYOUT_DUE_S, self._kicked)
                 if self.departed:
+                    self._has_departed()
                     return
                 self.sealed = self.settled = False
 
@@ -444,9 +447,13 @@ class SegmentProducer:
     def _is_settled(self) -> None:
         self._settling = False
         self.settled = True
-        if not self.attached.done():
-            self.attached.set_result(-1)
+        if self.departed:
+            self._has_departed()
         self.home.segment_settled(self)
+
+    def _has_departed(self) -> None:
+        if not self.attached.done():
+            self.attached.set_result(None)
 
     async def _settle(self) -> None:
         """Find out which of the entries that were sent are stored; the others are free to go elsewhere."""

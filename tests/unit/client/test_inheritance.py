@@ -13,11 +13,13 @@ from anabranch.broker.handlers import attach, produce
 from anabranch.controller.controller import TopicController
 from anabranch.errors import NotAllowedError
 from anabranch.model.hashing import key_hash
+from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import Mode
 from tests.unit.client.test_producer import stored
 from tests.unit.client.world import TOPIC, World, run
 
+FIRST = "segment://public/default/orders/0000-ffff-0"
 LOW = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 < 0x8000)
 HIGH = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 >= 0x8000)
 
@@ -266,3 +268,23 @@ def test_whatever_happens_to_the_layout_each_number_is_stored_once(seed: int) ->
             await check_once(client, set(range(done + 1)))
 
     run(test, seed=seed)
+
+
+def test_a_producer_that_opens_within_a_split_counts_on_from_what_is_stored() -> None:
+    """Its segment is sealed already and the successors are not visible yet."""
+
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            await send(client, keyed(10))
+            assert world.broker is not None
+            await world.broker.topics.require(TopicName.parse(FIRST)).seal()
+            opening = asyncio.ensure_future(client.create_producer(TOPIC, name="p"))
+            await asyncio.sleep(2.5)
+            assert not opening.done()
+            await (await world.controller()).split(0)
+            producer = await opening
+            assert producer.last_sequence_id == 9
+            await producer.send_many([b"10", b"11"], ["a", "b"])
+            await check_once(client, set(range(12)))
+
+    run(test)
