@@ -137,8 +137,8 @@ class Publisher(Generic[T]):
                 raise
 
     async def _claim(self) -> None:
-        # The first sequence id must lie above everything that was stored under this name before. A segment that
-        # is sealed meanwhile has successors, and somebody of this name may have used them.
+        # The first sequence id must lie above everything that was stored under this name before. Segments
+        # that are sealed meanwhile have successors, which somebody of this name may have used.
         claimed: set[int] = set()
         while missing := [segment for segment in self._lanes.active if segment.id not in claimed]:
             for segment in [self._lanes.segment(segment) for segment in missing]:
