@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from anabranch.broker.ports import Arguments, Port, Verb, error_named
-from anabranch.broker.tasks import Tasks
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
@@ -186,11 +185,13 @@ class _Link:
         call = self._pending.pop(command.request_id, None)
         if call is None or call.answer.done():
             return
-        if command.HasField("error"):
-            self._told.pop(command.request_id, None)
-            call.answer.set_exception(error_named(command.error, command.message))
-        else:
+        try:
+            if command.HasField("error"):
+                raise error_named(command.error, command.message)
             call.answer.set_result(call.verb.decode_result(command.result))
+        except AnabranchError as error:
+            self._told.pop(command.request_id, None)
+            call.answer.set_exception(error)
 
 
 class _Handler:
@@ -215,7 +216,6 @@ class Peers:
         """What every broker of the cluster knows, and nobody else."""
         self._links: dict[str, _Link] = {}
         self._dialing: dict[str, asyncio.Task[_Link]] = {}
-        self._tasks = Tasks()
         self._closed = False
 
     @property
@@ -283,11 +283,12 @@ class Peers:
     async def close(self) -> None:
         """End all connections; calls under way fail."""
         self._closed = True
-        for task in self._dialing.values():
+        dialing = list(self._dialing.values())
+        for task in dialing:
             task.cancel()
         for link in list(self._links.values()):
             link.hang_up()
-        await self._tasks.stop()
+        await asyncio.gather(*dialing, return_exceptions=True)
 
     async def _link(self, url: str) -> _Link:
         if self._closed:

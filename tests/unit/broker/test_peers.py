@@ -180,6 +180,10 @@ def test_an_error_is_raised_as_its_own_class_and_a_bug_stays_where_it_is() -> No
         verb.name = "fly"
         with pytest.raises(RemoteProtocolError, match="no verb"):
             await caller.call(verb, {})
+        mistaken = Verb("say", LocalEcho.hang)
+        mistaken.encode_arguments = ECHO.verb("say").encode_arguments  # type: ignore[method-assign]
+        with pytest.raises(RemoteProtocolError, match="the result of say"):
+            await caller.call(mistaken, {"text": "hello"})
         with pytest.raises(RemoteProtocolError, match="do not call"):
             await peers.call(URL, "moon", ECHO.verb("hang"), {})
 
