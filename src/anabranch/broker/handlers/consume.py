@@ -99,7 +99,7 @@ def _check(command: pb.CommandSubscribe) -> None:
 
 
 async def _admit(services: Services, name: TopicName, command: pb.CommandSubscribe) -> Grant:
-    """A durable subscription is on all segments of a topic or on none, so the leader makes it, and lets in."""
+    """A durable subscription is on all segments of a topic or on none, so its leader makes it and lets in."""
     assert name.segment is not None
     controller = await services.controllers.controller(name.topic)
     return await controller.admit(
