@@ -10,7 +10,7 @@ import pytest
 from anabranch.testing.process import BrokerProcess
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data") as process:
+@pytest.fixture(params=[1, 2], ids=["one-process", "two-workers"])
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data", {"workers": request.param}) as process:
         yield process
