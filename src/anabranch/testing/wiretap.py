@@ -130,6 +130,7 @@ class _Overheard:
         self.outgoing = CommandCutter()
         self.asked: dict[int, pb.CommandSubscribe] = {}
         self.consumers: dict[int, Attached] = {}
+        self.former: dict[int, Attached] = {}
         self.producers: dict[int, TopicName] = {}
         self.acks: dict[int, tuple[Attached, Acked]] = {}
         self.acking: list[Attached] = []
@@ -270,10 +271,11 @@ class WireTap:
     def _detach(self, heard: _Overheard, consumer_id: int) -> None:
         consumer = heard.consumers.pop(consumer_id, None)
         if consumer is not None:
+            heard.former[consumer_id] = consumer
             self._listener.detached(consumer)
 
     def _acknowledging(self, heard: _Overheard, command: pb.CommandAck) -> None:
-        consumer = heard.consumers.get(command.consumer_id)
+        consumer = heard.consumers.get(command.consumer_id) or heard.former.get(command.consumer_id)
         if consumer is None:
             return
         whole = tuple(Position(id_.ledgerId, id_.entryId) for id_ in command.message_id if not id_.ack_set)
