@@ -331,6 +331,8 @@ class TopicController:
         While a member reads segments only `whole`, nobody shares one by buckets. A member of a checkpoint
         group says what it has `finished`, and registers again when that grows; None means it cannot tell.
         """
+        # Not in the queue, since the dead take long to answer.
+        await self._subs.drop_dead(sub, consumer_name)
         return await self._jobs.run(
             lambda: self._turn(
                 lambda: self._subs.register(sub, consumer_name, kind, start, push, whole, finished)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, runtime_checkable
 
 from anabranch.controller.coordinator import (
     CancelTimer,
@@ -23,6 +24,13 @@ from anabranch.controller.coordinator import (
 
 Push = Callable[[ConsumerAssignment | None], None]
 """Tells a consumer what it reads; None that nobody leads it here any more, so it has to register again."""
+
+
+@runtime_checkable
+class Living(Protocol):
+    """A push whose connection can be asked for a sign of life."""
+
+    async def alive(self) -> bool: ...
 
 
 class Members:
@@ -58,6 +66,13 @@ class Members:
     def connected(self) -> bool:
         """Whether any consumer of any subscription is connected."""
         return any(lease.connected for sub in self._leases for lease in self.of(sub))
+
+    async def drop_dead(self, sub: str, name: str) -> None:
+        """Before a name is refused: does the connection that holds it still live?"""
+        for lease in self.of(sub):
+            push = self._pushes.get(lease.token)
+            if lease.name == name and isinstance(push, Living) and not await push.alive():
+                self.lost(sub, lease.token)
 
     def check_free(self, sub: str, name: str) -> None:
         """ConsumerBusyError while a living connection holds the name."""

@@ -181,6 +181,15 @@ class Subscriptions:
         if start is not None and not coordinator.has_cursors(record):
             await self._create(sub, record, start)
 
+    async def adopt(self, sub: str, kind: SubscriptionKind) -> None:
+        """Register a subscription that all segments have already."""
+        if sub not in self.records:
+            now_ms = self._lead.world.clock.wall_ms()
+            new = SubscriptionRecord(
+                type=kind, initial_position="earliest", term=self._lead.term, created_at_ms=now_ms
+            )
+            await self._store(sub, lambda _: new)
+
     async def _create(self, sub: str, record: SubscriptionRecord, start: StartAt | None) -> None:
         if record.type != "CHECKPOINT" and start is not None:
             record = replace(
@@ -391,6 +400,10 @@ class Subscriptions:
             self._changed()
         token = self._members.join(sub, name, push)
         return Registration(token, sub, name, self.assignment(sub, name))
+
+    async def drop_dead(self, sub: str, name: str) -> None:
+        """Start the grace period of a name whose connection is dead and nobody noticed yet."""
+        await self._members.drop_dead(sub, name)
 
     def admit(
         self, sub: str, kind: SubscriptionKind, segment_id: int, consumer_name: str, generation: int | None

@@ -236,3 +236,35 @@ def test_a_seek_of_one_segment_is_finished_by_the_next_leader() -> None:
         await plant.stop()
 
     simulate(main)
+
+
+class Silent(Inbox):
+    """The push of a connection that broke where nobody noticed."""
+
+    async def alive(self) -> bool:
+        await asyncio.sleep(5)
+        return self.lives
+
+    def __init__(self, lives: bool) -> None:
+        super().__init__()
+        self.lives = lives
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_name_is_refused_only_while_its_holder_shows_a_sign_of_life(lives: bool) -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant)
+        held = await join(plant, "a", Silent(lives))
+        controller = await plant.controller()
+        again = plant.process.spawn(controller.register("s", "a", "STREAM", "earliest", Inbox()))
+        other = await join(plant, "b")
+        assert not again.done(), "others do not wait for the answer"
+        if lives:
+            with pytest.raises(ConsumerBusyError):
+                await again
+        else:
+            kept = (await again).assignment
+            assert {*ids_of(kept), *ids_of(other)} == {*ids_of(held)}
+        await plant.stop()
+
+    simulate(main)

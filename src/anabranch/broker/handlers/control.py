@@ -34,6 +34,10 @@ class AssignmentPush:
         self._newest = assignment
         self._connection.when_writable(("assignment", self._consumer_id), self._send)
 
+    async def alive(self) -> bool:
+        """Whether the client answers."""
+        return await self._connection.alive()
+
     def _end(self) -> None:
         """Nobody leads the consumer here any more; a client that hears so registers again."""
         if self.active:
