@@ -185,11 +185,11 @@ class Witness:
             if self._left.pop(member, 0) is None:
                 continue
             self._counts["consumer evicted"] += 1
+            gone_s = self._loop.time() - self._lost_at.get(member, -self._grace_s)
             if member in self._connected:
                 self._wrong(f"{sub}: {name} was evicted while it was connected")
-            elif self._loop.time() < self._lost_at.get(member, 0.0) + self._grace_s - MOMENT_S:
-                lost_s = self._loop.time() - self._lost_at[member]
-                self._wrong(f"{sub}: {name} was evicted after {lost_s:.3f} s, not {self._grace_s:g} s")
+            elif gone_s < self._grace_s - MOMENT_S:
+                self._wrong(f"{sub}: {name} was evicted after {gone_s:.3f} s, not {self._grace_s:g} s")
 
     def _check_disturbance(self, sub: str, before: SubscriptionRecord, after: SubscriptionRecord) -> None:
         """Segments are not dealt out again without a cause (R1)."""
