@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SEEDS ?= 200
+SEEDS ?= 1000
 FAST ?=
 export PYTHONDONTWRITEBYTECODE ?=
 

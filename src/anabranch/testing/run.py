@@ -22,7 +22,7 @@ from anabranch.testing.scenario import SOMETIMES, Scenario
 from anabranch.testing.shape import FAILPOINTS
 from anabranch.testing.storage import StorageSimulation
 
-SEEDS_FOR_SOMETIMES = 200
+SEEDS_FOR_SOMETIMES = 500
 """From this many seeds on, everything that happens sometimes must have happened."""
 
 RUNS_PER_POOL = 1000
@@ -102,7 +102,7 @@ def _report(result: Result) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m anabranch.testing.run", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200, help="how many (200)")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
     parser.add_argument("--seed", type=int, help="run this one only")

@@ -69,9 +69,15 @@ SOMETIMES = (
     "machine lost",
     "message crossed a seal",
     "operation interrupted",
+    "holder fenced",
+    "late subscription deleted",
     "late subscription made",
+    "lease lost",
+    "paused broker was ended",
     "process killed",
     "reconnected",
+    "store given back",
+    "store given to another broker",
     "sender killed",
 )
 """What must happen in some of many runs; a generator that cannot produce a case tests nothing."""
@@ -177,6 +183,8 @@ class Scenario:
             unordered=[kind for kind in self.readers.kinds if kind == QUEUE],
             exact=[kind for kind in self.readers.kinds if kind == CHECKPOINT],
         )
+        for platter in cluster.platters.values():
+            self.counts.update(platter.outcomes)
         await cluster.stop()
         keeping.cancel()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from anabranch.ledger.port import SegmentLog
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryTree, _Value
-from anabranch.metadata.records import SubscriptionRecord, TopicRecord
+from anabranch.metadata.records import StoreRecord, SubscriptionRecord, TopicRecord
 from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import bucket_index
 from anabranch.model.ids import Position
@@ -80,9 +80,7 @@ class Witness:
         self.record: TopicRecord | None = None
         self.layout: Layout | None = None
         self.subscriptions: dict[str, SubscriptionRecord] = {}
-        self.removed: frozenset[str] = frozenset()
-        """Subscriptions that somebody asked to delete."""
-        self._paths = {records.topic_path(topic): ""}
+        self._stores: dict[int, StoreRecord] = {}
         self._consumers: dict[Attached, None] = {}
         self._owners: dict[tuple[str, int, int], tuple[Attached, int]] = {}
         """By subscription, segment and bucket: who was given an entry last, and its generation."""
@@ -117,6 +115,20 @@ class Witness:
                 self.subscriptions.pop(sub, None)
             else:
                 self._subscription_changed(sub, records.decode(SubscriptionRecord, after))
+        elif path.startswith(f"{records.STORES}/") and after is not None:
+            self._store_changed(int(path.rpartition("/")[2]), records.decode(StoreRecord, after))
+
+    def _store_changed(self, store: int, record: StoreRecord) -> None:
+        """Who owns a store says so in rising terms (W1)."""
+        before = self._stores.get(store)
+        self._stores[store] = record
+        if record.owner is not None:
+            self._counts["store given to another broker"] += record.owner != store
+            self._counts["store given back"] += (
+                before is not None and record.owner == store and before.owner != store
+            )
+            if before is not None and record.term <= before.term:
+                self._wrong(f"store {store} was claimed in term {record.term} after term {before.term}")
 
     def _topic_changed(self, record: TopicRecord) -> None:
         before, self.record = self.record, record
