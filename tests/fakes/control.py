@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from anabranch.controller.controller import TopicController
 from anabranch.controller.coordinator import ConsumerAssignment, has_cursors, open_for
 from anabranch.controller.leading import ControllerSettings
+from anabranch.controller.operation import segment_name
 from anabranch.controller.service import ControllerService
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.memory import MemoryTree
@@ -110,7 +111,7 @@ class Plant:
         assert not self.world.listeners, "listeners left"
 
     def segment(self, layout: Layout, id_: int, name: TopicName = TOPIC) -> TopicName:
-        return name.segment_name(layout.segment(id_).range, id_)
+        return segment_name(name, layout.segment(id_))
 
     def publish(self, layout: Layout, *ids: int) -> None:
         """One message on each of these segments, or on all active ones."""
@@ -130,7 +131,7 @@ class Plant:
         assert record.intent is None
         assert not record.garbage
         expected = {self.segment(layout, id_, name) for id_ in layout.segments}
-        stored = {found for found in self.world.stored if found.topic == name}
+        stored = {found for found in self.world.stored if found.partitioned_topic.topic == name}
         assert stored == expected, "storage and layout list the same segments"
         for segment in layout.segments.values():
             sealed = self.world.stored[self.segment(layout, segment.id, name)].sealed

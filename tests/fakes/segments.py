@@ -41,9 +41,10 @@ class SegmentWorld:
         self.log: list[str] = []
 
     def check_term(self, name: TopicName, term: int) -> None:
-        if term < self.terms.get(name.topic, 0):
-            raise StaleTermError(f"{name.topic} has seen term {self.terms[name.topic]}, this is {term}")
-        self.terms[name.topic] = term
+        topic = name.partitioned_topic.topic
+        if term < self.terms.get(topic, 0):
+            raise StaleTermError(f"{topic} has seen term {self.terms[topic]}, this is {term}")
+        self.terms[topic] = term
 
     def publish(self, name: TopicName, at_ms: int = 0) -> None:
         segment = self.stored[name]
@@ -66,7 +67,7 @@ class SegmentWorld:
         self.tell(name, subscription, parts[subscription])
 
     def tell(self, name: TopicName, subscription: str, ranges: Ranges = ALL) -> None:
-        for listener in list(self.listeners.get(name.topic, ())):
+        for listener in list(self.listeners.get(name.partitioned_topic.topic, ())):
             listener(Drained(name, subscription, ranges))
 
     def backlog(self, name: TopicName, subscription: str) -> int | None:
@@ -92,7 +93,8 @@ class MemorySegments:
         await self._enter("seal", place.name, term)
         stored = self._stored(place.name)
         stored.sealed = True
-        assert place.name.segment is not None
+        if place.name.segment is None:
+            return ()
         return handed_on(place.name.segment.range, stored.sequences, stored.inherited)
 
     async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:

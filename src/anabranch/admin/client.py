@@ -161,6 +161,10 @@ class AdminClient:
     def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         self.call("DELETE", _scalable(name), query={"force": str(force).lower()})
 
+    def migrate(self, name: TopicName, *, force: bool = False) -> None:
+        """Let the classic topic of this name go on as a scalable one."""
+        self.call("POST", f"{_scalable(name)}/migrate", query={"force": str(force).lower()})
+
     def list_topics(self, namespace: str, properties: Mapping[str, str] | None = None) -> list[str]:
         tenant, _, local = namespace.partition("/")
         filters = [("property", f"{key}={value}") for key, value in (properties or {}).items()]

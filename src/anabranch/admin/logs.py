@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
 from anabranch.admin import stats
 from anabranch.broker.broker import Broker
+from anabranch.broker.consumer import Consumer
 from anabranch.broker.ports import Port
+from anabranch.broker.producer import Producer
 from anabranch.broker.segment import Segment
 from anabranch.broker.subscription import Subscription
 from anabranch.controller.segments import Place
 from anabranch.errors import ConflictError, InvalidConfigurationError, SubscriptionNotFoundError
 from anabranch.model.ids import Position
+from anabranch.protocol.pb import pulsar_pb2 as pb
 
 TARGET: Final = "logs"
+MANAGED: Final = "__pulsar.v5.managed"
+"""Set by clients that follow a classic topic when it becomes a scalable one."""
 
 Json = dict[str, Any]
 
@@ -48,6 +53,14 @@ class Logs(Protocol):
 
     async def subscriptions(self, place: Place) -> Mapping[str, int]:
         """How many consumers each subscription has."""
+        ...
+
+    async def kinds(self, place: Place) -> Mapping[str, str]:
+        """How the messages of each durable subscription are shared: STREAM or QUEUE."""
+        ...
+
+    async def old_clients(self, place: Place) -> Sequence[str]:
+        """The names of connected clients that would not follow the log to a scalable topic."""
         ...
 
     async def create_subscription(self, place: Place, subscription: str, start: object) -> None: ...
@@ -110,6 +123,20 @@ class LocalLogs:
             raise ConflictError(f"{place.name} has connected producers")
         if found.subscriptions:
             raise ConflictError(f"{place.name} has subscriptions: {', '.join(found.subscriptions)}")
+
+    async def kinds(self, place: Place) -> Mapping[str, str]:
+        log = await self._log(place)
+        return {
+            name: "QUEUE" if subscription.kind == pb.CommandSubscribe.Shared else "STREAM"
+            for name, subscription in sorted(log.subscriptions.items())
+            if subscription.durable
+        }
+
+    async def old_clients(self, place: Place) -> Sequence[str]:
+        log = await self._log(place)
+        consumers = [consumer for sub in log.subscriptions.values() for consumer in sub.consumers]
+        clients: list[Producer | Consumer] = [*log.producers.values(), *consumers]
+        return sorted(client.name for client in clients if client.metadata.get(MANAGED) != "true")
 
     async def seal(self, place: Place) -> Json:
         log = await self._log(place)

@@ -7,13 +7,13 @@ from typing import Any, get_args
 import msgspec
 
 from anabranch.admin.calls import Call, object_of, route
+from anabranch.admin.topics import classic_places
 from anabranch.controller.port import Controller
 from anabranch.errors import (
+    ConflictError,
     InvalidConfigurationError,
     SubscriptionNotFoundError,
     TopicExistsError,
-    TopicNotFoundError,
-    UnsupportedFeatureError,
 )
 from anabranch.metadata import records
 from anabranch.metadata.records import SubscriptionKind
@@ -57,15 +57,29 @@ async def delete(call: Call) -> None:
 
 
 async def migrate(call: Call) -> None:
-    """Say why not: the classic topic is missing, the scalable one is there, or it cannot be done yet."""
-    call.flag("force")
-    if await call.topics.find(call.topic("topic")) is not None:
-        raise TopicExistsError(f"{call.topic('topic')} is a scalable topic already")
-    classic = call.topic("persistent")
-    if await call.broker.topics.partitions(classic) is None:
-        raise TopicNotFoundError(f"{classic} does not exist")
-    raise UnsupportedFeatureError(
-        f"{classic} cannot be made scalable yet; create a scalable topic and let consumers read both"
+    """Let a classic topic go on as a scalable one; what it holds is read first."""
+    force = call.flag("force")
+    name, classic = call.topic("topic"), call.topic("persistent")
+    if await call.topics.find(name) is not None:
+        raise TopicExistsError(f"{name} is a scalable topic already")
+    places = await classic_places(call)
+    kinds: dict[str, SubscriptionKind] = {}
+    for place in places:
+        await call.logs.make(place)
+        old = await call.logs.old_clients(place)
+        if old and not force:
+            raise ConflictError(
+                f"{place.name} has clients that cannot follow it: {', '.join(old)}; close them, or use force"
+            )
+        for subscription, kind in (await call.logs.kinds(place)).items():
+            kinds[subscription] = "QUEUE" if "QUEUE" in (kind, kinds.get(subscription)) else "STREAM"
+    for place in places:
+        for subscription in sorted(kinds.keys() - (await call.logs.subscriptions(place)).keys()):
+            await call.logs.create_subscription(place, subscription, "latest")
+    record = await call.topics.find_classic(classic)
+    await call.broker.topics.mark_migrated(classic)
+    await call.broker.controllers.migrate_topic(
+        name, places, kinds, {} if record is None else record.properties
     )
 
 

@@ -87,28 +87,28 @@ async def delete_topic(call: Call, name: TopicName, *, force: bool) -> None:
 
 
 async def terminate(call: Call) -> Any:
-    (only,) = await _places(call, partitions=False)
+    (only,) = await classic_places(call, partitions=False)
     return await call.logs.seal(only)
 
 
 async def terminate_partitions(call: Call) -> Any:
-    places = await _places(call)
+    places = await classic_places(call)
     sealed = await together(call.logs.seal(place) for place in places)
     return {str(last["partitionIndex"]): last for last in sealed}
 
 
 async def last_message_id(call: Call) -> Any:
-    (only,) = await _places(call, partitions=False)
+    (only,) = await classic_places(call, partitions=False)
     return await call.logs.last_id(only)
 
 
 async def topic_stats(call: Call) -> Any:
-    parts = await _stats(call, await _places(call))
+    parts = await _stats(call, await classic_places(call))
     return stats.add_up(parts) if len(parts) > 1 else parts[0]
 
 
 async def partitioned_stats(call: Call) -> Any:
-    places = await _places(call)
+    places = await classic_places(call)
     parts = await _stats(call, places)
     record = await call.topics.find_classic(call.topic("persistent"))
     whole = stats.add_up(parts)
@@ -124,12 +124,12 @@ async def _stats(call: Call, places: Sequence[Place]) -> list[dict[str, Any]]:
 
 
 async def internal_stats(call: Call) -> Any:
-    (only,) = await _places(call, partitions=False)
+    (only,) = await classic_places(call, partitions=False)
     return await call.logs.internal_stats(only)
 
 
 async def list_subscriptions(call: Call) -> list[str]:
-    found = await together(call.logs.subscriptions(place) for place in await _places(call))
+    found = await together(call.logs.subscriptions(place) for place in await classic_places(call))
     return sorted({name for part in found for name in part})
 
 
@@ -137,7 +137,7 @@ async def create_subscription(call: Call) -> None:
     name = call.part("subscription")
     validate_subscription(name)
     start = await call.body(object)
-    places = await _places(call)
+    places = await classic_places(call)
     known = await together(call.logs.subscriptions(place) for place in places)
     if all(name in part for part in known):
         raise ConflictError(f"subscription {name} exists already")
@@ -187,7 +187,7 @@ async def expire(call: Call) -> None:
         await call.logs.expire(place, name, before_ms)
 
 
-async def _places(call: Call, *, partitions: bool = True) -> list[Place]:
+async def classic_places(call: Call, *, partitions: bool = True) -> list[Place]:
     """The logs behind a topic: its own, or one for each partition."""
     name = call.topic("persistent")
     count = await call.broker.topics.partitions(name)
@@ -216,7 +216,7 @@ async def _is_partition(call: Call, name: TopicName) -> bool:
 async def _subscribed(call: Call) -> tuple[list[Place], str, int]:
     """The logs of the topic that have the subscription of the call, and how many consumers it has on all."""
     name = call.part("subscription")
-    places = await _places(call)
+    places = await classic_places(call)
     known = await together(call.logs.subscriptions(place) for place in places)
     found = [place for place, part in zip(places, known, strict=True) if name in part]
     if not found:

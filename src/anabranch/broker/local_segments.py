@@ -146,11 +146,12 @@ class LocalSegments:
         return undo
 
     def _tell(self, segment: Segment, subscription: str, ranges: Ranges) -> None:
-        for listener in tuple(self._listeners.get(segment.name.topic, (self.unheard,))):
+        topic = segment.name.partitioned_topic.topic
+        for listener in tuple(self._listeners.get(topic, (self.unheard,))):
             listener(Drained(segment.name, subscription, ranges))
 
     def _check(self, place: Place, term: int) -> None:
-        topic = place.name.topic
+        topic = place.name.partitioned_topic.topic
         newest = self._terms.get(topic, 0)
         if term < newest:
             raise StaleTermError(f"{topic} is led in term {newest}; this was term {term}")

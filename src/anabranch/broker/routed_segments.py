@@ -87,7 +87,8 @@ class DrainMessenger:
             while True:
                 event = self._newest[key]
                 try:
-                    await (await self._leader(event.segment.topic)).drained(event)
+                    topic = event.segment.partitioned_topic.topic
+                    await (await self._leader(topic)).drained(event)
                 except TopicNotFoundError:
                     return
                 except AnabranchError:

@@ -20,6 +20,7 @@ from anabranch.errors import (
     ServiceNotReadyError,
     TopicExistsError,
     TopicNotFoundError,
+    TopicTerminatedError,
 )
 from anabranch.ledger.port import SegmentLog
 from anabranch.metadata.records import ClassicTopicRecord
@@ -129,6 +130,8 @@ class Topics:
         store = await self.store_of(name)
         if store not in self.stores.opened:
             raise ServiceNotReadyError(f"{name} is not served by this broker; look it up again")
+        if await self._is_migrated(name):
+            raise TopicTerminatedError(f"{name} was a part of what is a scalable topic now, and is gone")
         return await self.make(name, store)
 
     async def store_of(self, name: TopicName) -> int:
@@ -177,6 +180,10 @@ class Topics:
 
         await self.records.update_classic(name, change)
 
+    async def mark_migrated(self, name: TopicName) -> None:
+        """Make no log of this topic any more; those that are there stay."""
+        await self.records.update_classic(name, lambda record: msgspec.structs.replace(record, migrated=True))
+
     async def partitions(self, name: TopicName) -> int | None:
         """How many partitions a classic topic has, 0 for none; None when there is no such topic."""
         if self.get(name) is not None:
@@ -203,6 +210,11 @@ class Topics:
             if record is not None and record.partitions:
                 found.append(name)
         return sorted(found, key=str)
+
+    async def _is_migrated(self, name: TopicName) -> bool:
+        whole = name if name.partition is None else name.partitioned_topic
+        record = await self.records.find_classic(whole)
+        return record is not None and record.migrated
 
     async def _is_declared(self, name: TopicName) -> bool:
         """Whether the name is a partition of a topic that somebody created with so many.

@@ -164,6 +164,10 @@ def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     merge = action("merge", "merge two or more neighbouring segments into one")
     merge.add_argument("segments", type=int, nargs="+", metavar="segment", help="ids of the segments")
+    migrate = action("migrate", "let a classic topic of this name go on as a scalable one")
+    migrate.add_argument(
+        "--force", action="store_true", help="also when clients are connected that cannot follow"
+    )
     delete = action("delete", "delete a topic with everything in it")
     delete.add_argument("--force", action="store_true", help="also when clients are connected")
     listing = action("list", "list the topics of a namespace", names_topic=False)

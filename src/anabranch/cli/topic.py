@@ -55,6 +55,13 @@ def _delete(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) 
     print(f"deleted {name}")
 
 
+def _migrate(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
+    admin.migrate(name, force=arguments.force)
+    segments = admin.topic_metadata(name)["segments"].values()
+    active = sum(segment["state"] == "ACTIVE" for segment in segments)
+    print(f"{name} goes on in {_count(active, 'segment')}")
+
+
 def _split(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
     admin.split(name, arguments.segment, points=_slots(arguments.points), parts=arguments.parts)
     children = _children(admin, name, arguments.segment)
@@ -181,6 +188,7 @@ _ACTIONS: dict[str, Callable[[AdminClient, TopicName, argparse.Namespace], None]
     "create": _create,
     "delete": _delete,
     "merge": _merge,
+    "migrate": _migrate,
     "show": _show,
     "split": _split,
     "why": _why,

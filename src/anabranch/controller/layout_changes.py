@@ -86,6 +86,8 @@ class LayoutChanges:
         one commit, then tell everybody.
         """
         segments, term, kind = self._world.segments, self._lead.term, intent.kind
+        for sub, type_ in sorted(intent.subscriptions.items()):
+            await self._subscriptions.adopt(sub, type_)
         subscriptions = self._subscriptions.for_new()
         parents = [self._lead.place(s) for s in operation.parents(self._lead.layout, intent)]
         children = operation.children(intent)

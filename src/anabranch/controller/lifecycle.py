@@ -6,7 +6,7 @@ nothing that was written, cached or checkpointed under the old one can be taken 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_layout
 
 import msgspec
@@ -17,11 +17,17 @@ from anabranch.controller.leading import World
 from anabranch.controller.operation import Origin
 from anabranch.controller.segments import Place
 from anabranch.errors import AnabranchError, TopicExistsError
-from anabranch.metadata.records import GarbageRecord, LineageRecord, TopicRecord
+from anabranch.metadata.records import (
+    GarbageRecord,
+    LineageRecord,
+    SubscriptionKind,
+    TopicRecord,
+)
 from anabranch.metadata.topics import layout_of, with_layout
-from anabranch.model.hashing import key_hash
-from anabranch.model.layout import Layout
+from anabranch.model.hashing import equal_bucket_splits, key_hash
+from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import initial_ranges
 
 replace = msgspec.structs.replace
 
@@ -64,6 +70,71 @@ async def record_topic(world: World, name: TopicName, count: int, properties: Ma
     )
     await world.topics.create(name, with_layout(plain, layout))
     await world.failpoints.reach("create.planned")
+
+
+async def record_migration(
+    world: World,
+    name: TopicName,
+    classic: Sequence[Place],
+    subscriptions: Mapping[str, SubscriptionKind],
+    properties: Mapping[str, str],
+) -> None:
+    """Write the record of a topic whose first messages are in classic topics. TopicExistsError.
+
+    They are its segments until its leader seals them and goes on in others. Their subscriptions are its own.
+    """
+    now_ms = world.clock.wall_ms()
+    stores = world.stores() or (0,)
+    count = len(classic)
+    home = stores[key_hash(str(name)) % len(stores)]
+    found = await world.topics.find(name)
+    if found is not None and found.deleted:
+        await forget_topic(world, name)
+    elif found is not None:
+        raise TopicExistsError(f"{name} exists already")
+
+    def reserve(lineage: LineageRecord) -> LineageRecord:
+        return replace(
+            lineage,
+            next_segment_id=lineage.next_segment_id + 2 * count,
+            next_epoch=lineage.next_epoch + 2,
+            next_term=lineage.next_term + 1,
+            store=home,
+        )
+
+    lineage = await world.topics.update_lineage(name, reserve)
+    epoch, term, first = lineage.next_epoch - 2, lineage.next_term - 1, lineage.next_segment_id - 2 * count
+    parts = initial_ranges(count)
+    segments = {
+        first + at: Segment(
+            first + at,
+            parts[at],
+            created_epoch=epoch,
+            created_ms=now_ms,
+            legacy_topic=str(place.name),
+            store=place.store,
+        )
+        for at, place in enumerate(classic)
+    }
+    layout = Layout(epoch, first + count, segments)
+    splits = equal_bucket_splits(max(1, world.settings.bucket_budget // count))
+    intent = replace(
+        operation.plan_migrate(layout, name, splits, Origin(term, now_ms, stores=stores)),
+        subscriptions=dict(subscriptions),
+    )
+    plain = TopicRecord(
+        epoch=epoch,
+        next_segment_id=0,
+        segments={},
+        properties=dict(properties),
+        incarnation=await world.topics.next_incarnation(),
+        store=home,
+        term=term,
+        created_at_ms=now_ms,
+        intent=intent,
+    )
+    await world.topics.create(name, with_layout(plain, operation.reserve(layout, intent)))
+    await world.failpoints.reach("migrate.recorded")
 
 
 def _begin_at(layout: Layout, first_id: int, epoch: int) -> Layout:

@@ -45,6 +45,13 @@ def plan_create(layout: Layout, topic: TopicName, origin: Origin) -> IntentRecor
     )
 
 
+def plan_migrate(layout: Layout, topic: TopicName, splits: Sequence[int], origin: Origin) -> IntentRecord:
+    """Go on in segments where classic topics end; the new segments get these bucket boundaries."""
+    ids = tuple(segment.id for segment in layout.active)
+    step = StepRecord(parent_ids=ids, bucket_splits=tuple(splits))
+    return _plan("migrate", layout, topic, [step], origin)
+
+
 def plan_split(
     layout: Layout, topic: TopicName, points: Mapping[int, Sequence[int] | None], origin: Origin
 ) -> IntentRecord:
@@ -98,7 +105,7 @@ def next_layout(layout: Layout, intent: IntentRecord, now_ms: int) -> Layout:
     first_id = intent.first_id
     for step in intent.steps:
         layout = _apply(layout, intent.kind, step, now_ms, first_id)
-        first_id += _child_count(step)
+        first_id += _child_count(intent.kind, step)
     return put(layout, dict(enumerate(intent.child_stores, intent.first_id)))
 
 
@@ -147,6 +154,8 @@ def remember(history: History, layout: Layout, intent: IntentRecord, now_s: floa
     for step in intent.steps:
         if intent.kind == "split":
             history = record_action(history, layout, Split(step.parent_ids[0], step.points), now_s)
+        elif intent.kind == "migrate":
+            continue
         elif intent.kind == "rebucket":
             history = record_action(history, layout, Rebucket(step.parent_ids[0], step.bucket_splits), now_s)
         elif intent.automatic:
@@ -184,9 +193,11 @@ def _apply(layout: Layout, kind: OperationKind, step: StepRecord, now_ms: int, f
         return layout.split(step.parent_ids[0], step.points, now_ms=now_ms, first_id=first_id)
     if kind == "merge":
         return layout.merge(step.parent_ids, now_ms=now_ms, first_id=first_id)
+    if kind == "migrate":
+        return layout.migrate(step.bucket_splits, now_ms=now_ms, first_id=first_id)
     assert kind == "rebucket"
     return layout.rebucket(step.parent_ids[0], step.bucket_splits, now_ms=now_ms, first_id=first_id)
 
 
-def _child_count(step: StepRecord) -> int:
-    return len(step.points) + 1
+def _child_count(kind: OperationKind, step: StepRecord) -> int:
+    return len(step.parent_ids) if kind == "migrate" else len(step.points) + 1

@@ -10,18 +10,19 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from anabranch.clock import Clock
 from anabranch.controller import lifecycle
 from anabranch.controller.controller import TopicController
+from anabranch.controller.following import Following
 from anabranch.controller.jobs import KeyedLocks, together
 from anabranch.controller.leading import ControllerSettings, World
 from anabranch.controller.port import Alone, Controller, Leaders
 from anabranch.controller.scaling import Tally
-from anabranch.controller.segments import Segments
+from anabranch.controller.segments import Place, Segments
 from anabranch.controller.watches import LayoutChanged, LayoutWatches
 from anabranch.errors import (
     AlreadyClosedError,
@@ -33,9 +34,8 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.failpoints import Failpoints, NoFailpoints
-from anabranch.metadata.port import Change
-from anabranch.metadata.records import TopicRecord, topic_path
-from anabranch.metadata.topics import TopicStore, layout_of
+from anabranch.metadata.records import SubscriptionKind, TopicRecord
+from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 
@@ -86,9 +86,9 @@ class ControllerService:
         self._controllers: dict[TopicName, TopicController] = {}
         self._loading: dict[TopicName, tuple[int, asyncio.Task[TopicController]]] = {}
         self._watches = LayoutWatches()
-        self._followed: dict[TopicName, Callable[[], None]] = {}
-        self._homes: dict[TopicName, int] = {}
-        self._looking: dict[TopicName, bool] = {}
+        self._following = Following(
+            self._world, self._watches, lambda name: name in self._controllers, self._spawn
+        )
         self._tokens = itertools.count(1)
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._turns = KeyedLocks()
@@ -119,7 +119,7 @@ class ControllerService:
             del self._controllers[controller.name]
         await together(controller.stop() for controller in leaving)
         for controller in leaving:
-            self._look_soon(controller.name)
+            self._following.look_soon(controller.name)
 
     async def _adopt(self, mine: Callable[[int], bool]) -> None:
         """Finish every operation and deletion that was begun, and delete what garbage is listed.
@@ -152,9 +152,7 @@ class ControllerService:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for undo in self._followed.values():
-            undo()
-        self._followed.clear()
+        self._following.close()
         controllers, self._controllers = list(self._controllers.values()), {}
         await together(controller.stop() for controller in controllers)
 
@@ -166,6 +164,25 @@ class ControllerService:
         await self._world.topics.load_namespace(name.namespace_name)
         async with self._turns.held(name):
             await lifecycle.record_topic(self._world, name, segments, properties)
+        await self._begin(name)
+
+    async def migrate_topic(
+        self,
+        name: TopicName,
+        classic: Sequence[Place],
+        subscriptions: Mapping[str, SubscriptionKind],
+        properties: Mapping[str, str] = NO_PROPERTIES,
+    ) -> None:
+        """Make a scalable topic that goes on where these classic logs end; TopicExistsError.
+
+        The logs exist, and each has all of these subscriptions.
+        """
+        _check_name(name)
+        async with self._turns.held(name):
+            await lifecycle.record_migration(self._world, name, classic, subscriptions, properties)
+        await self._begin(name)
+
+    async def _begin(self, name: TopicName) -> None:
         try:
             controller = await self.controller(name)
         except TopicNotFoundError:
@@ -275,18 +292,15 @@ class ControllerService:
         name = name.topic
         loaded = self._controllers.get(name)
         undo = self._watches.add(name, changed, None if loaded is None else loaded.layout)
-        if name not in self._followed and not self._stopped:
-            self._followed[name] = self._world.topics.watch(name, partial(self._changed, name))
+        if not self._stopped:
+            self._following.follow(name)
         if loaded is None:
             self._spawn(self._introduce(name), f"watch {name}")
 
         def stop() -> None:
             undo()
             if not self._watches.watched(name):
-                self._homes.pop(name, None)
-                unfollow = self._followed.pop(name, None)
-                if unfollow is not None:
-                    unfollow()
+                self._following.leave(name)
 
         return stop
 
@@ -297,7 +311,7 @@ class ControllerService:
             return self._controllers[name].record.store
         if name in self._loading:
             return self._loading[name][0]
-        return self._homes.get(name)
+        return self._following.homes.get(name)
 
     def layouts(self) -> Mapping[TopicName, Layout]:
         """The layouts of all topics that are led here at the moment."""
@@ -327,7 +341,7 @@ class ControllerService:
         delay_s = self._world.settings.retry_first_s
         while self._watches.watched(name):
             try:
-                await self._look(name)
+                await self._following.look(name)
                 controller = await self.controller(name)
                 if not isinstance(controller, TopicController):
                     await controller.settled()
@@ -340,44 +354,6 @@ class ControllerService:
                     return
                 await asyncio.sleep(self._world.jitter_s(delay_s))
                 delay_s = min(2 * delay_s, self._world.settings.retry_max_s)
-
-    # Layouts of topics that are led elsewhere.
-
-    def _changed(self, name: TopicName, change: Change) -> None:
-        # Subscriptions lie deeper; and who leads a topic tells its layouts by itself, sooner.
-        if change.path == topic_path(name) and name not in self._controllers:
-            self._look_soon(name)
-
-    def _look_soon(self, name: TopicName) -> None:
-        if not self._watches.watched(name):
-            return
-        if name in self._looking:
-            self._looking[name] = True
-        else:
-            self._looking[name] = False
-            self._spawn(self._keep_looking(name), f"look at {name}")
-
-    async def _keep_looking(self, name: TopicName) -> None:
-        try:
-            again = True
-            while again and self._watches.watched(name):
-                self._looking[name] = False
-                try:
-                    await self._look(name)
-                    again = self._looking[name]
-                except MetadataError:
-                    await asyncio.sleep(self._world.jitter_s(self._world.settings.retry_first_s))
-        finally:
-            del self._looking[name]
-
-    async def _look(self, name: TopicName) -> None:
-        """Tell those who watch what is stored; a topic that is being made is told of when it is there."""
-        record = await self._world.topics.find(name)
-        if record is None or record.deleted:
-            self._watches.offer(name, None)
-        elif record.intent is None or record.intent.kind != "create":
-            self._homes[name] = record.store
-            self._watches.offer(name, layout_of(record))
 
     async def _take_over(self, names: list[TopicName]) -> None:
         for name in names:

@@ -25,7 +25,7 @@ INCARNATIONS = "/sequences/incarnation"
 
 SubscriptionKind = Literal["STREAM", "QUEUE", "CHECKPOINT"]
 InitialPosition = Literal["earliest", "latest"]
-OperationKind = Literal["create", "split", "merge", "rebucket"]
+OperationKind = Literal["create", "split", "merge", "rebucket", "migrate"]
 PolicyFields = dict[str, bool | int | float]
 
 
@@ -81,6 +81,8 @@ class IntentRecord(Record, frozen=True, kw_only=True, rename="camel"):
     term: int
     reason: str = ""
     automatic: bool = False
+    subscriptions: dict[str, SubscriptionKind] = {}
+    """Of classic topics that are migrated: what becomes the topic's own."""
 
 
 class GarbageRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -184,6 +186,8 @@ class ClassicTopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
     created_at_ms: int = 0
     stores: tuple[int, ...] = ()
     """Which store holds each partition, or the topic itself; those that are missing are in store 0."""
+    migrated: bool = False
+    """Whether a scalable topic has its place, so that no log may be made again once it is gone."""
 
     def store(self, partition: int = 0) -> int:
         return self.stores[partition] if partition < len(self.stores) else 0

@@ -1,7 +1,7 @@
-"""Segment and Layout: the DAG of a topic, and the four ways it may change.
+"""Segment and Layout: the DAG of a topic, and the ways it may change.
 
-A layout is a value. `split`, `merge`, `rebucket` and `prune` return the next one and leave the old one as
-it is. Nothing here knows where segments are stored, who reads them or why the layout changes.
+A layout is a value. `split`, `merge`, `rebucket`, `migrate` and `prune` return the next one and leave the old
+one as it is. Nothing here knows where segments are stored, who reads them or why the layout changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class SegmentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One node of the DAG; range, parents and buckets never change while it lives."""
+    """One node of the DAG; range, parents and buckets never change while it lives.
+
+    A classic topic shows some range while it is active, and the whole ring, where its keys are, from then on.
+    """
 
     id: int
     range: HashRange
@@ -133,6 +136,19 @@ class Layout:
             raise LayoutError(f"segment {id_} has these bucket boundaries already")
         return self._succeed((parent,), [(parent.range, tuple(splits))], now_ms, first_id)
 
+    def migrate(self, splits: Sequence[int] = (), *, now_ms: int, first_id: int | None = None) -> Layout:
+        """Seal the classic topics that hold everything so far and put as many segments over the ring.
+
+        The keys of a classic topic come from anywhere on the ring, and only while all of them are active are
+        they routed in another way than by range. So each gets the whole ring when it is sealed, and every new
+        segment descends from all of them.
+        """
+        if not self.active or any(segment.legacy_topic is None for segment in self.active):
+            raise LayoutError("only a topic whose active segments are all classic topics can be migrated")
+        parents = tuple(replace(segment, range=FULL) for segment in self.active)
+        ranges = initial_ranges(len(parents))
+        return self._succeed(parents, [(part, tuple(splits)) for part in ranges], now_ms, first_id)
+
     def prune(self, ids: Iterable[int]) -> Layout:
         """Forget sealed segments, oldest first: no ancestor of a forgotten segment may stay."""
         gone = frozenset(ids)
@@ -227,7 +243,9 @@ def check_step(before: Layout, after: Layout) -> tuple[str, ...]:
             if old.active and any(heir.id in before.segments for heir in heirs):
                 wrong.append(f"active segment {id_} vanished without a successor")
             continue
-        same = (old.range, old.bucket_splits, old.created_epoch, old.created_ms, old.legacy_topic)
+        migrated = old.active and not new.active and old.legacy_topic is not None
+        range_ = FULL if migrated else old.range
+        same = (range_, old.bucket_splits, old.created_epoch, old.created_ms, old.legacy_topic)
         if same != (new.range, new.bucket_splits, new.created_epoch, new.created_ms, new.legacy_topic):
             wrong.append(f"segment {id_} changed its range, buckets or origin")
         if not set(new.parents) <= set(old.parents):

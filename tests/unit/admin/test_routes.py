@@ -162,13 +162,6 @@ def test_answers_without_the_topic(admin: Admin, method: str, path: str, body: o
     assert admin(method, path, body).status == status
 
 
-def test_a_classic_topic_that_cannot_be_made_scalable_says_so(admin: Admin) -> None:
-    assert admin("PUT", "/admin/v2/persistent/public/default/orders").status == 204
-    answer = admin("POST", f"{TOPIC}/migrate")
-    assert answer.status == 501
-    assert "yet" in answer.json["reason"]
-
-
 def test_the_table_leaves_no_route_out(admin: Admin) -> None:
     for route in [*scalable.ROUTES, *segments.ROUTES]:
         if "/namespaces/" in route.path:

@@ -6,15 +6,18 @@ import asyncio
 
 import pytest
 
-from anabranch.errors import ConnectError, MetadataError, TopicNotFoundError
+from anabranch.controller.segments import Place
+from anabranch.errors import ConnectError, MetadataError, TopicExistsError, TopicNotFoundError
 from anabranch.failpoints import FailpointReachedError
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import FULL
 from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, simulate
 from tests.fakes.metadata import FailingStore
+from tests.fakes.segments import StoredSegment
 
 STEPS = [
     "planned",
@@ -131,6 +134,42 @@ def test_a_creation_killed_at_a_step_is_finished(step: str) -> None:
         await plant.boot()
         assert len((await plant.audit()).active) == 3
         assert await plant.call(plant.service.list_topics("public/default", {"team": "blue"})) == [TOPIC]
+        await plant.stop()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["recorded", "created.first", "created", "sealed.first", "sealed", "inherited", "committed"],
+)
+def test_a_migration_killed_at_a_step_is_finished(step: str) -> None:
+    async def main(plant: Plant) -> None:
+        whole = TopicName.parse("persistent://public/default/orders")
+        classic = [Place(whole.partition_name(index), 0) for index in range(3)]
+        for place in classic:
+            plant.world.stored[place.name] = StoredSegment(cursors={"s": 0, "q": 0})
+            plant.world.publish(place.name)
+        await plant.boot(kill_at=f"migrate.{step}")
+        with pytest.raises(DiedError):
+            await plant.call(plant.service.migrate_topic(TOPIC, classic, {"s": "STREAM", "q": "QUEUE"}))
+        await plant.boot()
+        layout = await plant.audit()
+        assert [segment.legacy_topic for segment in layout.sealed] == [str(place.name) for place in classic]
+        assert all(segment.range == FULL for segment in layout.sealed)
+        assert [segment.parents for segment in layout.active] == [(0, 1, 2)] * 3
+        controller = await plant.controller()
+        assert sorted(controller.subscriptions()) == ["q", "s"]
+        inbox = Inbox()
+        told = await plant.call(controller.register("s", "a", "STREAM", None, inbox))
+        assert [part.segment_id for part in told.assignment.segments] == [0, 1, 2]
+        assert [part.topic for part in told.assignment.segments] == [str(place.name) for place in classic]
+        for place in classic:
+            plant.world.acknowledge(place.name, "s")
+        await asyncio.sleep(1)
+        assert inbox.ids == [3, 4, 5]
+        with pytest.raises(TopicExistsError):
+            await plant.call(plant.service.migrate_topic(TOPIC, classic, {}))
         await plant.stop()
 
     simulate(main)

@@ -257,3 +257,32 @@ def test_a_new_segment_may_not_take_an_old_id() -> None:
     before = SOUND.prune([0])
     after = replace(SOUND, epoch=9)
     assert any("not above the ids before" in wrong for wrong in check_step(before, after))
+
+
+def classic(count: int) -> Layout:
+    """What a migration begins with: classic topics that show some range each."""
+    segments = {
+        id_: replace(segment, legacy_topic=f"persistent://public/default/t-partition-{id_}", bucket_splits=())
+        for id_, segment in Layout.initial(count, now_ms=0).segments.items()
+    }
+    return Layout(0, count, segments)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_classic_topics_go_on_in_segments_that_descend_from_all_of_them(count: int) -> None:
+    before = classic(count)
+    after = before.migrate((100, 200), now_ms=5)
+    assert check(before) == check(after) == check_step(before, after) == ()
+    assert [segment.range for segment in after.sealed] == [FULL] * count
+    assert [segment.parents for segment in after.active] == [tuple(range(count))] * count
+    assert all(segment.bucket_splits == (100, 200) for segment in after.active)
+    later = after.split(count, now_ms=6)
+    assert check(later) == check_step(after, later) == ()
+    assert check(later.prune(range(count))) == ()
+
+
+def test_only_classic_topics_are_migrated() -> None:
+    with pytest.raises(LayoutError, match="classic"):
+        Layout.initial(2, now_ms=0).migrate(now_ms=1)
+    with pytest.raises(LayoutError, match="classic"):
+        classic(2).migrate(now_ms=1).migrate(now_ms=2)
