@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.connections import ConnectionPool
-from anabranch.client.layouts import TopicLayout, look_up_layout
+from anabranch.client.layouts import RECONNECT, TopicLayout, look_up_layout
 from anabranch.client.memory import Memory
 from anabranch.client.options import (
     MEMORY_LIMIT,
@@ -38,7 +38,7 @@ from anabranch.client.queue_consumer import AsyncQueueConsumer
 from anabranch.client.schema import Codec, Schema, V
 from anabranch.client.segment_reader import SegmentReader, SegmentTails
 from anabranch.client.stream_consumer import AsyncStreamConsumer, OnAssignment
-from anabranch.client.tasks import log
+from anabranch.client.tasks import log, retry
 from anabranch.clock import Clock, SystemClock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
 from anabranch.model.ids import Checkpoint
@@ -263,7 +263,14 @@ class AsyncClient:
 
     async def layout(self, topic: str, *, create: bool = False) -> TopicLayout:
         """The layout of a topic now, for tools and bulk readers."""
-        return await look_up_layout(self._connections(), parse_topic(topic), create=create)
+        pool, name = self._connections(), parse_topic(topic)
+        return await retry(
+            lambda: look_up_layout(pool, name, create=create),
+            what=f"looking up {name}",
+            within_s=pool.operation_timeout_s,
+            backoff=RECONNECT,
+            rng=pool.rng,
+        )
 
     def read_segment(self, segment_topic: str, start: int, stop: int) -> SegmentReader:
         """Whole entries of one segment by message index, for bulk readers."""

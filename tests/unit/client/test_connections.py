@@ -194,6 +194,19 @@ def test_silent_connections_that_nobody_uses_are_not_kept() -> None:
     run(test)
 
 
+def test_whoever_asks_for_a_layout_waits_for_a_broker_that_is_slow_to_answer() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            await client.create_producer(TOPIC)
+        assert world.process is not None
+        world.process.pause()
+        world.loop.call_later(4.0, world.process.resume)
+        async with world.client() as client:
+            assert (await client.layout(TOPIC)).layout.active
+
+    run(test)
+
+
 def test_after_a_loss_another_host_is_asked() -> None:
     async def test(world: World) -> None:
         other = SimProcess(world.loop, "other")
