@@ -13,7 +13,7 @@ from typing import Any
 
 from anabranch.controller.leading import World
 from anabranch.controller.watches import LayoutWatches
-from anabranch.errors import MetadataError
+from anabranch.errors import AlreadyClosedError, MetadataError
 from anabranch.metadata.port import Change
 from anabranch.metadata.records import topic_path
 from anabranch.metadata.topics import layout_of
@@ -78,6 +78,9 @@ class Following:
                 try:
                     await self.look(name)
                     again = self._looking[name]
+                except AlreadyClosedError:
+                    # The broker ends, and its watchers with it.
+                    return
                 except MetadataError:
                     await asyncio.sleep(self._world.jitter_s(self._world.settings.retry_first_s))
         finally:

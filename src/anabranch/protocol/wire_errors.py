@@ -48,6 +48,7 @@ _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
     errors.VersionConflictError: pb.MetadataError,
     errors.CorruptDataError: pb.PersistenceError,
     errors.DataLossError: pb.PersistenceError,
+    errors.HeldError: pb.ServiceNotReady,
     errors.NotOwnerError: pb.ServiceNotReady,
     errors.NotLeaderError: pb.ServiceNotReady,
     errors.StaleTermError: pb.ServiceNotReady,
