@@ -16,6 +16,7 @@ from anabranch.errors import (
     ConflictError,
     MetadataError,
     NotFoundError,
+    StaleTermError,
     TopicExistsError,
     TopicNotFoundError,
     VersionConflictError,
@@ -103,13 +104,25 @@ class TopicStore:
         return record
 
     async def delete(self, name: TopicName, incarnation: int) -> None:
-        """Remove all records of the topic, its own last; another incarnation is left alone."""
-        path = records.topic_path(name)
-        stored = await self.store.get(path)
-        if stored is None or records.decode(TopicRecord, stored.value).incarnation != incarnation:
+        """Remove all records of the topic, its own last; another incarnation is left alone.
+
+        Several processes may do so at once, and one of them make the topic anew before the last is done: what
+        has a later term is the successor's.
+        """
+        record = await self.find(name)
+        if record is None or record.incarnation != incarnation:
             return
-        await self._delete_below(path)
-        await self._delete(path, stored.version)
+
+        def check(found: SubscriptionRecord) -> None:
+            if found.term > record.term:
+                raise StaleTermError(f"{name.topic} was made anew")
+
+        for sub in await self.load_subscriptions(name):
+            with suppress(StaleTermError):
+                await self.delete_subscription(name, sub, check)
+        stored = await self.store.get(records.topic_path(name))
+        if stored is not None and records.decode(TopicRecord, stored.value).incarnation == incarnation:
+            await self._delete(records.topic_path(name), stored.version)
 
     async def list(self, namespace: str) -> tuple[TopicName, ...]:
         """The topics of a namespace, sorted by name."""
@@ -337,11 +350,6 @@ class TopicStore:
     async def _delete(self, path: str, version: int | None = None) -> None:
         with suppress(NotFoundError):
             await self.store.delete(path, expected=version)
-
-    async def _delete_below(self, path: str) -> None:
-        for part in await self.store.children(path):
-            await self._delete_below(f"{path}/{part}")
-            await self._delete(f"{path}/{part}")
 
 
 def _namespaces_path(tenant: str) -> str:

@@ -101,6 +101,29 @@ async def test_deleting_a_topic_leaves_nothing_below_it(topics: TopicStore) -> N
     assert await topics.list("public/default") == (neighbour,)
 
 
+async def test_who_is_late_to_delete_a_topic_takes_nothing_from_its_successor(topics: TopicStore) -> None:
+    async def register(by: TopicStore, sub: str, term: int) -> None:
+        await by.update_subscription(NAME, sub, lambda _: SubscriptionRecord(type="QUEUE", term=term))
+
+    class Late(MemoryStore):
+        """Stands still after it has seen the record, until another process has made the topic anew."""
+
+        async def children(self, path: str) -> list[str]:
+            if (await topics.load(NAME)).incarnation == PLAIN.incarnation:
+                await topics.delete(NAME, PLAIN.incarnation)
+                await topics.create(NAME, msgspec.structs.replace(PLAIN, incarnation=7, term=7))
+                await register(topics, "s", 8)
+            return await super().children(path)
+
+    assert isinstance(topics.store, MemoryStore)
+    await topics.create(NAME, PLAIN)
+    await register(topics, "s", PLAIN.term)
+    await register(topics, "t", PLAIN.term)
+    await TopicStore(Late(topics.store.tree)).delete(NAME, PLAIN.incarnation)
+    assert (await topics.load(NAME)).incarnation == 7
+    assert list(await topics.load_subscriptions(NAME)) == ["s"]
+
+
 async def test_subscriptions_are_registered_changed_and_forgotten(topics: TopicStore) -> None:
     def register(found: SubscriptionRecord | None) -> SubscriptionRecord:
         assert found is None
