@@ -238,6 +238,16 @@ class Cluster:
             self.counts["killed while starting"] += not host.up.is_set()
             host.process.kill()
 
+    async def stop_broker(self, host: Host) -> None:
+        """Stop one as SIGTERM would; its host starts the next."""
+        life = host.life
+        if life is not None and life.process.alive and host.up.is_set():
+            self.counts["broker stopped"] += 1
+            host.up.clear()
+            stopping = life.process.spawn(life.broker.stop())
+            stopping.add_done_callback(lambda _: life.process.kill())
+            await life.ended.wait()
+
     def lose_machine(self) -> None:
         """The power fails: every broker dies, and what no sync made durable may go."""
         self.counts["machine lost"] += 1

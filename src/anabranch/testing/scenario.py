@@ -53,6 +53,7 @@ SOMETIMES = (
     *(f"{kind} asked for" for kind in OPERATIONS),
     *(f"link {kind}" for kind in ("reset", "cut", "hold", "swallow")),
     "broker paused",
+    "broker stopped",
     "bucket changed hands",
     "checkpoint restored",
     "checkpoint saved",
@@ -68,6 +69,7 @@ SOMETIMES = (
     "killed while starting",
     "machine lost",
     "message crossed a seal",
+    "metadata stalled",
     "operation interrupted",
     "holder fenced",
     "late subscription deleted",
@@ -138,7 +140,6 @@ class Scenario:
         self.cluster = cluster = Cluster(self.loop, config=config, limits=shape.limits)
         cluster.counts = self.counts
         self.readers = Readers(cluster, shape, self.counts)
-        cluster.deaths = list(shape.deaths)
         if shape.clock_jumps:
             cluster.clock_offsets_ms = (-CLOCK_ERROR_MS, CLOCK_ERROR_MS)
         keeping = self.loop.create_task(cluster.keep_up(), name="keep the brokers up")
@@ -165,6 +166,7 @@ class Scenario:
                 self._start_consumer(kind, f"{kind}-{number}")
         for number in range(shape.producers):
             self._producing.append(self.loop.create_task(self._produce(f"producer-{number}")))
+        cluster.deaths = list(shape.deaths)
         for setting in fields(StoreTrouble):
             setattr(cluster.store_trouble, setting.name, getattr(shape.store_trouble, setting.name))
         await asyncio.gather(self._operations(), self._faults(), self._late_subscriptions())
@@ -303,6 +305,11 @@ class Scenario:
                 await self._change(self.step.partition(".")[0])
                 if self.counts[f"died at {self.step}"]:
                     break
+        async with asyncio.TaskGroup() as askers:
+            for _ in range(self.shape.askers):
+                askers.create_task(self._ask_for_changes())
+
+    async def _ask_for_changes(self) -> None:
         for _ in range(self.shape.operations):
             await self._change(self.rng.choice(OPERATIONS))
 
@@ -365,6 +372,8 @@ class Scenario:
         planned += [self._kill_a_consumer] * shape.consumer_deaths
         planned += [self._pause_a_consumer] * shape.consumer_pauses
         planned += [self._pause_broker] * shape.pauses
+        planned += [self._stop_broker] * shape.stops
+        planned += [self._stall_store] * shape.stalls
         planned += [self._lapse] * shape.lapses
         planned += [self._jump_a_clock] * shape.clock_jumps
         planned += [self._fail_a_disk] * shape.disk_errors
@@ -392,6 +401,16 @@ class Scenario:
 
     def _pause_broker(self) -> None:
         self.cluster.pause_broker(self._a_host(), self.rng.uniform(0.1, 4.0) * self.shape.lease_s)
+
+    def _stop_broker(self) -> None:
+        self.loop.create_task(self.cluster.stop_broker(self._a_host()))
+
+    def _stall_store(self) -> None:
+        life = self._a_host().life
+        if life is not None:
+            self.counts["metadata stalled"] += 1
+            usual, life.store.latency_s = life.store.latency_s, (0.0, 2 * self.shape.lease_s)
+            self.loop.call_later(self.rng.uniform(0.1, 5.0), setattr, life.store, "latency_s", usual)
 
     def _lapse(self) -> None:
         life = self._a_host().life

@@ -25,6 +25,12 @@ STEPS = (
 OPERATIONS = ("split", "merge", "rebucket")
 FAILPOINTS = tuple(f"{kind}.{step}" for kind in OPERATIONS for step in STEPS)
 
+OTHER_STEPS = (
+    *(f"subscription.{kind}.{step}" for kind in ("create", "delete") for step in ("recorded", "applied")),
+    "prune.committed",
+)
+"""Steps that a run comes to when it likes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -55,6 +61,12 @@ class Shape:
     kills: int
     pauses: int
     """Of a broker, most of them beyond its lease."""
+    stops: int
+    """Of a broker in good order, as SIGTERM does."""
+    stalls: int
+    """How often the metadata store of one broker is slow for a while, beyond any lease."""
+    askers: int
+    """How many ask for layout changes at the same time."""
     lapses: int
     """How often a broker that lives is taken for dead by the metadata store."""
     clock_jumps: int
@@ -79,6 +91,8 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         kills = 0
     else:
         deaths, kills = [], rng.choice((0, 1, 1, 2, 3))
+        if rng.random() < 0.2:
+            deaths.append(Death(rng.choice(OTHER_STEPS), machine=rng.random() < 0.3))
     checkpoints = rng.random() < 0.3
     return Shape(
         workers=rng.choice((1, 1, 2, 3)),
@@ -110,6 +124,9 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         kills=kills,
         consumer_pauses=rng.choice((0, 0, 0, 1, 2)),
         pauses=rng.choice((0, 0, 0, 0, 1)),
+        stops=rng.choice((0, 0, 0, 1, 2)),
+        stalls=rng.choice((0, 0, 0, 0, 1)),
+        askers=rng.choice((1, 1, 1, 3)),
         lapses=rng.choice((0, 0, 0, 0, 1)),
         clock_jumps=rng.choice((0, 0, 1, 3)),
         slow_disk=rng.random() < 0.1,
