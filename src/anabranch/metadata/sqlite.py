@@ -186,8 +186,8 @@ class _Thread(threading.Thread):
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + self._lease_s / LOOKS_PER_LEASE
-            if not self._alone:
-                self._transact(connection, self._renew)
+            if not self._alone and self._transact(connection, self._renew):
+                self._looked_s = time.monotonic()
         if self._poll_s is not None:
             self._notice(connection)
         return True
@@ -227,7 +227,7 @@ class _Thread(threading.Thread):
         else:
             self._deliver(answers, work.changed, False)
 
-    def _transact(self, connection: sqlite3.Connection, work_on: Callable[[_Work], None]) -> None:
+    def _transact(self, connection: sqlite3.Connection, work_on: Callable[[_Work], None]) -> bool:
         """Housekeeping; what fails is tried again at the next look, and need not survive a power loss."""
         try:
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -237,8 +237,10 @@ class _Thread(threading.Thread):
             self._end(connection, work)
         except sqlite3.Error:
             _roll_back(connection)
+            return False
         else:
             self._deliver([], work.changed, False)
+            return True
         finally:
             connection.execute("PRAGMA synchronous = FULL")
 
@@ -284,9 +286,9 @@ class _Thread(threading.Thread):
             (newest,) = connection.execute("SELECT max(id) FROM change").fetchone()
             if newest % (CHANGES_KEPT // 4) < len(work.changed):
                 connection.execute("DELETE FROM change WHERE id <= ?", (newest - CHANGES_KEPT,))
-            if newest == self._seen_change + len(work.changed):
-                self._seen_change = newest
         connection.execute("COMMIT")
+        if work.changed and newest == self._seen_change + len(work.changed):
+            self._seen_change = newest
 
     def session(self, work: _Work) -> int:
         """This process's session, started with its first ephemeral value or anew after its lease ran out."""
@@ -314,7 +316,6 @@ class _Thread(threading.Thread):
             work.remove_sessions(
                 "id IS NOT ? AND (boot != ? OR heard_s < ?)", self._session, self._boot, now_s - self._lease_s
             )
-        self._looked_s = now_s
         self._others = work.row("SELECT 1 FROM session WHERE id IS NOT ?", self._session) is not None
 
     def _notice(self, connection: sqlite3.Connection) -> None:

@@ -8,7 +8,10 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,6 +195,59 @@ async def test_who_could_not_look_for_long_lets_the_others_speak_first(tmp_path:
             found = await store.get("/lock/a")
         assert (found is not None) == is_there
     await store.close()
+
+
+class FullDisk(sqlite3.Connection):
+    """While there is no room nothing can be committed."""
+
+    full = False
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT" and self.full:
+            raise sqlite3.OperationalError("database or disk is full")
+        return super().execute(sql, *values)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FullDisk]]:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=FullDisk))
+    yield FullDisk
+    FullDisk.full = False
+
+
+async def test_after_a_commit_that_failed_no_change_of_others_is_missed(
+    tmp_path: Path, disk: type[FullDisk]
+) -> None:
+    path = tmp_path / "metadata.db"
+    store, other = SqliteStore(path, poll_s=0.001), SqliteStore(path)
+    await store.put("/a", b"1")
+    disk.full = True
+    with pytest.raises(MetadataError, match="full"):
+        await store.put("/a", b"2")
+    disk.full = False
+    heard = asyncio.Event()
+    store.watch("/b", lambda change: heard.set())
+    await other.put("/b", b"1")
+    async with asyncio.timeout(5):
+        await heard.wait()
+    await store.close()
+    await other.close()
+
+
+async def test_nobody_is_judged_by_what_no_room_kept_it_from_saying(
+    tmp_path: Path, disk: type[FullDisk]
+) -> None:
+    path = tmp_path / "metadata.db"
+    stores = [SqliteStore(path, lease_s=0.5, poll_s=0.01) for _ in range(2)]
+    for number, store in enumerate(stores):
+        await store.put(f"/lock/{number}", b"", ephemeral=True)
+    disk.full = True
+    await asyncio.sleep(1.0)
+    disk.full = False
+    await asyncio.sleep(0.5)
+    assert await stores[0].children("/lock") == ["0", "1"]
+    for store in stores:
+        await store.close()
 
 
 @pytest.mark.parametrize("how", ["store", "function"])
