@@ -183,6 +183,8 @@ class ControllerService:
         await self._begin(name)
 
     async def _begin(self, name: TopicName) -> None:
+        # Making it may have listed what its predecessor left, after the one that deleted that had swept.
+        self._spawn(self._until_done(self._sweep, name), f"sweep {name}")
         try:
             controller = await self.controller(name)
         except TopicNotFoundError:

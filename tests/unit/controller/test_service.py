@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from anabranch.errors import (
@@ -17,10 +18,11 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.records import TopicRecord
+from anabranch.metadata.records import GarbageRecord, TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import FULL
 from tests.fakes.control import TOPIC, Inbox, Plant, simulate
 
 
@@ -210,6 +212,23 @@ def test_a_recreated_topic_repeats_no_id_epoch_term_or_incarnation() -> None:
         rising = [epoch for epoch in epochs.told if epoch >= 0]
         assert rising == sorted(set(rising))
         assert epochs.told.count(-1) == 5, "the first time there was no topic yet"
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_what_is_listed_after_the_deleter_has_swept_is_swept_by_the_maker() -> None:
+    async def main(plant: Plant) -> None:
+        service = await plant.boot()
+        await plant.call(service.create_topic(TOPIC))
+        await plant.call(service.delete_topic(TOPIC))
+        await asyncio.sleep(1)
+        topics = TopicStore(MemoryStore(plant.tree))
+        left = GarbageRecord(name=str(TOPIC.segment_name(FULL, 0)), since_ms=0)
+        await topics.update_lineage(TOPIC, lambda found: msgspec.structs.replace(found, garbage=(left,)))
+        await plant.call(service.create_topic(TOPIC))
+        await asyncio.sleep(1)
+        assert (await topics.load_lineage(TOPIC)).garbage == ()
         await plant.stop()
 
     simulate(main)
