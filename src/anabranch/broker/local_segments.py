@@ -15,6 +15,7 @@ from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces, handed_on
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import FULL
 
 
 class LocalSegments:
@@ -47,10 +48,9 @@ class LocalSegments:
         self._check(place, term)
         found = self._topics.require(place.name)
         await found.seal()
-        if place.name.segment is None:
-            # A classic topic holds keys of the whole ring, whatever range it has in the layout.
-            return ()
-        return handed_on(place.name.segment.range, found.log.producer_sequences(), found.log.inherited)
+        # A classic topic holds keys of the whole ring, whatever range it has in the layout.
+        whole = FULL if place.name.segment is None else place.name.segment.range
+        return handed_on(whole, found.log.producer_sequences(), found.log.inherited)
 
     async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
         self._check(place, term)

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 
 from anabranch.model.ranges import HashRange
@@ -93,19 +94,17 @@ class Known:
 
 
 def _filled(pieces: Iterable[Piece], whole: HashRange) -> list[Piece]:
-    """The pieces cut to a range, with empty ones in between where nothing is known."""
+    """The pieces cut to a range: empty ones where nothing is known, and what all say where several overlap.
+
+    Only classic topics overlap, whose keys are spread over the ring: any of them may hold a message or not.
+    """
+    given = [piece for piece in pieces if piece.range.overlaps(whole)]
+    cuts = {whole.start, *(piece.range.start for piece in given), *(piece.range.end + 1 for piece in given)}
+    starts = sorted(cut for cut in cuts if cut in whole)
     found: list[Piece] = []
-    following = whole.start
-    for piece in sorted(pieces, key=lambda piece: piece.range.start):
-        start, end = max(piece.range.start, following), min(piece.range.end, whole.end)
-        if start > end:
-            continue
-        if start > following:
-            found.append(Piece(HashRange(following, start - 1), {}))
-        found.append(Piece(HashRange(start, end), piece.sequences))
-        following = end + 1
-    if following <= whole.end:
-        found.append(Piece(HashRange(following, whole.end), {}))
+    for start, following in pairwise([*starts, whole.end + 1]):
+        here = [piece.sequences for piece in given if start in piece.range]
+        found.append(Piece(HashRange(start, following - 1), reduce(_lower, here) if here else {}))
     return found
 
 
@@ -148,12 +147,13 @@ def _lightened(pieces: list[Piece], bytes_max: int) -> list[Piece]:
 
 def _joined(left: Piece, right: Piece) -> Piece:
     """Two neighbours as one: of each producer what holds in both."""
-    lower = {
-        producer: min(sequence, right.sequences[producer])
-        for producer, sequence in left.sequences.items()
-        if producer in right.sequences
+    return Piece(HashRange(left.range.start, right.range.end), _lower(left.sequences, right.sequences))
+
+
+def _lower(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {
+        producer: min(sequence, other[producer]) for producer, sequence in one.items() if producer in other
     }
-    return Piece(HashRange(left.range.start, right.range.end), lower)
 
 
 def _lost(left: Piece, right: Piece) -> int:

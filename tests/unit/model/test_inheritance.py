@@ -78,3 +78,10 @@ def test_use_is_remembered_through_a_seal() -> None:
     inherited = (Piece(FULL, {"a": 1, "b": 2}),)
     (piece,) = handed_on(FULL, {"a": 3}, inherited)
     assert list(piece.sequences) == ["b", "a"]
+
+
+def test_where_parents_overlap_what_all_of_them_have_stored_counts() -> None:
+    told = [Piece(FULL, {"p": 9, "q": 4}), Piece(FULL, {"p": 5}), Piece(LOW, {"p": 7})]
+    assert inherit(FULL, told) == (Piece(FULL, {"p": 5}),)
+    assert inherit(HIGH, told[:1]) == (Piece(HIGH, {"p": 9, "q": 4}),)
+    assert inherit(FULL, [told[0], told[2]]) == (Piece(LOW, {"p": 7}), Piece(HIGH, {"p": 9, "q": 4}))
