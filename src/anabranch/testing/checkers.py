@@ -85,6 +85,8 @@ class History:
     early: list[Early] = field(default_factory=list)
     witnessed: list[str] = field(default_factory=list)
     """What was seen to be wrong at the moment it happened."""
+    rewound: set[str] = field(default_factory=set)
+    """Subscriptions that are being sent back: what is confirmed meanwhile may count or not."""
     _numbers: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def send(self, producer: str, key: str) -> Sent:
@@ -111,7 +113,14 @@ class History:
 
     def acknowledge(self, subscription: str, uids: Iterable[str]) -> None:
         """Note acknowledgements that the broker has confirmed as durable."""
+        if subscription in self.rewound:
+            return
         self.acknowledged.setdefault(subscription, {}).update(dict.fromkeys(uids))
+
+    def rewind(self, subscription: str) -> None:
+        """What was acknowledged so far counts no more, because somebody asks for it again."""
+        self.rewound.add(subscription)
+        self.acknowledged.pop(subscription, None)
 
     def note_quiet(self, subscription: str) -> None:
         """Note that all consumers are gone; whoever comes now begins with what is acknowledged."""

@@ -78,6 +78,7 @@ SOMETIMES = (
     "paused broker was ended",
     "process killed",
     "reconnected",
+    "stream sent back",
     "store given back",
     "store given to another broker",
     "sender killed",
@@ -92,6 +93,9 @@ AUDITS_MAX = 40
 
 CLOCK_ERROR_MS = 3_600_000
 """How wrong wall clocks are at most, at the start and after a jump."""
+
+REWIND_S = 20.0
+"""Until then a seek has taken effect, also one that was interrupted."""
 
 HEAL_S = 60.0
 """Within this long after the last fault everything must be back to normal, as far as it is not just slow."""
@@ -169,7 +173,7 @@ class Scenario:
         cluster.deaths = list(shape.deaths)
         for setting in fields(StoreTrouble):
             setattr(cluster.store_trouble, setting.name, getattr(shape.store_trouble, setting.name))
-        await asyncio.gather(self._operations(), self._faults(), self._late_subscriptions())
+        await asyncio.gather(self._operations(), self._faults(), self._late_subscriptions(), self._seeks())
         cluster.store_trouble.heal()
         cluster.deaths.clear()
         cluster.network.heal()
@@ -351,10 +355,24 @@ class Scenario:
                 self.counts["late subscription made"] += 1
                 self._late[name] = self.witness.layout.epoch if self.witness.layout else 0
             if self.rng.random() < 0.3:
+                await self._ask(partial(_skip if self.rng.random() < 0.5 else _rewind, name))
+            if self.rng.random() < 0.3:
                 self._late.pop(name, None)
                 if await self._ask(partial(_unmake, name)):
                     self.counts["late subscription deleted"] += 1
                     self._attempted.pop(name)
+
+    async def _seeks(self) -> None:
+        for _ in range(self.shape.seeks):
+            await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / self.shape.seeks))
+            self.cluster.history.rewind(STREAM)
+            self.witness.rewind(STREAM)
+            if await self._ask(partial(_rewind, STREAM)):
+                self.counts["stream sent back"] += 1
+            # One that was not answered is carried out all the same, and so are acknowledgements on their way.
+            await asyncio.sleep(REWIND_S)
+            self.witness.rewind(STREAM)
+            self.cluster.history.rewound.discard(STREAM)
 
     async def _ask(self, work: Callable[[Controller], Awaitable[bool]]) -> bool:
         """Ask the leader for something; whether it was done for sure."""
@@ -626,6 +644,22 @@ async def _make(name: str, kind: SubscriptionKind, start: StartAt, controller: C
     try:
         await controller.ensure_subscription(name, kind, start)
     except ConflictError:
+        return False
+    return True
+
+
+async def _rewind(name: str, controller: Controller) -> bool:
+    try:
+        await controller.seek(name, 0)
+    except SubscriptionNotFoundError:
+        return False
+    return True
+
+
+async def _skip(name: str, controller: Controller) -> bool:
+    try:
+        await controller.skip_all(name)
+    except SubscriptionNotFoundError:
         return False
     return True
 

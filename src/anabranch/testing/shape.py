@@ -26,7 +26,11 @@ OPERATIONS = ("split", "merge", "rebucket")
 FAILPOINTS = tuple(f"{kind}.{step}" for kind in OPERATIONS for step in STEPS)
 
 OTHER_STEPS = (
-    *(f"subscription.{kind}.{step}" for kind in ("create", "delete") for step in ("recorded", "applied")),
+    *(
+        f"subscription.{kind}.{step}"
+        for kind in ("create", "delete", "seek", "skip")
+        for step in ("recorded", "applied")
+    ),
     "prune.committed",
 )
 """Steps that a run comes to when it likes."""
@@ -74,6 +78,8 @@ class Shape:
     disk_errors: int
     late_subscriptions: int
     """Subscriptions that are made, and some deleted again, while everything else happens."""
+    seeks: int
+    """How often the stream is sent back to its beginning."""
     retention_s: float
     store_trouble: StoreTrouble
     auto_scale: bool
@@ -132,6 +138,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         slow_disk=rng.random() < 0.1,
         disk_errors=rng.choice((0, 0, 0, 0, 1, 2)),
         late_subscriptions=rng.choice((0, 0, 1, 2)),
+        seeks=rng.choice((0, 0, 0, 0, 0, 0, 1, 2)),
         # Who keeps its own position is promised nothing beyond the retention time.
         retention_s=7 * 86_400.0 if checkpoints else rng.choice((0.0, 1.0, 7 * 86_400.0)),
         store_trouble=rng.choice(

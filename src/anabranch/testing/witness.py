@@ -192,7 +192,7 @@ class Witness:
 
     def _check_departures(self, sub: str, before: SubscriptionRecord, after: SubscriptionRecord) -> None:
         """Who did not leave is evicted only after a whole grace period without a connection (R1)."""
-        for name in before.consumers.keys() - after.consumers.keys():
+        for name in sorted(before.consumers.keys() - after.consumers.keys()):
             member = sub, name
             if self._left.pop(member, 0) is None:
                 continue
@@ -354,8 +354,13 @@ class Witness:
                 )
         self._forget_acknowledged(consumer, log)
 
+    def rewind(self, sub: str) -> None:
+        """What was acknowledged so far may come again."""
+        for key in [key for key in self._acked if key[0] == sub]:
+            del self._acked[key]
+
     def ack_confirmed(self, consumer: Attached, acked: Acked) -> None:
-        if consumer in self._consumers:
+        if consumer in self._consumers and consumer.subscription not in self._history.rewound:
             self._acked.setdefault((consumer.subscription, consumer.segment), []).append(acked)
 
     def ack_refused(self, consumer: Attached) -> None:
