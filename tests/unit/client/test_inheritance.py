@@ -11,6 +11,7 @@ import pytest
 from anabranch import AsyncClient, Batching
 from anabranch.broker.handlers import attach, produce
 from anabranch.controller.controller import TopicController
+from anabranch.controller.segments import Place
 from anabranch.errors import NotAllowedError
 from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
@@ -285,6 +286,26 @@ def test_a_producer_that_opens_within_a_split_counts_on_from_what_is_stored() ->
             producer = await opening
             assert producer.last_sequence_id == 9
             await producer.send_many([b"10", b"11"], ["a", "b"])
+            await check_once(client, set(range(12)))
+
+    run(test)
+
+
+def test_a_classic_topic_hands_on_what_it_stored_when_it_becomes_scalable() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            classic = TOPIC.replace("topic://", "persistent://")
+            producer = await client.create_producer(classic, name="p")
+            for number, key in keyed(10).items():
+                await producer.enqueue(b"%d" % number, key=key, sequence_id=number)
+            await producer.flush()
+            await producer.close()
+            assert world.broker is not None
+            name, former = TopicName.parse(TOPIC), TopicName.parse(classic)
+            await world.broker.topics.mark_migrated(former)
+            await world.broker.controllers.migrate_topic(name, [Place(former, 0)], {})
+            await (await world.controller()).split(1)
+            await send(client, keyed(12))
             await check_once(client, set(range(12)))
 
     run(test)
