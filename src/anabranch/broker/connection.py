@@ -187,15 +187,11 @@ class Connection:
             work = handler.act(self, command)
             if work is None:
                 return
-            if self.services.tasks.stopped:
-                # Nobody would carry it out any more; the client hears of it by the end of the connection.
-                work.close()
-                return
             if self._requests >= REQUESTS_MAX:
                 work.close()
                 raise TooManyRequestsError(f"{REQUESTS_MAX} requests of this connection are under way")
             self._requests += 1
-            self.services.tasks.spawn(self._carry_out(handler, command, work))
+            self.services.tasks.spawn(self._carry_out(handler, command, work), work)
         except Exception as error:
             self._refuse(handler, command, error)
 

@@ -23,18 +23,21 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    @property
-    def stopped(self) -> bool:
-        return self._stopped
+    def spawn(self, work: Coroutine[Any, Any, None], inner: Coroutine[Any, Any, None] | None = None) -> None:
+        """Run `work`; an error that it does not handle is logged here, where it ends.
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`; an error that it does not handle is logged here, where it ends."""
+        `inner` is what `work` awaits: it is not left behind when `work` ends before it began.
+        """
         if self._stopped:
             work.close()
+            if inner is not None:
+                inner.close()
             return
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
+        if inner is not None:
+            task.add_done_callback(lambda _: inner.close())
 
     async def stop(self) -> None:
         """Cancel what runs and wait for it to end; later work is dropped."""

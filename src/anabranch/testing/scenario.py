@@ -42,7 +42,7 @@ from anabranch.testing.network import Mode
 from anabranch.testing.readers import CHECKPOINT, QUEUE, STREAM, TOPIC, Readers, persist
 from anabranch.testing.shape import FAILPOINTS, OPERATIONS, draw
 from anabranch.testing.simdisk import Platter
-from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
+from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError, State
 from anabranch.testing.wiretap import WireTap
 from anabranch.testing.witness import Witness, behind
 
@@ -93,6 +93,9 @@ AUDITS_MAX = 40
 
 CLOCK_ERROR_MS = 3_600_000
 """How wrong wall clocks are at most, at the start and after a jump."""
+
+TAKEOVER_S = 2.0
+"""How long after the end of a lease the next owner of a store may take, recovery included."""
 
 REWIND_S = 20.0
 """Until then a seek has taken effect, also one that was interrupted."""
@@ -161,6 +164,7 @@ class Scenario:
         cluster.network.tap = self.tap = WireTap(witness)
         for host in cluster.hosts:
             await host.up.wait()
+        takeovers = self.loop.create_task(self._watch_takeovers(), name="watch takeovers")
         await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, shape.segments))
         for subscription in self.readers.subscriptions:
             await cluster.with_controller(TOPIC, partial(_subscribe, subscription))
@@ -191,6 +195,7 @@ class Scenario:
         )
         for platter in cluster.platters.values():
             self.counts.update(platter.outcomes)
+        takeovers.cancel()
         await cluster.stop()
         keeping.cancel()
 
@@ -361,6 +366,35 @@ class Scenario:
                 if await self._ask(partial(_unmake, name)):
                     self.counts["late subscription deleted"] += 1
                     self._attempted.pop(name)
+
+    async def _watch_takeovers(self) -> None:
+        """A store is served again soon after its owner's lease is over, where nothing else is in the way."""
+        shape, cluster = self.shape, self.cluster
+        if shape.workers == 1 or shape.slow_disk or shape.stalls or shape.disk_errors:
+            return
+        if shape.store_trouble != StoreTrouble():
+            return
+        served_at = dict.fromkeys(cluster.platters, self.loop.time())
+        started_at: dict[SimProcess, float] = {}
+        while True:
+            now = self.loop.time()
+            running = [
+                host for host in cluster.running if host.process and host.process.state is State.RUNNING
+            ]
+            for host in running:
+                assert host.process is not None
+                started_at.setdefault(host.process, now)
+            # A broker that has just started leaves the stores of the others to them for one lease.
+            since = max((started_at[h.process] for h in running if h.process), default=now)
+            for store in served_at:
+                if not running or any(h.broker and store in h.broker.stores.opened for h in running):
+                    served_at[store] = now
+                elif now - max(since, served_at[store]) > shape.lease_s + TAKEOVER_S:
+                    self.found.append(
+                        f"store {store} has no owner since {served_at[store]:.3f}, now {now:.3f}"
+                    )
+                    return
+            await asyncio.sleep(0.1)
 
     async def _seeks(self) -> None:
         for _ in range(self.shape.seeks):
