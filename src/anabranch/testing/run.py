@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -61,7 +62,10 @@ def run_one(seed: int, step: str | None) -> Result:
         found = [traceback.format_exc()]
     finally:
         gc.enable()
-        gc.collect()
+        with warnings.catch_warnings():
+            # A process may be killed between making a coroutine and its first step.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            gc.collect()
         logging.disable(quiet_before)
     return Result(seed, step, found, run.counts, run.loop.digest, time.perf_counter() - began)
 
