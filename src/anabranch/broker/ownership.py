@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from anabranch.broker.directory import Directory
@@ -35,7 +36,9 @@ class Storages(Protocol):
 
     async def open(self, store: int, name: str = "", fence: str | None = None) -> None: ...
 
-    async def close(self, store: int) -> None: ...
+    async def checkpoint(self, store: int) -> None: ...
+
+    async def close(self, store: int, *, hastily: bool = False) -> None: ...
 
 
 StoreWork = Callable[[int], Awaitable[None]]
@@ -234,13 +237,21 @@ class Ownership:
 
     async def _patiently(self, number: int) -> None:
         delay_s = RETRY_FIRST_S
-        while True:
-            try:
-                return await self._hold(number)
-            except HeldError as error:
-                _logger.info("store %d is not free yet, %s has it", number, error.holder)
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, RETRY_MAX_S)
+        changed = asyncio.Event()
+        undo = self._directory.watch(changed.set)
+        try:
+            while True:
+                changed.clear()
+                try:
+                    return await self._hold(number)
+                except HeldError as error:
+                    _logger.info("store %d is not free yet, %s has it", number, error.holder)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay_s):
+                        await changed.wait()
+                delay_s = min(2 * delay_s, RETRY_MAX_S)
+        finally:
+            undo()
 
     def _wants(self, number: int) -> bool:
         assert self._me is not None
@@ -253,7 +264,7 @@ class Ownership:
     async def _settle(self, number: int) -> None:
         if not self._wants(number):
             if number in self._storages.opened:
-                await self._give_back(number)
+                await self._hand_over(number)
             elif self._is_mine(self._directory.stores.get(number)):
                 await self._publish(number)
             return
@@ -281,12 +292,19 @@ class Ownership:
             await self._storages.open(number, name, fence=error.holder)
         _logger.info("store %d is open", number)
 
-    async def _give_back(self, number: int) -> None:
+    async def _hand_over(self, number: int) -> None:
+        """Give a store back to an owner that waits for it: nobody serves it between the two, so be quick."""
+        if not self._stopping:
+            await self._storages.checkpoint(number)
+        if not self._wants(number):
+            await self._give_back(number, hastily=not self._stopping)
+
+    async def _give_back(self, number: int, *, hastily: bool = False) -> None:
         self._served.discard(number)
         try:
             await self._tell_closing(number)
         finally:
-            await self._storages.close(number)
+            await self._storages.close(number, hastily=hastily)
         _logger.info("store %d is closed", number)
         await self._publish(number)
 

@@ -42,11 +42,18 @@ class Stores:
             await storage.open(name, fence)
             self._opened[store] = storage
 
-    async def close(self, store: int) -> None:
-        """Make everything in the store durable and let go of it; its logs are gone from here at once."""
+    async def checkpoint(self, store: int) -> None:
+        """Make the next opening of an open store short; it is served meanwhile."""
+        await self._opened[store].checkpoint()
+
+    async def close(self, store: int, *, hastily: bool = False) -> None:
+        """Make everything in the store durable and let go of it; its logs are gone from here at once.
+
+        As `SegmentStorage.close`.
+        """
         storage = self._opened.pop(store, None)
         if storage is not None:
-            await storage.close()
+            await storage.close(hastily=hastily)
 
     def check(self, store: int) -> None:
         """NotOwnerError when the store is not open here."""

@@ -69,6 +69,8 @@ class FileStorage:
         self._salt = 0
         self._journals: dict[int, int] = {}
         self._catalog: Catalog | None = None
+        self._checkpoint_wanted = False
+        self._checkpointed = asyncio.Event()
         self._tending = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -101,7 +103,16 @@ class FileStorage:
         self._task = asyncio.create_task(self._run(), name="ledger storage")
         self._after_commit()
 
-    async def close(self) -> None:
+    async def checkpoint(self) -> None:
+        self._check_open()
+        self._checkpointed.clear()
+        if self._catalog is None:
+            self._checkpoint_wanted = True
+            if not self._journal.committing:
+                self._after_commit()
+        await self._checkpointed.wait()
+
+    async def close(self, *, hastily: bool = False) -> None:
         if self._closed:
             return
         self._closed = True
@@ -110,7 +121,7 @@ class FileStorage:
         try:
             if self._task is not None:
                 await self._task
-                if self._journal.failure is None and self._journals:
+                if self._journal.failure is None and self._journals and not hastily:
                     # The next start then has nothing to replay.
                     self._begin_checkpoint()
                     await self._finish_checkpoint()
@@ -151,11 +162,14 @@ class FileStorage:
         self._journal.check()
 
     async def _run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tend(), name="ledger files")
-            await self._journal.run(self._after_commit, self._room)
-            self._idle = True
-            self._tending.set()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tend(), name="ledger files")
+                await self._journal.run(self._after_commit, self._room)
+                self._idle = True
+                self._tending.set()
+        finally:
+            self._checkpointed.set()
 
     def _after_commit(self) -> None:
         """Between two commits: see whether the ledger files or the catalog are due."""
@@ -163,7 +177,7 @@ class FileStorage:
         if journal.size_bytes:
             self._journals[journal.number] = journal.size_bytes
         long = sum(self._journals.values())
-        if self._catalog is None and long >= self._journal_bytes_max:
+        if self._catalog is None and (self._checkpoint_wanted or long >= self._journal_bytes_max):
             self._begin_checkpoint()
         if self._catalog is not None or self._behind.waiting_bytes >= self._behind_bytes:
             self._tending.set()
@@ -188,6 +202,7 @@ class FileStorage:
 
     def _begin_checkpoint(self) -> None:
         """Note down everything as it is between two commits, and turn to a new journal file."""
+        self._checkpoint_wanted = False
         if self._journal.size_bytes:
             self._journal.next_file()
         self._catalog = Catalog(
@@ -211,3 +226,4 @@ class FileStorage:
             del self._journals[number]
         self._catalog = None
         await self._behind.delete([journal_file(number) for number in old])
+        self._checkpointed.set()

@@ -63,6 +63,11 @@ class Journal:
         self.failed: Callable[[PersistenceError], None] = lambda error: None
         """Told once, when nothing can be made durable any more."""
 
+    @property
+    def committing(self) -> bool:
+        """Whether a commit is on its way to the disk."""
+        return self._flying is not None
+
     def start_at(self, salt: int, number: int, next_commit: int) -> None:
         """Write to journal file `number`, which must not exist yet."""
         self._salt = salt

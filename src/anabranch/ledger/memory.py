@@ -40,7 +40,10 @@ class MemoryStorage:
         for log in self._logs.values():
             log.reopen()
 
-    async def close(self) -> None:
+    async def checkpoint(self) -> None:
+        """Memory is open at once."""
+
+    async def close(self, *, hastily: bool = False) -> None:
         if self._open:
             await self.flush()
         self._open = False

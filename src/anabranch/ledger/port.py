@@ -220,8 +220,12 @@ class SegmentStorage(Protocol):
         """Call `failed` once nothing can be stored any more; it has to be opened anew by another process."""
         ...
 
-    async def close(self) -> None:
-        """Make everything durable and release the files."""
+    async def checkpoint(self) -> None:
+        """Make the next opening short; everything goes on meanwhile."""
+        ...
+
+    async def close(self, *, hastily: bool = False) -> None:
+        """Make everything durable and release the files; `hastily` without making the next opening short."""
         ...
 
     def names(self) -> Sequence[str]:

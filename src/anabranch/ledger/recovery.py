@@ -7,6 +7,7 @@ journal, whatever the files hold.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -52,6 +53,7 @@ CATALOG = "catalog"
 
 _WINDOW_BYTES = 8 * 1024 * 1024
 _FLUSH_BYTES = 16 * 1024 * 1024
+_AT_ONCE = 64
 
 
 @dataclass
@@ -168,13 +170,21 @@ class Recovery:
             next_commit += 1
 
     async def _restore(self, catalog: Catalog) -> None:
+        found: list[tuple[str, Ledger, LedgerRecord]] = []
         for record in catalog.logs:
             log = self._state.logs[record.id] = self._make_log(record.id, record.name)
             for ledger, kept in zip(log.restore(record), record.ledgers, strict=True):
-                ledger.rows = await self._load_rows(record.name, ledger, kept)
-                ledger.rows_checksum = kept.rows_checksum
-                ledger.flushed = kept.entries
+                found.append((record.name, ledger, kept))
+        # Many at once: a process that serves other stores meanwhile has no turn to lose for each file.
+        for first in range(0, len(found), _AT_ONCE):
+            await asyncio.gather(*(self._restore_rows(*each) for each in found[first : first + _AT_ONCE]))
+        for log in self._state.logs.values():
             log.restored()
+
+    async def _restore_rows(self, log: str, ledger: Ledger, kept: LedgerRecord) -> None:
+        ledger.rows = await self._load_rows(log, ledger, kept)
+        ledger.rows_checksum = kept.rows_checksum
+        ledger.flushed = kept.entries
 
     async def _load_rows(self, log: str, ledger: Ledger, kept: LedgerRecord) -> Rows:
         """The synced rows of a ledger, from its index or, when that is damaged, from its records."""
@@ -202,16 +212,20 @@ class Recovery:
                 wanted[ledger.data_file] = ledger.size_bytes
                 wanted[ledger.index_file] = ledger.entries * ROW_BYTES
         strays: list[str] = []
+        longer: list[str] = []
         for file in sorted(self._sizes):
             size = self._sizes[file]
             if file in wanted:
                 if size > wanted[file]:
-                    await self._disk.truncate(file, wanted[file])
+                    longer.append(file)
                 elif size < wanted[file]:
                     # Lost bytes cost their own entries; what the journal adds must still go to its place.
                     await self._disk.append([(file, [bytes(wanted[file] - size)])])
             elif file.startswith(f"{LEDGERS}/"):
                 strays.append(file)
+        for first in range(0, len(longer), _AT_ONCE):
+            some = longer[first : first + _AT_ONCE]
+            await asyncio.gather(*(self._disk.truncate(file, wanted[file]) for file in some))
         strays += [journal_file(n) for n in _journal_numbers(self._sizes) if n < catalog.journal]
         await self._disk.delete(strays)
 

@@ -49,7 +49,10 @@ class Storages:
         self._world.holders[store] = self
         self.opened.append(store)
 
-    async def close(self, store: int) -> None:
+    async def checkpoint(self, store: int) -> None:
+        await asyncio.sleep(self._world.checkpoint_s)
+
+    async def close(self, store: int, *, hastily: bool = False) -> None:
         await asyncio.sleep(0.01)
         if self.alive:
             self.opened.remove(store)
@@ -134,6 +137,7 @@ class World:
         self.fenced: list[str] = []
         self.opens = 0
         self.damaged = 0
+        self.checkpoint_s = 0.01
         self.generation = 0
 
     def member(self, number: int, workers: int = 2) -> Member:
@@ -255,6 +259,47 @@ def test_a_store_goes_back_to_its_own_broker_when_that_lives_again() -> None:
         assert world.fenced == []
         await survivor.stop()
         await back.stop()
+
+    run(scenario)
+
+
+def test_a_store_is_served_until_it_can_be_handed_over_quickly() -> None:
+    async def scenario(world: World) -> None:
+        survivor, dead = await world.member(0).start(), await world.member(1).start()
+        await asyncio.sleep(2 * PATIENCE_S)
+        dead.kill()
+        await asyncio.sleep(1)
+        world.checkpoint_s = 20.0
+        back = world.member(1)
+        starting = asyncio.ensure_future(back.start())
+        await asyncio.sleep(10)
+        assert survivor.directory.owner_of(1) == survivor.record
+        assert survivor.told == ["opened 0", "opened 1"]
+        await asyncio.sleep(11)
+        assert survivor.told == ["opened 0", "opened 1", "closing 1"]
+        assert survivor.directory.owner_of(1) == back.record
+        await (await starting).stop()
+        await survivor.stop()
+
+    run(scenario)
+
+
+def test_a_store_is_kept_when_its_own_broker_died_again_before_it_could_be_handed_over() -> None:
+    async def scenario(world: World) -> None:
+        survivor, dead = await world.member(0).start(), await world.member(1).start()
+        await asyncio.sleep(2 * PATIENCE_S)
+        dead.kill()
+        await asyncio.sleep(1)
+        world.checkpoint_s = 20.0
+        back = world.member(1)
+        starting = asyncio.ensure_future(back.start())
+        await asyncio.sleep(10)
+        starting.cancel()
+        back.kill()
+        await asyncio.sleep(20)
+        assert survivor.told == ["opened 0", "opened 1"]
+        assert survivor.directory.owner_of(1) == survivor.record
+        await survivor.stop()
 
     run(scenario)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from anabranch.errors import CorruptDataError
@@ -181,6 +183,35 @@ async def test_a_checkpoint_replaces_the_journal() -> None:
         log = await again.create(NAME)
         assert await contents(log) == [b"%d" % number + bytes(50) for number in range(100)]
         assert log.cursors["s"].acks == cursor.acks
+
+
+async def test_after_a_checkpoint_there_is_little_to_replay_though_the_storage_goes_on() -> None:
+    disk = DictDisk()
+    storage = make(disk)
+    await storage.open()
+    log = await storage.create(NAME)
+    for number in range(10):
+        await put(log, b"%d" % number + bytes(50))
+    log.append(b"in flight", 1, 1000, Outcomes())
+    await asyncio.sleep(0)
+    await storage.checkpoint()
+    await storage.checkpoint()
+    await put(log, b"later")
+    await storage.close(hastily=True)
+    journals = [file for file in disk.files if file.startswith("journal/")]
+    assert sum(len(disk.files[file]) for file in journals) < 300
+    assert await recovered(disk) == [b"%d" % n + bytes(50) for n in range(10)] + [b"in flight", b"later"]
+
+
+async def test_a_checkpoint_ends_when_the_disk_fails() -> None:
+    disk = DictDisk()
+    storage = make(disk)
+    await storage.open()
+    await put(await storage.create(NAME), b"x")
+    disk.fault = lambda call, file: OSError("no room")
+    async with asyncio.timeout(5):
+        await storage.checkpoint()
+    assert storage.failure is not None
 
 
 async def test_a_clean_close_leaves_no_journal() -> None:
