@@ -110,3 +110,46 @@ def test_a_store_may_refuse_or_lose_its_answer(loop: SimLoop) -> None:
         assert "/a" in tree.values
 
     loop.run(main())
+
+
+def test_a_process_that_stands_still_for_longer_than_its_lease_is_taken_for_dead(loop: SimLoop) -> None:
+    async def main() -> None:
+        tree = MemoryTree()
+        process = SimProcess(loop, "p")
+        store = SimStore(tree, process, lease_s=3)
+        await process.spawn(store.put("/here", b"1", ephemeral=True))
+        await asyncio.sleep(20)
+        assert "/here" in tree.values, "it lives"
+        process.pause()
+        await asyncio.sleep(2)
+        assert "/here" in tree.values, "its lease is not over"
+        await asyncio.sleep(2)
+        assert "/here" not in tree.values
+        assert store.lapses == 1
+        process.resume()
+        await process.spawn(store.put("/here", b"2", ephemeral=True))
+        await asyncio.sleep(20)
+        assert "/here" in tree.values, "it goes on"
+
+    loop.run(main())
+
+
+def test_watchers_are_told_late_and_twice_but_never_of_nothing(loop: SimLoop) -> None:
+    async def main() -> None:
+        tree = MemoryTree()
+        process = SimProcess(loop, "p")
+        store = SimStore(tree, process, trouble=StoreTrouble(watch_late_s=0.5, watch_twice=0.5))
+        told: list[float] = []
+        store.watch("/a", lambda change: told.append(loop.time()))
+        undo = store.watch("/a", lambda change: told.append(-1.0))
+        undo()
+        for number in range(20):
+            await store.put("/a/b", b"%d" % number)
+            await asyncio.sleep(1)
+        assert min(told) >= 0, "nobody who left is told"
+        assert 20 < len(told) <= 40
+        before = len(told)
+        await asyncio.sleep(10)
+        assert len(told) == before
+
+    loop.run(main())

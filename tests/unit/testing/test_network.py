@@ -131,6 +131,36 @@ def test_a_port_is_taken_once(loop: SimLoop) -> None:
     loop.run(main())
 
 
+def test_those_who_share_an_address_take_turns_and_the_dead_take_none(loop: SimLoop) -> None:
+    async def main() -> None:
+        network = SimNetwork(loop)
+        brokers = [SimProcess(loop, name) for name in ("one", "two")]
+        accepted: list[str] = []
+
+        async def listen(name: str) -> None:
+            def accept() -> Recorder:
+                accepted.append(name)
+                return Recorder()
+
+            await loop.create_server(accept, "service", 6650, reuse_port=True)
+
+        for broker in brokers:
+            await broker.spawn(listen(broker.name))
+        for _ in range(20):
+            await loop.create_connection(Recorder, "service", 6650)
+            await asyncio.sleep(0.1)
+        assert set(accepted) == {"one", "two"}
+        brokers[0].kill()
+        accepted.clear()
+        for _ in range(5):
+            await loop.create_connection(Recorder, "service", 6650)
+            await asyncio.sleep(0.1)
+        assert accepted == ["two"] * 5
+        assert network.link("test", "two").ends, "a link leads to the process, not to the address"
+
+    loop.run(main())
+
+
 def test_port_zero_picks_a_free_one(loop: SimLoop) -> None:
     async def main() -> None:
         SimNetwork(loop)
