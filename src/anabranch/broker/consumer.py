@@ -81,7 +81,7 @@ class Consumer(Receiver):
         self.link.send(pb.CommandActiveConsumerChange(consumer_id=self.id, is_active=active))
 
     def close(self, *, moved: bool = False) -> None:
-        """Take the consumer from its client, which is to subscribe again; `moved` if nothing changed for it."""
+        """Take the consumer from its client, which is to subscribe again; `moved` if it lost nothing."""
         self.link.forget_consumer(self.id)
         if not self.leaving:
             close = pb.CommandCloseConsumer(consumer_id=self.id, request_id=NO_ID)

@@ -61,7 +61,7 @@ class Segments(Protocol):
         ...
 
     async def seal(self, place: Place, term: int) -> Pieces:
-        """Refuse further messages for ever, durably; returns the sequence ids to hand on to its successors."""
+        """Refuse further messages for ever, durably; returns the sequence ids to hand on to successors."""
         ...
 
     async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
