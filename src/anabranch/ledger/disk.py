@@ -63,7 +63,7 @@ class Disk(Protocol):
         ...
 
     async def truncate(self, file: str, size: int) -> None:
-        """Cut the file to `size`, durably."""
+        """Cut the file to `size`; a power loss before the next sync may bring the rest back."""
         ...
 
     async def replace(self, file: str, data: bytes) -> None:
@@ -191,7 +191,6 @@ class _Lane:
 
     def truncate(self, file: str, size: int) -> None:
         os.truncate(_path(self._root, file), size)
-        self.sync([file])
 
     def replace(self, file: str, data: bytes) -> None:
         path = _path(self._root, file)

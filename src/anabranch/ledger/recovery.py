@@ -223,6 +223,7 @@ class Recovery:
                     await self._disk.append([(file, [bytes(wanted[file] - size)])])
             elif file.startswith(f"{LEDGERS}/"):
                 strays.append(file)
+        # Nothing behind these ends counts before the next checkpoint, which syncs what the journal adds.
         for first in range(0, len(longer), _AT_ONCE):
             some = longer[first : first + _AT_ONCE]
             await asyncio.gather(*(self._disk.truncate(file, wanted[file]) for file in some))
@@ -289,8 +290,7 @@ class Recovery:
         file = journal_file(last)
         if state.journals[last] < self._sizes[file]:
             await self._disk.truncate(file, state.journals[last])
-        else:
-            await self._disk.sync([file])
+        await self._disk.sync([file])
         state.next_journal = last + 1
 
 

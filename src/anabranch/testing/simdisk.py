@@ -220,7 +220,7 @@ class SimDisk:
             del cut.data[size:]
             cut.durable = min(cut.durable, size)
             self._platter.change(file, cut)
-            await self._sync([file])
+            await self._work()
 
         await self._run("truncate", [file], truncate())
 
