@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -119,8 +119,11 @@ class ToySpark:
         positions = cut.topics[TOPIC].positions
         segments = topology.layout.segments
         assert not uncovered(segments[id_].range for id_ in positions)
+        # Classic partitions have keys from anywhere, but never the same ones.
         reading = [
-            segments[id_].range for id_, at in sorted(positions.items()) if not topology.finished(id_, at)
+            segments[id_].range
+            for id_, at in sorted(positions.items())
+            if not topology.finished(id_, at) and segments[id_].legacy_topic is None
         ]
         for at, part in enumerate(reading):
             assert not any(part.overlaps(other) for other in reading[at + 1 :])
@@ -155,6 +158,9 @@ OPERATIONS = st.one_of(
 )
 
 
+RUNS = ("send", "batch", "interrupted")
+
+
 def keys_from(number: int) -> list[str]:
     return [KEYS[(number * 7 + at * at + at * number) % len(KEYS)] for at in range(number % 60)]
 
@@ -165,6 +171,15 @@ def apply(topic: ToyTopic, operation: tuple[str, int]) -> None:
         topic.send(keys_from(number))
     else:
         topic.change(kind, number)
+
+
+def classic(partitions: int) -> Layout:
+    """A classic topic, as it is before it is migrated."""
+    segments = {
+        id_: replace(segment, legacy_topic=f"persistent://public/default/{TOPIC}-partition-{id_}")
+        for id_, segment in Layout.initial(partitions, now_ms=0, bucket_budget=1).segments.items()
+    }
+    return Layout(0, partitions, segments)
 
 
 def check_rows(rows: Sequence[Message], topic: ToyTopic) -> None:
@@ -205,6 +220,42 @@ def test_each_message_comes_once_and_each_key_in_order(
         spark.run()
     check_rows(spark.rows, topic)
     event(f"segments: {min(len(topic.layout.segments) // 10 * 10, 100)}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    before=st.lists(OPERATIONS.filter(lambda operation: operation[0] in RUNS), max_size=20),
+    operations=st.lists(OPERATIONS, min_size=5, max_size=40),
+    partitions=st.integers(1, 4),
+    chain=st.booleans(),
+    limit=st.sampled_from([Limit(), Limit(rows=1), Limit(rows=13)]),
+    max_partitions=st.integers(1, 5),
+    buckets=st.sampled_from([1, 1, 3]),
+)
+def test_a_topic_that_was_a_classic_one_is_read_once_and_in_order_too(
+    before: list[tuple[str, int]],
+    operations: list[tuple[str, int]],
+    partitions: int,
+    chain: bool,
+    limit: Limit,
+    max_partitions: int,
+    buckets: int,
+) -> None:
+    topic = ToyTopic(classic(partitions))
+    spark = ToySpark(topic, chain, max_partitions, buckets)
+    migrate = ("migrate", 0)
+    for operation in [*before, migrate, *operations]:
+        kind, _ = operation
+        if operation is migrate:
+            topic.layout = topic.layout.migrate(now_ms=0)
+        elif kind in ("batch", "interrupted"):
+            if spark.decide(limit):
+                spark.run()
+        else:
+            apply(topic, operation)
+    while spark.decide(limit):
+        spark.run()
+    check_rows(spark.rows, topic)
 
 
 @settings(max_examples=100, deadline=None)

@@ -42,12 +42,14 @@ Partition = tuple[Lane, ...]
 def plan_in_key_order(slices: Iterable[Slice], max_partitions: int, buckets: int = 1) -> list[Partition]:
     """Partitions among which no two hold the same key; inside each, a key's messages are in order.
 
-    `buckets` cuts every lane into so many hash ranges: more tasks, each of which reads the whole lane.
+    `buckets` cuts every lane into so many hash ranges: more tasks, each of which reads the whole lane. What a
+    classic topic holds is not cut.
     """
     lanes: list[tuple[float, Lane]] = []
     for _, group in groupby(sorted(slices), key=lambda s: s.topic):
         for part, members in _lanes_of_topic(list(group)):
-            for piece in part.parts(min(buckets, part.width)):
+            cuts = min(buckets, part.width) if all(s.routed for s in members) else 1
+            for piece in part.parts(cuts):
                 weight = sum(s.rows * _share(piece, s.range) for s in members)
                 lanes.append((weight, Lane(tuple(members), (piece,))))
     bins = _pack(lanes, max_partitions)

@@ -46,6 +46,8 @@ class Slice(NamedTuple):
     range: HashRange
     lo: int
     hi: int
+    routed: bool = True
+    """Whether its keys lie in its range; those of a classic topic may be anywhere."""
 
     @property
     def rows(self) -> int:
@@ -139,7 +141,10 @@ def _check_request(cut: TopicCut, topology: Topology, topic: str) -> None:
     open_ids = [id_ for id_ in sorted(positions) if not topology.finished(id_, positions[id_])]
     for at, id_ in enumerate(open_ids):
         for other in open_ids[at + 1 :]:
-            if layout.segments[id_].range.overlaps(layout.segments[other].range):
+            one, two = layout.segments[id_], layout.segments[other]
+            # Partitions of what was a classic topic span the whole ring, and no two have a key in common.
+            partitions = one.legacy_topic is not None and two.legacy_topic is not None
+            if one.range.overlaps(two.range) and not partitions:
                 raise InvalidConfigurationError(
                     f"the cut for topic {topic} reads segments {id_} and {other} at once, "
                     "though both hold the same keys; a child starts when its parents are read to the end"
@@ -209,11 +214,15 @@ class _Progress:
             # A child without a tail is newer than the view this run works on.
             if child not in self.positions and child in tails and self._may_start(child)
         }
-        # A classic topic that gets more partitions gets segments without parents.
+        # A classic topic that gets more partitions gets segments without parents. One that has descendants here
+        # was read to its end before these could start.
         new |= {
             id_
             for id_, segment in segments.items()
-            if segment.legacy_topic is not None and not segment.parents and id_ not in self.positions
+            if segment.legacy_topic is not None
+            and id_ not in self.positions
+            and not segment.parents
+            and self.topology.layout.descendants(id_).isdisjoint(self.positions)
         }
         # Not at the first retained position: what was trimmed unread must show up as loss.
         self.positions.update((child, 0) for child in sorted(new))
@@ -316,7 +325,8 @@ def _stored(topic: str, id_: int, lo: int, hi: int, topology: Topology, lost: Lo
     if tail.next < hi:
         lost(f"segment {id_} of topic {topic} should be read up to position {hi}, but it ends at {tail.next}")
     lo, hi = max(lo, tail.first), min(hi, tail.next)
-    return [Slice(topic, id_, segment.range, lo, hi)] if hi > lo else []
+    routed = segment.legacy_topic is None or not segment.active
+    return [Slice(topic, id_, segment.range, lo, hi, routed)] if hi > lo else []
 
 
 def forget_gone(start: Cut, topologies: Mapping[str, Topology], lost: Lost) -> Cut:
