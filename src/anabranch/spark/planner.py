@@ -214,8 +214,8 @@ class _Progress:
             # A child without a tail is newer than the view this run works on.
             if child not in self.positions and child in tails and self._may_start(child)
         }
-        # A classic topic that gets more partitions gets segments without parents. One that has descendants here
-        # was read to its end before these could start.
+        # A classic topic that gets more partitions gets segments without parents. One that has descendants in
+        # the map was read to its end before these could start.
         new |= {
             id_
             for id_, segment in segments.items()
