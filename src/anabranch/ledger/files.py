@@ -77,6 +77,7 @@ class FileStorage:
         self._task: asyncio.Task[None] | None = None
         self._idle = False
         self._closed = False
+        self._hasty = False
 
     @property
     def failure(self) -> PersistenceError | None:
@@ -116,6 +117,7 @@ class FileStorage:
         if self._closed:
             return
         self._closed = True
+        self._hasty = hastily
         self._journal.stop()
         self._room.set()
         try:
@@ -189,6 +191,8 @@ class FileStorage:
         while not self._idle:
             await self._tending.wait()
             self._tending.clear()
+            if self._idle and self._hasty:
+                return
             try:
                 if self._catalog is not None:
                     await self._finish_checkpoint()
