@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.controller.subscriptions import Registration
+from anabranch.controller.members import Registration
 from anabranch.errors import AnabranchError, ConnectError
 from anabranch.model.layout import Layout, check_step
 from anabranch.model.names import TopicName

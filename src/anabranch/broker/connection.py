@@ -20,8 +20,8 @@ from anabranch.broker.producer import Producer
 from anabranch.broker.segment import Segment
 from anabranch.broker.services import Services
 from anabranch.broker.subscription import Subscription
+from anabranch.controller.members import Registration
 from anabranch.controller.port import Controller
-from anabranch.controller.subscriptions import Registration
 from anabranch.errors import (
     AnabranchError,
     RemoteProtocolError,

@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 from anabranch.broker.directory import Directory
 from anabranch.broker.peers import Line, Peers
 from anabranch.broker.ports import Arguments, Port, Verb
+from anabranch.controller.members import Registration
 from anabranch.controller.port import Controller
-from anabranch.controller.subscriptions import Registration
 from anabranch.errors import NotConnectedError
 from anabranch.model.names import TopicName
 

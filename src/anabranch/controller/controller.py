@@ -18,10 +18,10 @@ from anabranch.controller.admission import Grant
 from anabranch.controller.jobs import JobQueue, together
 from anabranch.controller.layout_changes import LayoutChanges, Plan
 from anabranch.controller.leading import Leading, World
-from anabranch.controller.members import Push
+from anabranch.controller.members import Push, Registration
 from anabranch.controller.scaling import Scaling, Tally, history_to_store
 from anabranch.controller.segments import Aim, Drained, Place, StartAt
-from anabranch.controller.subscriptions import Registration, Subscriptions
+from anabranch.controller.subscriptions import Subscriptions
 from anabranch.controller.upkeep import Upkeep
 from anabranch.controller.watches import LayoutWatches
 from anabranch.errors import (
@@ -187,7 +187,8 @@ class TopicController:
 
     async def stats(self) -> dict[str, object]:
         """Rates and sizes of each segment, state and backlog of each subscription, the policy in force."""
-        return {**await reports.topic_stats(self._lead, self._subs), "autoScalePolicy": self._policy_shown()}
+        found = await reports.topic_stats(self._lead, self._subs.records, self._subs.describe())
+        return {**found, "autoScalePolicy": self._policy_shown()}
 
     def _policy_shown(self) -> dict[str, object]:
         try:

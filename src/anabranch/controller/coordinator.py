@@ -100,6 +100,18 @@ def rewind(
     return _drained(record, layout, drained, parts, load)
 
 
+def read_again(
+    record: SubscriptionRecord, layout: Layout, segment_id: int | None, load: Load
+) -> SubscriptionRecord:
+    """The group when nothing of this segment and its descendants counts as drained; None means all."""
+    if segment_id is None or segment_id not in layout.segments:
+        return rewind(record, layout, (), load)
+    again = {segment_id, *layout.descendants(segment_id)}
+    kept = [id_ for id_ in record.drained if id_ not in again]
+    parts = {id_: part for id_, part in drained_parts(record).items() if id_ not in again}
+    return rewind(record, layout, kept, load, parts)
+
+
 def _drained(
     record: SubscriptionRecord, layout: Layout, ids: Iterable[int], parts: Parts, load: Load
 ) -> SubscriptionRecord:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from anabranch.controller.coordinator import (
@@ -24,6 +25,16 @@ from anabranch.controller.coordinator import (
 
 Push = Callable[[ConsumerAssignment | None], None]
 """Tells a consumer what it reads; None that nobody leads it here any more, so it has to register again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A consumer's hold on its name; the token tells its connection from later ones of the same name."""
+
+    token: int
+    subscription: str
+    consumer_name: str
+    assignment: ConsumerAssignment
 
 
 @runtime_checkable

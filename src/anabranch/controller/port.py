@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from anabranch.controller.admission import Grant
-from anabranch.controller.members import Push
+from anabranch.controller.members import Push, Registration
 from anabranch.controller.segments import Aim, Drained, StartAt
-from anabranch.controller.subscriptions import Registration
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName

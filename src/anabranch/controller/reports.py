@@ -5,13 +5,15 @@ Reads what the controller knows and asks segments for the rest; changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from anabranch.controller import coordinator
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
 from anabranch.controller.segments import Place, SegmentLoad
-from anabranch.controller.subscriptions import Subscriptions
 from anabranch.errors import AnabranchError
 from anabranch.metadata.records import SubscriptionRecord
-from anabranch.model.layout import Segment
+from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
 
 SUMMED = {
@@ -25,8 +27,12 @@ SUMMED = {
 """Numbers of a segment, and of the topic as their sum."""
 
 
-async def topic_stats(lead: Leading, subscriptions: Subscriptions) -> dict[str, object]:
-    """Rates and sizes of each segment, backlog and consumers of each subscription.
+async def topic_stats(
+    lead: Leading,
+    records: Mapping[str, SubscriptionRecord],
+    described: Mapping[str, Mapping[str, object]],
+) -> dict[str, object]:
+    """Rates and sizes of each segment, backlog and consumers of each subscription as it is `described`.
 
     A segment whose owner does not answer has no numbers and adds none.
     """
@@ -35,7 +41,6 @@ async def topic_stats(lead: Leading, subscriptions: Subscriptions) -> dict[str, 
     places = [lead.place(segment) for segment in segments]
     loads = await together(_load(lead, place) for place in places)
     known = [load for load in loads if load is not None]
-    described = subscriptions.describe()
     return {
         "epoch": layout.epoch,
         **{shown: sum(getattr(load, name) for load in known) for shown, name in SUMMED.items()},
@@ -47,8 +52,8 @@ async def topic_stats(lead: Leading, subscriptions: Subscriptions) -> dict[str, 
             for segment, place, load in zip(segments, places, loads, strict=True)
         },
         "subscriptions": {
-            sub: described[sub] | await _subscription(lead, sub, record, segments)
-            for sub, record in sorted(subscriptions.records.items())
+            sub: {**described[sub], **await _subscription(lead, sub, record, segments)}
+            for sub, record in sorted(records.items())
             if sub in described
         },
     }
@@ -95,3 +100,34 @@ async def _subscription(
         "backlog": sum(by_segment.values()),
         "backlogBySegment": by_segment,
     }
+
+
+def subscription_state(record: SubscriptionRecord, layout: Layout) -> dict[str, object]:
+    """How far a subscription is by its record, and what it waits for."""
+    waiting = coordinator.waiting(record, layout)
+    parts = coordinator.drained_parts(record)
+    return {
+        "type": record.type,
+        "initialPosition": record.initial_position,
+        "generation": record.generation,
+        "drained": list(record.drained),
+        "partlyDrained": {str(id_): [str(part) for part in slots] for id_, slots in parts.items()},
+        "waiting": {
+            str(id_): [
+                {
+                    "segment": blocker.segment_id,
+                    "buckets": [str(part) for part in blocker.buckets],
+                    "consumers": list(blocker.consumers),
+                }
+                for blocker in blockers
+            ]
+            for id_, blockers in waiting.items()
+        },
+        "unfinished": None if record.unfinished is None else record.unfinished.kind,
+    }
+
+
+def segments_of(record: SubscriptionRecord, consumer_name: str) -> list[int]:
+    """What a member reads by the record."""
+    held = record.consumers.get(consumer_name)
+    return [] if held is None else [given.segment_id for given in held.segments]

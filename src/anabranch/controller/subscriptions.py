@@ -8,16 +8,16 @@ asks for a turn. Must not know about splits, merges or scaling beyond the layout
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
-from anabranch.controller import admission, coordinator
+from anabranch.controller import admission, coordinator, reports
 from anabranch.controller.admission import Grant
 from anabranch.controller.coordinator import ConsumerAssignment
+from anabranch.controller.cursors import Cursors
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
-from anabranch.controller.members import Members, Push
+from anabranch.controller.members import Members, Push, Registration
 from anabranch.controller.rosters import Rosters
 from anabranch.controller.segments import Aim, Drained, StartAt
 from anabranch.errors import (
@@ -28,24 +28,12 @@ from anabranch.errors import (
     SubscriptionNotFoundError,
 )
 from anabranch.metadata.records import AimRecord, SubscriptionKind, SubscriptionRecord, UnfinishedRecord
-from anabranch.model.drains import ALL, Ranges
-from anabranch.model.layout import Segment
 from anabranch.model.names import validate_subscription
 
 Job = Callable[[], Awaitable[None]]
 SubscriptionChange = Callable[[SubscriptionRecord], SubscriptionRecord]
 
 replace = msgspec.structs.replace
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A consumer's hold on its name; the token tells its connection from later ones of the same name."""
-
-    token: int
-    subscription: str
-    consumer_name: str
-    assignment: ConsumerAssignment
 
 
 class Subscriptions:
@@ -61,6 +49,7 @@ class Subscriptions:
         self.load_by_segment: Mapping[int, float] = {}
         self.troubles: dict[str, str] = {}
         self._lead = lead
+        self._cursors = Cursors(lead)
         self._post = post
         self._changed = changed
         self._stale: dict[str, None] = {}
@@ -260,66 +249,31 @@ class Subscriptions:
             if how.kind == "skip":
                 return moving
             # Children are taken back before their parents are rewound: nobody may be ahead of a parent.
-            return self._rewound(moving, how.segment_id)
+            return coordinator.read_again(moving, self._lead.layout, how.segment_id, self.load_by_segment)
 
         await self._save(sub, begin)
         await self._reach(f"{how.kind}.recorded")
         await self._finish(sub)
-
-    def _rewound(self, record: SubscriptionRecord, segment_id: int | None) -> SubscriptionRecord:
-        """The record when nothing of this segment and its descendants counts as drained; None means all."""
-        layout = self._lead.layout
-        if segment_id is None or segment_id not in layout.segments:
-            return coordinator.rewind(record, layout, (), self.load_by_segment)
-        again = {segment_id, *layout.descendants(segment_id)}
-        kept = [id_ for id_ in record.drained if id_ not in again]
-        parts = {i: part for i, part in coordinator.drained_parts(record).items() if i not in again}
-        return coordinator.rewind(record, layout, kept, self.load_by_segment, parts)
 
     async def _finish(self, sub: str) -> None:
         """Carry out on every segment what the record says is unfinished; repeating it does no harm."""
         record = self.records[sub]
         unfinished = record.unfinished
         assert unfinished is not None
-        only = unfinished.segment_id
-        segments = [s for s in self._lead.layout.segments.values() if only is None or s.id == only]
-        if record.initial_position is not None:
-            await together(self._apply(sub, record, unfinished, segment) for segment in segments)
+        await self._cursors.carry_out(sub, record)
         await self._reach(f"{unfinished.kind}.applied")
         if unfinished.kind == "delete":
             topics = self._lead.world.topics
             await topics.delete_subscription(self._lead.name, sub, self._check_term)
             self._forget(sub)
             return
-        drained, parts = await self._find_drained(sub, record.drained)
+        drained, parts = await self._cursors.drained(sub, self.records[sub])
         await self._save(
             sub,
             lambda found: coordinator.drain(
                 replace(found, unfinished=None), self._lead.layout, drained, self.load_by_segment, parts
             ),
         )
-
-    async def _apply(
-        self, sub: str, record: SubscriptionRecord, unfinished: UnfinishedRecord, segment: Segment
-    ) -> None:
-        segments, term = self._lead.world.segments, self._lead.term
-        place = self._lead.place(segment)
-        if unfinished.kind == "delete":
-            await segments.delete_subscription(place, sub, term)
-        elif unfinished.kind == "skip":
-            await segments.skip_all(place, sub, term)
-        elif unfinished.aim is not None:
-            aim = Aim(unfinished.aim.ledger, unfinished.aim.entry, unfinished.aim.ack_set)
-            await segments.seek_to(place, sub, aim, term)
-        elif unfinished.kind == "seek":
-            # All of a segment that is younger than the time came after it, whatever clients' clocks said.
-            after = segment.created_ms >= unfinished.timestamp_ms
-            await segments.seek(place, sub, 0 if after else unfinished.timestamp_ms, term)
-        elif segment.active:
-            assert record.initial_position is not None
-            await segments.create_subscription(place, sub, record.initial_position, term)
-        elif record.initial_position == "earliest":
-            await segments.create_subscription(place, sub, "earliest", term)
 
     # Drained segments.
 
@@ -341,34 +295,11 @@ class Subscriptions:
         """Record what is drained by now and deal the segments out again."""
         if self.records[sub].unfinished is not None:
             return
-        drained, parts = await self._find_drained(sub, self.records[sub].drained, only)
+        drained, parts = await self._cursors.drained(sub, self.records[sub], only)
         await self._save(
             sub,
             lambda found: coordinator.drain(found, self._lead.layout, drained, self.load_by_segment, parts),
         )
-
-    async def _find_drained(
-        self, sub: str, known: tuple[int, ...], only: tuple[int, ...] | None = None
-    ) -> tuple[list[int], dict[int, Ranges]]:
-        """The sealed segments without backlog, `known` ones taken as such, and parts of others without it.
-
-        Asked for also when an owner has just said so: its message may be older than a seek.
-        """
-        record = self.records[sub]
-        if not coordinator.has_cursors(record):
-            return [*known], {}
-        unsure = [
-            segment
-            for segment in self._lead.layout.sealed
-            if segment.id not in known and (only is None or segment.id in only)
-        ]
-        segments = self._lead.world.segments
-        answers = await together(segments.drained(self._lead.place(s), sub) for s in unsure)
-        # A latest subscription begins after what was sealed before it was made, and is not made there at all.
-        absent = ALL if record.initial_position == "latest" and record.unfinished is not None else ()
-        found = {s.id: absent if told is None else told for s, told in zip(unsure, answers, strict=True)}
-        whole = [id_ for id_, slots in found.items() if slots == ALL]
-        return [*known, *whole], {id_: slots for id_, slots in found.items() if slots and slots != ALL}
 
     # Consumers.
 
@@ -484,39 +415,18 @@ class Subscriptions:
         return {sub: self._describe(sub, record) for sub, record in sorted(self.records.items())}
 
     def _describe(self, sub: str, record: SubscriptionRecord) -> dict[str, object]:
-        waiting = coordinator.waiting(record, self._lead.layout)
-        consumers = {}
-        for lease in self._members.of(sub):
-            held = record.consumers.get(lease.name)
-            consumers[lease.name] = {
-                "connected": lease.connected,
-                "evictedInSeconds": self._members.seconds_left(lease),
-                "segments": [] if held is None else [given.segment_id for given in held.segments],
-            }
         return {
-            "type": record.type,
-            "initialPosition": record.initial_position,
-            "generation": record.generation,
-            "drained": list(record.drained),
-            "partlyDrained": {
-                str(id_): [str(part) for part in slots]
-                for id_, slots in coordinator.drained_parts(record).items()
-            },
-            "waiting": {
-                str(id_): [
-                    {
-                        "segment": blocker.segment_id,
-                        "buckets": [str(part) for part in blocker.buckets],
-                        "consumers": list(blocker.consumers),
-                    }
-                    for blocker in blockers
-                ]
-                for id_, blockers in waiting.items()
-            },
-            "unfinished": None if record.unfinished is None else record.unfinished.kind,
+            **reports.subscription_state(record, self._lead.layout),
             "trouble": self.troubles.get(sub),
             "unreached": self._rosters.unreached(sub),
-            "consumers": consumers,
+            "consumers": {
+                lease.name: {
+                    "connected": lease.connected,
+                    "evictedInSeconds": self._members.seconds_left(lease),
+                    "segments": reports.segments_of(record, lease.name),
+                }
+                for lease in self._members.of(sub)
+            },
         }
 
     # Records.

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.controller import lifecycle
 from anabranch.controller.controller import TopicController
-from anabranch.controller.subscriptions import Registration
+from anabranch.controller.members import Registration
 from anabranch.errors import (
     LayoutError,
     MetadataError,

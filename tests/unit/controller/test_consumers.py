@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from anabranch.controller.controller import TopicController
+from anabranch.controller.members import Registration
 from anabranch.controller.segments import Place
-from anabranch.controller.subscriptions import Registration
 from anabranch.errors import ConflictError, ConsumerBusyError, MetadataError, NotAllowedError
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import MetadataStore

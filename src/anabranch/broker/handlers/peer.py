@@ -10,7 +10,7 @@ from typing import Any
 from anabranch.broker.connection import Connection, Handler, Registered
 from anabranch.broker.peers import PEER_AUTHENTICATION, PEER_VERSION
 from anabranch.broker.ports import encode_push
-from anabranch.controller.subscriptions import Registration
+from anabranch.controller.members import Registration
 from anabranch.errors import AuthorizationError, LocalProtocolError, RemoteProtocolError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
