@@ -291,6 +291,29 @@ def test_clients_that_miss_an_assignment_are_told_again_while_another_waits() ->
     run(scenario, **QUIET)
 
 
+def test_a_client_that_comes_for_a_segment_when_it_is_another_s_is_let_in_and_out_again() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 2)
+        one, two = await world.client(M1), await world.client(M1)
+        held = await register(one, "a")
+        (moved,) = topics(await register(two, "b"))
+        assert topics(held) == [LOWER, UPPER]
+        assert isinstance(await attach(two, moved, f"b-seg-{moved[-1]}", None), pb.CommandSuccess)
+        await settle()
+        one.inbox.clear()  # It drops what comes while it still attaches.
+        async with asyncio.timeout(1):
+            for number, segment in enumerate((LOWER, UPPER), 1):
+                name = f"a-seg-{number - 1}"
+                answer = await attach(one, segment, name, None, consumer_id=number)
+                assert isinstance(answer, pb.CommandSuccess)
+        assert moved not in topics(await newest(one))
+        (closed,) = one.has(pb.CommandCloseConsumer)
+        assert closed.consumer_id == (1 if moved == LOWER else 2)
+        assert not two.has(pb.CommandCloseConsumer)
+
+    run(scenario, **QUIET)
+
+
 def test_a_client_that_waits_for_its_turn_is_not_turned_away_for_want_of_a_leader() -> None:
     async def scenario(world: World) -> None:
         await create(world, 1)

@@ -59,10 +59,6 @@ async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> No
     )
     if grant.roster is not None:
         subscription.restrict(grant.roster)
-    if command.subType == pb.CommandSubscribe.Exclusive and command.durable:
-        await _drop_dead(segment, subscription)
-        if name.is_segment and not connection.knows_buckets:
-            await _wait_for_turn(services, name, subscription)
     consumer = Consumer(
         connection,
         command.consumer_id,
@@ -75,6 +71,13 @@ async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> No
         member=grant.member,
         generation=grant.generation,
     )
+    if command.subType == pb.CommandSubscribe.Exclusive and command.durable:
+        await _drop_dead(segment, subscription)
+        if name.is_segment and not connection.knows_buckets:
+            await _wait_for_turn(services, name, subscription, consumer)
+            if subscription.consumers and subscription.standing(consumer, command.subType) == "finishes":
+                _let_go(connection, command)
+                return
     try:
         async with subscription.busy:
             if connection.given_up("consumer", command.consumer_id):
@@ -112,8 +115,13 @@ async def _admit(services: Services, name: TopicName, command: pb.CommandSubscri
     )
 
 
-async def _wait_for_turn(services: Services, name: TopicName, subscription: Subscription) -> None:
-    """Wait a while until nobody reads. Clients that wait may miss an assignment, so they are told again."""
+async def _wait_for_turn(
+    services: Services, name: TopicName, subscription: Subscription, consumer: Consumer
+) -> None:
+    """Wait a while until nobody reads, unless the segment is another's by now.
+
+    Clients that wait may miss an assignment, so they are told again.
+    """
     for _ in range(HANDOVER_S):
         if not subscription.consumers:
             return
@@ -121,7 +129,19 @@ async def _wait_for_turn(services: Services, name: TopicName, subscription: Subs
             # A leader that is away just now is no reason to turn the client away.
             controller = await services.controllers.controller(name.topic)
             await controller.remind(subscription.name)
+        if subscription.standing(consumer, pb.CommandSubscribe.Exclusive) == "finishes":
+            return
         await subscription.free(1.0)
+
+
+def _let_go(connection: Connection, command: pb.CommandSubscribe) -> None:
+    """Let a client in that was given the segment before another got it, and out again.
+
+    Refused at its first attempt it would give all of its segments up; so it goes on, and tries this one again
+    until it hears what it reads.
+    """
+    connection.send(pb.CommandSuccess(request_id=command.request_id))
+    connection.send(pb.CommandCloseConsumer(consumer_id=command.consumer_id, request_id=NO_ID))
 
 
 def _start(segment: Segment, command: pb.CommandSubscribe, metadata: dict[str, str], now_ms: int) -> int:
