@@ -31,6 +31,7 @@ ALLOWED = (
     "client/entropy.py",
     "ledger/disk.py",
     "metadata/sqlite.py",
+    "metadata/sqlite_thread.py",
 )
 
 BANNED_MODULES = {

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from anabranch.errors import MetadataError
-from anabranch.metadata import sqlite
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata import sqlite_thread
+from anabranch.metadata.sqlite import SqliteStore, end_sessions
 
 
 def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
@@ -54,7 +54,7 @@ async def test_a_new_file_that_another_process_is_making_is_waited_for(tmp_path:
     maker.execute("BEGIN EXCLUSIVE")
     store = SqliteStore(tmp_path / "metadata.db")
     looking = asyncio.create_task(store.get("/a"))
-    await asyncio.sleep(2 * sqlite.BUSY_LOOK_S)
+    await asyncio.sleep(2 * sqlite_thread.BUSY_LOOK_S)
     maker.execute("ROLLBACK")
     maker.close()
     assert await looking is None
@@ -90,7 +90,7 @@ async def test_writes_that_wait_together_share_one_transaction(tmp_path: Path) -
     commits: list[int] = []
     commit = thread._commit
 
-    def counted(connection: sqlite3.Connection, batch: list[sqlite._Request]) -> None:
+    def counted(connection: sqlite3.Connection, batch: list[sqlite_thread.Request]) -> None:
         commits.append(len(batch))
         commit(connection, batch)
 
@@ -104,7 +104,7 @@ async def test_writes_that_wait_together_share_one_transaction(tmp_path: Path) -
 async def test_the_log_of_changes_stays_bounded_and_a_late_reader_is_told_to_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "CHANGES_KEPT", 16)
+    monkeypatch.setattr(sqlite_thread, "CHANGES_KEPT", 16)
     path = tmp_path / "metadata.db"
     writer, reader = SqliteStore(path), SqliteStore(path, poll_s=0.001)
     await reader.get("/a")
@@ -258,7 +258,7 @@ async def test_who_is_alone_ends_the_sessions_it_finds(tmp_path: Path, how: str)
     await old.put("/b", b"2")
     await old.abandon()
     if how == "function":
-        sqlite.end_sessions(path)
+        end_sessions(path)
     store = SqliteStore(path, lease_s=3600, alone=how == "store")
     assert await store.get("/lock/a") is None
     assert await store.get("/b") == (b"2", 0)

@@ -1,0 +1,341 @@
+"""The thread that owns the connection to a SQLite file, and with it the session and its lease.
+
+It commits everything that waits in one transaction, so that concurrent writers share an fsync, and answers
+after the commit. Each change is also a row of a log: other processes notice a commit by SQLite's data version
+and read which keys it touched. A process that stands still while it has SQLite's write lock would stop all
+others; it is ended. Must not know what the requests do, nor touch the event loop but through `deliver`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from anabranch import locks
+from anabranch.errors import AnabranchError, MetadataError, VersionConflictError
+from anabranch.metadata.port import ABSENT
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE node (path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, session INTEGER)
+    WITHOUT ROWID;
+CREATE INDEX node_by_session ON node (session) WHERE session IS NOT NULL;
+CREATE TABLE sequence (path TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE session (id INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, heard_s REAL NOT NULL);
+CREATE TABLE change (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL);
+"""
+BATCH_MAX = 256
+CHANGES_KEPT = 4096
+BUSY_TIMEOUT_S = 5.0
+BUSY_LOOK_S = 0.1
+WRITE_LOCK_AT = 120
+"""Which byte of the -shm file a writer locks; part of SQLite's file format."""
+
+LOOKS_PER_LEASE = 5
+STALL = 0.6
+"""Part of a lease after which a process that could not look must think that the others were held up, too."""
+
+
+class Request(NamedTuple):
+    work: Callable[[Work], Any]
+    writes: bool
+    answer: asyncio.Future[Any]
+
+
+class Answer(NamedTuple):
+    future: asyncio.Future[Any]
+    result: Any
+    error: Exception | None
+
+
+class Work:
+    """The open transaction as the operations of one batch see it; belongs to the thread."""
+
+    def __init__(self, connection: sqlite3.Connection, owner: ConnectionThread) -> None:
+        self.connection = connection
+        self.owner = owner
+        self.changed: list[str] = []
+
+    def row(self, sql: str, *values: object) -> Any:
+        return self.connection.execute(sql, values).fetchone()
+
+    def note(self, path: str) -> None:
+        self.connection.execute("INSERT INTO change (path) VALUES (?)", (path,))
+        self.changed.append(path)
+
+    def version(self, path: str, expected: int | None) -> int:
+        """The version at `path`; a differing `expected` is refused before anything was written."""
+        row = self.row("SELECT version FROM node WHERE path = ?", path)
+        version: int = ABSENT if row is None else row[0]
+        if expected is not None and expected != version:
+            raise VersionConflictError(f"{path} has version {version}, not {expected}")
+        return version
+
+    def remove_sessions(self, where: str, *values: object) -> None:
+        ids = [row[0] for row in self.connection.execute(f"SELECT id FROM session WHERE {where}", values)]
+        for number in ids:
+            for (path,) in self.connection.execute(
+                "SELECT path FROM node WHERE session = ?", (number,)
+            ).fetchall():
+                self.connection.execute("DELETE FROM node WHERE path = ?", (path,))
+                self.note(path)
+            self.connection.execute("DELETE FROM session WHERE id = ?", (number,))
+
+
+class ConnectionThread(threading.Thread):
+    """Owns the connection, the session and the clock of its lease."""
+
+    def __init__(
+        self,
+        path: Path,
+        lease_s: float,
+        poll_s: float | None,
+        alone: bool,
+        deliver: Callable[[list[Answer], list[str], bool], None],
+    ) -> None:
+        super().__init__(name=f"metadata {path.name}", daemon=True)
+        self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self.release_session = True
+        self.stopped: asyncio.Future[None] | None = None
+        self.heard_s = time.monotonic()
+        """When the event loop was last seen running."""
+        self._path = path
+        self._lease_s = lease_s
+        self._poll_s = poll_s
+        self._alone = alone
+        self._deliver = deliver
+        self._boot = _boot_id()
+        self._session: int | None = None
+        self._others = False
+        self._look_at_s = 0.0
+        self._looked_s = time.monotonic()
+        self._judge_from_s = 0.0
+        self._seen_change = 0
+        self._seen_version = 0
+
+    def run(self) -> None:
+        try:
+            connection = self._open()
+        except (sqlite3.Error, OSError, MetadataError) as error:
+            self._refuse(error)
+        else:
+            while self._turn(connection):
+                pass
+            connection.close()
+        if self.stopped is not None:
+            self._deliver([Answer(self.stopped, None, None)], [], False)
+
+    def _open(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self._path, timeout=BUSY_LOOK_S, isolation_level=None)
+        # Several that open a new file at once may find it locked here, and SQLite does not wait for this one.
+        self._begin(connection, "PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        self._begin(connection, "BEGIN IMMEDIATE")
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        if found == 0:
+            for statement in SCHEMA.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif self._alone and found == SCHEMA_VERSION:
+            delete_sessions(connection)
+        connection.execute("COMMIT")
+        if found not in (0, SCHEMA_VERSION):
+            connection.close()
+            raise MetadataError(f"{self._path} has format {found}; this version reads {SCHEMA_VERSION}")
+        (self._seen_change,) = connection.execute("SELECT coalesce(max(id), 0) FROM change").fetchone()
+        (self._seen_version,) = connection.execute("PRAGMA data_version").fetchone()
+        return connection
+
+    def _refuse(self, error: Exception) -> None:
+        """The file cannot be used: every request gets the reason."""
+        while (request := self.requests.get()) is not None:
+            reason = MetadataError(f"cannot use {self._path}: {error}")
+            reason.__cause__ = error
+            self._deliver([Answer(request.answer, None, reason)], [], False)
+
+    def _turn(self, connection: sqlite3.Connection) -> bool:
+        """Wait for work or for the next look around; False when the store is closed."""
+        batch, going_on = self._take()
+        if batch:
+            self._commit(connection, batch)
+        if not going_on:
+            if self.release_session and self._session is not None:
+                self._transact(connection, lambda work: work.remove_sessions("id = ?", self._session))
+            return False
+        now_s = time.monotonic()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + self._lease_s / LOOKS_PER_LEASE
+            if not self._alone and self._transact(connection, self._renew):
+                self._looked_s = time.monotonic()
+        if self._poll_s is not None:
+            self._notice(connection)
+        return True
+
+    def _take(self) -> tuple[list[Request], bool]:
+        batch: list[Request] = []
+        timeout_s = self._poll_s
+        if not self._alone and (self._session is not None or self._others):
+            until_look_s = max(0.0, self._look_at_s - time.monotonic())
+            timeout_s = until_look_s if timeout_s is None else min(timeout_s, until_look_s)
+        try:
+            request = self.requests.get(timeout=timeout_s)
+            while request is not None:
+                batch.append(request)
+                if len(batch) == BATCH_MAX:
+                    return batch, True
+                request = self.requests.get_nowait()
+        except queue.Empty:
+            return batch, True
+        return batch, False
+
+    def _commit(self, connection: sqlite3.Connection, batch: list[Request]) -> None:
+        answers: list[Answer] = []
+        try:
+            self._begin(connection, "BEGIN IMMEDIATE" if any(r.writes for r in batch) else "BEGIN")
+            work = Work(connection, self)
+            for request in batch:
+                try:
+                    answers.append(Answer(request.answer, request.work(work), None))
+                except AnabranchError as error:
+                    answers.append(Answer(request.answer, None, error))
+            self._end(connection, work)
+        except sqlite3.Error as error:
+            _roll_back(connection)
+            failed = [Answer(r.answer, None, MetadataError(f"{self._path}: {error}")) for r in batch]
+            self._deliver(failed, [], False)
+        else:
+            self._deliver(answers, work.changed, False)
+
+    def _transact(self, connection: sqlite3.Connection, work_on: Callable[[Work], None]) -> bool:
+        """Housekeeping; what fails is tried again at the next look, and need not survive a power loss."""
+        try:
+            connection.execute("PRAGMA synchronous = NORMAL")
+            self._begin(connection, "BEGIN IMMEDIATE")
+            work = Work(connection, self)
+            work_on(work)
+            self._end(connection, work)
+        except sqlite3.Error:
+            _roll_back(connection)
+            return False
+        else:
+            self._deliver([], work.changed, False)
+            return True
+        finally:
+            connection.execute("PRAGMA synchronous = FULL")
+
+    def _begin(self, connection: sqlite3.Connection, sql: str) -> None:
+        """Begin a transaction; who holds the write lock for a lease and neither writes nor waits is ended."""
+        began_s = since_s = time.monotonic()
+        seen: tuple[int | None, int] = (None, 0)
+        while True:
+            try:
+                connection.execute(sql)
+                return
+            except sqlite3.OperationalError as error:
+                now_s = time.monotonic()
+                busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not busy or now_s >= began_s + self._lease_s + BUSY_TIMEOUT_S:
+                    raise
+            found = (self._writer(), self._written())
+            if found != seen:
+                seen, since_s = found, now_s
+            elif seen[0] is not None and now_s >= since_s + self._lease_s:
+                self._end_writer(*seen)
+
+    def _end_writer(self, pid: int | None, written: int) -> None:
+        def stands_still() -> bool:
+            return (self._writer(), self._written()) == (pid, written) and not locks.waits_for_disk(pid or 0)
+
+        with suppress(OSError, AttributeError):
+            locks.kill_holder(pid or 0, stands_still)
+
+    def _writer(self) -> int | None:
+        """The process that has the write lock."""
+        return locks.kernel_holder(self._path.with_name(f"{self._path.name}-shm"), "POSIX", WRITE_LOCK_AT)
+
+    def _written(self) -> int:
+        """Changes when somebody writes."""
+        try:
+            return self._path.with_name(f"{self._path.name}-wal").stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _end(self, connection: sqlite3.Connection, work: Work) -> None:
+        if work.changed:
+            (newest,) = connection.execute("SELECT max(id) FROM change").fetchone()
+            if newest % (CHANGES_KEPT // 4) < len(work.changed):
+                connection.execute("DELETE FROM change WHERE id <= ?", (newest - CHANGES_KEPT,))
+        connection.execute("COMMIT")
+        if work.changed and newest == self._seen_change + len(work.changed):
+            self._seen_change = newest
+
+    def session(self, work: Work) -> int:
+        """This process's session, started with its first ephemeral value or anew after its lease ran out."""
+        if self._session is None or work.row("SELECT 1 FROM session WHERE id = ?", self._session) is None:
+            cursor = work.connection.execute(
+                "INSERT INTO session (boot, heard_s) VALUES (?, ?)", (self._boot, time.monotonic())
+            )
+            self._session = cursor.lastrowid
+            self._look_at_s = 0.0
+        assert self._session is not None
+        return self._session
+
+    def _renew(self, work: Work) -> None:
+        """Say that this session lives, and end those that were not heard of for their lease."""
+        now_s = time.monotonic()
+        if self._session is not None:
+            work.connection.execute(
+                "UPDATE session SET heard_s = ? WHERE id = ?", (self.heard_s, self._session)
+            )
+        if now_s > self._looked_s + self._lease_s * STALL:
+            # Whatever kept this process from looking may have kept the others from speaking.
+            self._judge_from_s = now_s + self._lease_s / 2
+        # The monotonic clock is one for all processes until the machine starts again.
+        if now_s >= self._judge_from_s:
+            work.remove_sessions(
+                "id IS NOT ? AND (boot != ? OR heard_s < ?)", self._session, self._boot, now_s - self._lease_s
+            )
+        self._others = work.row("SELECT 1 FROM session WHERE id IS NOT ?", self._session) is not None
+
+    def _notice(self, connection: sqlite3.Connection) -> None:
+        """Pass on what other processes committed since the last look."""
+        try:
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            if version == self._seen_version:
+                return
+            (oldest,) = connection.execute("SELECT coalesce(min(id), 0) FROM change").fetchone()
+            rows = connection.execute(
+                "SELECT id, path FROM change WHERE id > ? ORDER BY id", (self._seen_change,)
+            ).fetchall()
+        except sqlite3.Error:
+            return
+        self._seen_version = version
+        if rows:
+            gap = oldest > self._seen_change + 1
+            self._seen_change = rows[-1][0]
+            self._deliver([], [path for _, path in rows], gap)
+
+
+def delete_sessions(connection: sqlite3.Connection) -> None:
+    connection.execute("DELETE FROM node WHERE session IS NOT NULL")
+    connection.execute("DELETE FROM session")
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
