@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from anabranch.bench import broker_entries, clients, layout, pipeline, startup
+from anabranch.bench import broker_entries, clients, layout, pipeline, startup, workers
 from anabranch.bench.results import Row, show, store
 
 Benchmark = Callable[[Path, bool], list[Row]]
@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "consume": clients.run_consume,
     "latency": clients.run_latency,
     "layout": layout.run,
+    "workers": workers.run,
     "spark": pipeline.run,
 }
 
