@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from anabranch.client.acknowledgements import Place
 from anabranch.client.connections import ConnectionPool
 from anabranch.client.inbox import Inbox
 from anabranch.client.layouts import LayoutWatch, TopicLayout
@@ -20,7 +21,7 @@ from anabranch.client.message import Message, Received
 from anabranch.client.options import Backoff, DeadLetter, InitialPosition, Seconds, seconds, text_pairs
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.schema import Codec
-from anabranch.client.segment_consumer import Attachment, Place, SegmentConsumer
+from anabranch.client.segment_consumer import Attachment, SegmentConsumer
 from anabranch.client.tasks import is_bare_timeout, log
 from anabranch.errors import (
     AlreadyClosedError,
@@ -313,7 +314,7 @@ class AsyncQueueConsumer(Inbox[T]):
         else:
             source.unacked.pop(place, None)
         source.let_go(place, bits)
-        source.acknowledge(place, left)
+        source.acks.add(place, left)
         self._acks_noted += 1
 
     def _send_acks(self) -> None:

@@ -13,8 +13,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
+from anabranch.client.acknowledgements import Acknowledgements, Place
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.message import Received
 from anabranch.client.ordering import before_first, covers
@@ -22,19 +24,12 @@ from anabranch.client.owners import ATTACH, Owner
 from anabranch.client.schema import Codec
 from anabranch.client.tasks import Tasks, log
 from anabranch.errors import AlreadyClosedError, AnabranchError, NotConnectedError
-from anabranch.model.acks import bits_from_words, words_from_bits
 from anabranch.model.ids import MessageId
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
-ACK_IDS_MAX = 1000
-"""Most ids in one acknowledgement."""
-
 MANAGED = "__pulsar.v5.managed"
-
-Place = tuple[int, int]
-"""Ledger and entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +114,7 @@ class SegmentConsumer:
         """For cumulative acknowledgement: entries handed out, in order, at least in part not acknowledged."""
         self.unacked: dict[Place, int] = {}
         """For single acknowledgement: bits of an entry's messages without one."""
+        self.acks = Acknowledgements()
         self.floor: MessageId | None = None
         """Nothing at or before this is handed out."""
         self.released = False
@@ -131,11 +127,6 @@ class SegmentConsumer:
         self._connection: Connection | None = None
         self._consumer_id = 0
         self._returned = 0
-        self._cumulative: tuple[int, int, int] | None = None
-        self._individual: dict[Place, int] = {}
-        self._unanswered: dict[int, pb.CommandAck] = {}
-        self._on_the_way: dict[Place, tuple[int, int]] = {}
-        """For entries in `_unanswered`: how often they are in it, and the messages that leaves pending."""
         self._ack_waiters: list[asyncio.Future[None]] = []
         self._refusals = 0
         """Acknowledgements refused in a row."""
@@ -169,8 +160,7 @@ class SegmentConsumer:
         if held:
             entry.wanted &= ~held
         # The broker may have sent the entry before it knew of these acknowledgements.
-        entry.wanted &= self._individual.get(entry.position, -1)
-        entry.wanted &= self._on_the_way.get(entry.position, (0, -1))[1]
+        entry.wanted &= self.acks.pending(entry.position)
         if self.floor is not None:
             self._trim(entry, self.floor)
         if entry.hidden or not entry.wanted:
@@ -242,77 +232,32 @@ class SegmentConsumer:
 
     # Acknowledgements.
 
-    def acknowledge_up_to(self, ledger: int, entry: int, remaining: int) -> None:
-        """Everything up to this entry; bits of `remaining` are the messages in it that are still pending."""
-        if self._cumulative is None or (ledger, entry) >= self._cumulative[:2]:
-            self._cumulative = (ledger, entry, remaining)
-
-    def acknowledge(self, place: Place, remaining: int) -> None:
-        """One entry, except for the messages whose bits are in `remaining`."""
-        before = self._individual.get(place)
-        self._individual[place] = remaining if before is None else before & remaining
-
-    @property
-    def acks_waiting(self) -> int:
-        """Entries whose acknowledgement was not sent yet."""
-        return len(self._individual) + (self._cumulative is not None)
-
-    @property
-    def acks_confirmed(self) -> bool:
-        """Whether the broker has confirmed all acknowledgements."""
-        return self._cumulative is None and not self._individual and not self._unanswered
-
     def flush_acks(self) -> None:
         """Send what waits; without a connection it goes first on the next one."""
         connection = self._connection
         if connection is None:
             return
-        if self._cumulative is not None:
-            ledger, entry, remaining = self._cumulative
-            self._cumulative = None
-            self._send_ack(connection, pb.CommandAck.Cumulative, [_id_data(ledger, entry, remaining)])
-        while self._individual:
-            chosen = list(self._individual.items())[:ACK_IDS_MAX]
-            for place, _ in chosen:
-                times, pending = self._on_the_way.get(place, (0, -1))
-                self._on_the_way[place] = (times + 1, pending & self._individual.pop(place))
-            ids = [_id_data(*place, remaining) for place, remaining in chosen]
-            self._send_ack(connection, pb.CommandAck.Individual, ids)
-
-    def _send_ack(
-        self, connection: Connection, kind: pb.CommandAck.AckType.ValueType, ids: list[pb.MessageIdData]
-    ) -> None:
-        request_id = self.home.pool.next_id()
-        ack = pb.CommandAck(
-            consumer_id=self._consumer_id, ack_type=kind, message_id=ids, request_id=request_id
-        )
-        self._unanswered[request_id] = ack
-        connection.post(ack).add_done_callback(lambda answer: self._ack_answered(request_id, answer))
+        for ack in self.acks.take(self._consumer_id, self.home.pool.next_id):
+            connection.post(ack).add_done_callback(partial(self._ack_answered, ack.request_id))
 
     def _ack_answered(self, request_id: int, answer: asyncio.Future[Any]) -> None:
         error = answer.exception() if not answer.cancelled() else None
         if isinstance(error, NotConnectedError):
             return
         if error is not None:
-            if request_id in self._unanswered:
+            if self.acks.awaits(request_id):
                 log.warning("%s refused an acknowledgement: %s", self.topic, error)
                 self._refusals += 1
                 self._leave()
             return
-        ack = self._unanswered.pop(request_id, None)
-        if ack is None:
+        if not self.acks.awaits(request_id):
             return
         self._refusals = 0
-        if ack.ack_type == pb.CommandAck.Individual:
-            for id_ in ack.message_id:
-                place = (id_.ledgerId, id_.entryId)
-                times, pending = self._on_the_way.pop(place)
-                if times > 1:
-                    self._on_the_way[place] = (times - 1, pending)
+        self.acks.answered(request_id)
         self._wake_ack_waiters()
 
     def _wake_ack_waiters(self) -> None:
-        if self.acks_confirmed or self._closed:
+        if self.acks.confirmed or self._closed:
             waiters, self._ack_waiters = self._ack_waiters, []
             for waiter in waiters:
                 if not waiter.done():
@@ -321,7 +266,7 @@ class SegmentConsumer:
     async def acks_done(self) -> None:
         """Send what waits and return when the broker has confirmed everything."""
         self.flush_acks()
-        while not self.acks_confirmed and not self._closed:
+        while not self.acks.confirmed and not self._closed:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._ack_waiters.append(waiter)
             await waiter
@@ -345,9 +290,7 @@ class SegmentConsumer:
         self.held.clear()
         self.outstanding.clear()
         self.unacked.clear()
-        self._cumulative = None
-        self._individual.clear()
-        self._unanswered.clear()
+        self.acks.clear()
         self._lose()
 
     def connection_lost(self) -> None:
@@ -378,18 +321,7 @@ class SegmentConsumer:
 
     def _lose(self) -> None:
         self._connection = None
-        newest, self._cumulative = self._cumulative, None
-        for ack in self._unanswered.values():
-            for id_ in ack.message_id:
-                remaining = bits_from_words(id_.ack_set)
-                if ack.ack_type == pb.CommandAck.Cumulative:
-                    self.acknowledge_up_to(id_.ledgerId, id_.entryId, remaining)
-                else:
-                    self.acknowledge((id_.ledgerId, id_.entryId), remaining)
-        if newest is not None:
-            self.acknowledge_up_to(*newest)
-        self._unanswered.clear()
-        self._on_the_way.clear()
+        self.acks.take_back()
         self.drop()
         self._wake_ack_waiters()
         self._detached.set()
@@ -540,7 +472,3 @@ class SegmentConsumer:
 
 def _pairs(pairs: Mapping[str, str]) -> list[pb.KeyValue]:
     return [pb.KeyValue(key=key, value=value) for key, value in pairs.items()]
-
-
-def _id_data(ledger: int, entry: int, remaining: int) -> pb.MessageIdData:
-    return pb.MessageIdData(ledgerId=ledger, entryId=entry, ack_set=words_from_bits(remaining))

@@ -278,8 +278,8 @@ class AsyncStreamConsumer(Inbox[T]):
         self.loop.call_soon(self._wake_ack_listeners)
 
     def _note_unconfirmed(self, source: SegmentConsumer, why: str) -> None:
-        if not source.acks_confirmed or source.outstanding:
-            first = source.outstanding[0].first_number if source.acks_confirmed else 0
+        if not source.acks.confirmed or source.outstanding:
+            first = source.outstanding[0].first_number if source.acks.confirmed else 0
             error = ConsumerBusyError(f"acknowledgements of {source.topic} are not confirmed: {why}")
             self._taken_over.append((first, error))
 
@@ -346,10 +346,10 @@ class AsyncStreamConsumer(Inbox[T]):
         source.let_go(entry.position, bits)
         ledger, position = entry.position
         if source.attachment.bucket_ranges:
-            source.acknowledge(entry.position, entry.whole & ~bits)
+            source.acks.add(entry.position, entry.whole & ~bits)
         else:
             last = bits.bit_length()
-            source.acknowledge_up_to(ledger, position, entry.whole >> last << last)
+            source.acks.add_up_to(ledger, position, entry.whole >> last << last)
         index = bits.bit_length() - 1 if entry.batch_size else -1
         self._last_acked[source.segment_id] = MessageId(
             source.segment_id, ledger, position, index, entry.batch_size

@@ -150,7 +150,7 @@ def test_acknowledgements_are_grouped_but_not_when_all_is_read() -> None:
             await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
             await asyncio.sleep(0.1)
             assert not source.outstanding
-            assert source.acks_confirmed
+            assert source.acks.confirmed
 
     run(test)
 

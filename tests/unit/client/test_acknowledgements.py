@@ -1,0 +1,78 @@
+"""What was acknowledged, until it is confirmed."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from anabranch.client import acknowledgements
+from anabranch.client.acknowledgements import Acknowledgements, Place
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+CONSUMER = 3
+
+
+def places(command: pb.CommandAck) -> list[Place]:
+    return [(id_.ledgerId, id_.entryId) for id_ in command.message_id]
+
+
+def test_an_acknowledgement_counts_until_its_answer_came() -> None:
+    acks, ids = Acknowledgements(), count(1)
+    acks.add((1, 5), 0b100)
+    assert acks.pending((1, 5)) == 0b100
+    (command,) = acks.take(CONSUMER, ids.__next__)
+    assert acks.pending((1, 5)) == 0b100
+    assert not acks.confirmed
+    acks.answered(command.request_id)
+    assert acks.confirmed
+    assert acks.pending((1, 5)) == -1
+
+
+def test_of_two_that_are_on_their_way_for_one_entry_both_have_to_be_answered() -> None:
+    acks, ids = Acknowledgements(), count(1)
+    acks.add((1, 5), 0b110)
+    (first,) = acks.take(CONSUMER, ids.__next__)
+    acks.add((1, 5), 0b101)
+    (second,) = acks.take(CONSUMER, ids.__next__)
+    acks.answered(first.request_id)
+    assert acks.pending((1, 5)) == 0b100
+    acks.answered(second.request_id)
+    assert acks.pending((1, 5)) == -1
+
+
+def test_what_has_no_answer_when_the_connection_is_lost_is_sent_again() -> None:
+    acks, ids = Acknowledgements(), count(1)
+    acks.add((1, 5), 0)
+    acks.add_up_to(1, 2, 0)
+    taken = acks.take(CONSUMER, ids.__next__)
+    acks.take_back()
+    assert not any(acks.awaits(command.request_id) for command in taken)
+    again = acks.take(CONSUMER, ids.__next__)
+    assert [places(command) for command in again] == [[(1, 2)], [(1, 5)]]
+
+
+def test_the_newest_position_wins_over_what_is_taken_back() -> None:
+    acks, ids = Acknowledgements(), count(1)
+    acks.add_up_to(1, 2, 0)
+    acks.take(CONSUMER, ids.__next__)
+    acks.add_up_to(1, 7, 0)
+    acks.take_back()
+    acks.add_up_to(1, 4, 0)
+    assert [places(command) for command in acks.take(CONSUMER, ids.__next__)] == [[(1, 7)]]
+
+
+def test_a_command_holds_a_bounded_number_of_entries() -> None:
+    acks, ids = Acknowledgements(), count(1)
+    for entry in range(acknowledgements.IDS_MAX + 1):
+        acks.add((1, entry), 0)
+    assert [len(command.message_id) for command in acks.take(CONSUMER, ids.__next__)] == [1000, 1]
+
+
+def test_what_is_cleared_is_neither_sent_nor_awaited() -> None:
+    acks, ids = Acknowledgements(), count(1)
+    acks.add((1, 5), 0)
+    (command,) = acks.take(CONSUMER, ids.__next__)
+    acks.add_up_to(1, 9, 0)
+    acks.clear()
+    assert acks.confirmed
+    assert not acks.awaits(command.request_id)
+    assert not acks.take(CONSUMER, ids.__next__)
