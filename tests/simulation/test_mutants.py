@@ -46,6 +46,7 @@ def favour(patch: pytest.MonkeyPatch, **chosen: Any) -> None:
 
 
 def acknowledge_before_fsync(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, workers=1, kills=4)
     honest = SimDisk.append
 
     async def append(self: SimDisk, writes: Sequence[Write], *, sync: bool = False) -> None:
@@ -207,6 +208,8 @@ def give_a_bucket_away_while_its_entries_are_held(patch: pytest.MonkeyPatch) -> 
 
 
 def confirm_acknowledgements_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, workers=1, kills=4, ack_receipts=True)
+
     async def flush(self: cursors.DurableCursor) -> None:
         return None
 

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
+from anabranch.broker.broker import Broker
 from anabranch.client.producer import AsyncProducer
 from anabranch.config import BrokerConfig
 from anabranch.controller.port import Controller
@@ -23,8 +24,11 @@ from anabranch.errors import (
     AnabranchError,
     ConflictError,
     LayoutError,
+    NotFoundError,
     SegmentNotFoundError,
     SubscriptionNotFoundError,
+    TopicExistsError,
+    TopicNotFoundError,
 )
 from anabranch.ledger.port import SegmentLog
 from anabranch.metadata.records import SubscriptionKind
@@ -32,6 +36,7 @@ from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import equal_bucket_splits, key_hash, segment_hash
 from anabranch.model.ids import MessageId
 from anabranch.model.layout import Layout, Segment
+from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
 from anabranch.model.routing import Router
@@ -79,6 +84,7 @@ SOMETIMES = (
     "process killed",
     "reconnected",
     "stream sent back",
+    "topic deleted",
     "store given back",
     "store given to another broker",
     "sender killed",
@@ -87,6 +93,18 @@ SOMETIMES = (
 
 KINDS: tuple[SubscriptionKind, ...] = ("STREAM", "QUEUE")
 STARTS: tuple[StartAt, ...] = ("earliest", "latest")
+
+OTHER = TopicName("topic", "public", "default", "comes-and-goes")
+
+OVERTAKEN = (
+    TopicExistsError,
+    TopicNotFoundError,
+    NotFoundError,
+    ConflictError,
+    LayoutError,
+    SegmentNotFoundError,
+)
+"""What somebody may hear whose earlier attempt was interrupted and has had its effect since."""
 
 ATTEMPTS_MAX = 20
 AUDITS_MAX = 40
@@ -177,7 +195,9 @@ class Scenario:
         cluster.deaths = list(shape.deaths)
         for setting in fields(StoreTrouble):
             setattr(cluster.store_trouble, setting.name, getattr(shape.store_trouble, setting.name))
-        await asyncio.gather(self._operations(), self._faults(), self._late_subscriptions(), self._seeks())
+        await asyncio.gather(
+            self._operations(), self._faults(), self._late_subscriptions(), self._seeks(), self._churn()
+        )
         cluster.store_trouble.heal()
         cluster.deaths.clear()
         cluster.network.heal()
@@ -396,6 +416,25 @@ class Scenario:
                     return
             await asyncio.sleep(0.1)
 
+    async def _churn(self) -> None:
+        """Make and delete a topic, time and again; an attempt that is interrupted may have done either."""
+        for _ in range(self.shape.churn):
+            await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / self.shape.churn))
+            segments = self.rng.randrange(1, 4)
+            await self._in_broker(partial(_create_other, segments))
+            await self._in_broker(_change_other)
+            await self._in_broker(_delete_other)
+            self.counts["topic deleted"] += await self.cluster.record(OTHER) is None
+
+    async def _in_broker(self, work: Callable[[Broker], Awaitable[None]]) -> None:
+        try:
+            await self.cluster.in_broker(work)
+        except OVERTAKEN:
+            self.counts["topic change overtaken"] += 1
+        except AnabranchError as error:
+            if not error.retryable:
+                raise
+
     async def _seeks(self) -> None:
         for _ in range(self.shape.seeks):
             await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / self.shape.seeks))
@@ -606,10 +645,11 @@ class Scenario:
         wrong += [f"{item.name} is still garbage" for item in record.garbage]
         layout = layout_of(record)
         expected = {str(TOPIC.segment_name(s.range, s.id)): s for s in layout.segments.values()}
+        other = await self._look_at_other(wrong)
         for host in self.cluster.hosts:
             stores = None if host.broker is None else host.broker.stores
             for name in stores.names() if stores is not None else ():
-                if name not in expected:
+                if name not in expected and name not in other:
                     wrong.append(f"log {name} belongs to no segment")
         for name, segment in expected.items():
             wrong += self._look_at(segment, self.cluster.log_of(name))
@@ -620,6 +660,15 @@ class Scenario:
             if sub not in known:
                 wrong.append(f"subscription {sub} was deleted and is there")
         return wrong + behind(self.tap.open_watches(), {str(TOPIC): record.epoch}) + self._leaders()
+
+    async def _look_at_other(self, wrong: list[str]) -> frozenset[str]:
+        """The logs of the topic that comes and goes."""
+        record = await self.cluster.record(OTHER)
+        if record is None:
+            return frozenset()
+        if record.deleted or record.intent is not None or record.garbage:
+            wrong.append(f"{OTHER} is still being changed")
+        return frozenset(str(OTHER.segment_name(s.range, s.id)) for s in layout_of(record).segments.values())
 
     def _look_at(self, segment: Segment, log: SegmentLog | None) -> list[str]:
         if log is None:
@@ -672,6 +721,20 @@ class Scenario:
         await asyncio.sleep(3.0)
         await self._settled()
         await self._end_consumers()
+
+
+async def _create_other(segments: int, broker: Broker) -> None:
+    await broker.controllers.create_topic(OTHER, segments)
+
+
+async def _change_other(broker: Broker) -> None:
+    controller = await broker.controllers.controller(OTHER)
+    await controller.ensure_subscription("s", "STREAM", "earliest")
+    await controller.split(0)
+
+
+async def _delete_other(broker: Broker) -> None:
+    await broker.controllers.delete_topic(OTHER, True)
 
 
 async def _make(name: str, kind: SubscriptionKind, start: StartAt, controller: Controller) -> bool:

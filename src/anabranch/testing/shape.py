@@ -78,6 +78,8 @@ class Shape:
     disk_errors: int
     late_subscriptions: int
     """Subscriptions that are made, and some deleted again, while everything else happens."""
+    churn: int
+    """How often another topic is made and deleted."""
     seeks: int
     """How often the stream is sent back to its beginning."""
     retention_s: float
@@ -138,6 +140,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         slow_disk=rng.random() < 0.1,
         disk_errors=rng.choice((0, 0, 0, 0, 1, 2)),
         late_subscriptions=rng.choice((0, 0, 1, 2)),
+        churn=rng.choice((0, 0, 0, 2, 4)),
         seeks=rng.choice((0, 0, 0, 0, 0, 0, 1, 2)),
         # Who keeps its own position is promised nothing beyond the retention time.
         retention_s=7 * 86_400.0 if checkpoints else rng.choice((0.0, 1.0, 7 * 86_400.0)),
