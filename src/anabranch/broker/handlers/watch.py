@@ -15,7 +15,7 @@ from anabranch.broker.connection import Connection, Handler
 from anabranch.broker.directory import Directory
 from anabranch.broker.handlers.lookup import topics_hash
 from anabranch.broker.services import Services
-from anabranch.errors import NotAllowedError, TopicExistsError, TopicNotFoundError
+from anabranch.errors import MetadataError, NotAllowedError, TopicExistsError, TopicNotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.port import Change
 from anabranch.model.layout import Layout, Segment, SegmentState
@@ -26,6 +26,8 @@ from anabranch.protocol.wire_errors import code_for
 
 COALESCE_S = 0.05
 """Changes of a namespace within this time are told together."""
+RETRY_S = 0.5
+"""When a namespace is looked at again that could not be read."""
 
 _LAYOUT, _NAMESPACE = "layout", "namespace"
 
@@ -202,7 +204,10 @@ def _segment(segment: Segment) -> pb.SegmentInfoProto:
 
 
 class NamespaceSession:
-    """One open namespace watch: a snapshot first, then what came and went."""
+    """One open namespace watch: a snapshot first, then what came and went.
+
+    One look at a time: a slow one that a later one overtook would tell what is no longer true.
+    """
 
     def __init__(self, connection: Connection, command: pb.CommandWatchScalableTopics) -> None:
         tenant, local = parse_namespace(command.namespace)
@@ -211,6 +216,9 @@ class NamespaceSession:
         self._watch_id = command.watch_id
         self._filters = {pair.key: pair.value for pair in command.property_filters}
         self._told: dict[str, int] = {}
+        self._looking = True
+        self._again = False
+        self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         path = records.namespace_path(records.TOPICS, self.namespace)
         self._depth = path.count("/") + 1
@@ -220,31 +228,58 @@ class NamespaceSession:
         """Tell all topics, unless the client says that it knows them."""
         self._told = await self._load()
         names = list(self._told)
+        if self._stopped:
+            return
         if current_hash is None or current_hash != topics_hash(names):
             self._connection.send(
                 pb.CommandWatchScalableTopicsUpdate(
                     watch_id=self._watch_id, snapshot=pb.ScalableTopicsSnapshot(topics=names)
                 )
             )
+        self._looking = False
+        if self._again:
+            self._look()
 
     def stop(self) -> None:
+        self._stopped = True
         self._undo()
         if self._timer is not None:
             self._timer.cancel()
 
     def _changed(self, change: Change) -> None:
         # Subscriptions lie deeper; they do not change which topics there are.
-        if self._timer is None and change.path.count("/") <= self._depth:
-            self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._look)
+        if change.path.count("/") <= self._depth:
+            self._look_within(COALESCE_S)
+
+    def _look_within(self, delay_s: float) -> None:
+        if self._timer is None and not self._stopped:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        self._connection.when_writable(
-            (_NAMESPACE, self._watch_id), lambda: self._connection.services.tasks.spawn(self._tell())
-        )
+        self._connection.when_writable((_NAMESPACE, self._watch_id), self._start_looking)
+
+    def _start_looking(self) -> None:
+        self._again = self._looking
+        if not self._looking:
+            self._looking = True
+            self._connection.services.tasks.spawn(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        try:
+            await self._tell()
+        except MetadataError:
+            self._again = False
+            self._look_within(RETRY_S)
+        finally:
+            self._looking = False
+        if self._again:
+            self._look()
 
     async def _tell(self) -> None:
         now = await self._load()
+        if self._stopped:
+            return
         before, self._told = self._told, now
         # A topic that was deleted and made again is another one of the same name.
         added = [name for name, incarnation in now.items() if before.get(name) != incarnation]
