@@ -20,10 +20,9 @@ from anabranch.controller.segments import Place
 from anabranch.errors import ConflictError, InvalidConfigurationError, SubscriptionNotFoundError
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.properties import MANAGED
 
 TARGET: Final = "logs"
-MANAGED: Final = "__pulsar.v5.managed"
-"""Set by clients that follow a classic topic when it becomes a scalable one."""
 
 Json = dict[str, Any]
 

@@ -14,6 +14,7 @@ from anabranch.errors import IncompatibleSchemaError, MetadataError, VersionConf
 from anabranch.metadata.port import ABSENT, MetadataStore
 from anabranch.model.names import TopicName, encode_part
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.properties import pairs
 
 _VERSION = Struct(">q")
 _ATTEMPTS = 16
@@ -96,7 +97,7 @@ def to_wire(schema: StoredSchema) -> pb.Schema:
         name=schema.name,
         schema_data=schema.data,
         type=pb.Schema.Type.ValueType(schema.type),
-        properties=[pb.KeyValue(key=key, value=value) for key, value in schema.properties.items()],
+        properties=pairs(schema.properties),
     )
 
 

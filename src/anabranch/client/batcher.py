@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from anabranch.client.options import Batching
@@ -155,6 +156,33 @@ class Outgoing:
             )
             found.append(((value or b"", columns.keys[index], columns.sequence_ids[index], 0), extras))
         return found
+
+
+@dataclass(slots=True)
+class BucketFill:
+    """What a producer's batches for one bucket have held so far; how full they are is what buckets cost."""
+
+    limits: Batching
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+    @property
+    def messages_per_entry(self) -> float:
+        return self.messages / self.entries if self.entries else 0.0
+
+    @property
+    def ratio(self) -> float:
+        """How full the mean batch was, by the limit it came nearest to; batches of one message are full."""
+        if not self.entries:
+            return 0.0
+        parts = self.messages / self.limits.max_messages, self.bytes / self.limits.max_bytes
+        return max(parts) / self.entries
+
+    def add(self, batch: Outgoing) -> None:
+        self.entries += 1
+        self.messages += batch.count
+        self.bytes += batch.size
 
 
 class Lane:

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from anabranch.client.api import BYTES, AsyncClient
-from anabranch.client.batcher import Outgoing
+from anabranch.client.batcher import BucketFill, Outgoing
 from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.inbox import Inbox
 from anabranch.client.layouts import TopicLayout
@@ -43,7 +43,6 @@ from anabranch.client.preparing import Prepared
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.queue_consumer import AsyncQueueConsumer
 from anabranch.client.schema import Codec, V
-from anabranch.client.segment_producer import BucketFill
 from anabranch.client.segment_reader import RawEntry, Tail
 from anabranch.client.segment_reader import SegmentReader as AsyncSegmentReader
 from anabranch.client.segment_reader import SegmentTails as AsyncSegmentTails

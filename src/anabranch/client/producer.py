@@ -13,10 +13,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import TypeVar, cast
 
+from anabranch.client.batcher import BucketFill
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.client.outcomes import BulkFuture, SendFuture
 from anabranch.client.publisher import Publisher
-from anabranch.client.segment_producer import BucketFill
 from anabranch.model.ids import MessageId
 
 T = TypeVar("T")

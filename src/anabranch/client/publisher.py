@@ -27,7 +27,8 @@ from anabranch.client.options import (
 from anabranch.client.outcomes import BulkFuture, Outcome, SendFuture, follow
 from anabranch.client.preparing import Prepared, Preparing
 from anabranch.client.schema import Codec
-from anabranch.client.segment_producer import SETTLE, SegmentProducer
+from anabranch.client.segment_producer import SegmentProducer
+from anabranch.client.settling import ask_what_is_stored
 from anabranch.client.tasks import Tasks, retry
 from anabranch.clock import Clock
 from anabranch.errors import (
@@ -165,22 +166,13 @@ class Publisher(Generic[T]):
         topic = layout.segment_topic(sealed)
         try:
             connection = await self.pool.connection_for(topic, layout.owners.get(sealed.id))
-            if not connection.is_ours:
-                return -1
-            command = pb.CommandProducer(
-                topic=topic,
-                producer_id=self.pool.next_id(),
-                request_id=self.pool.next_id(),
-                producer_name=self.name,
-                metadata=[pb.KeyValue(key=SETTLE, value="true")],
-            )
-            reply = await connection.request(
-                command, pb.CommandProducerSuccess, self.pool.operation_timeout_s
+            reply = await ask_what_is_stored(
+                self.pool, connection, topic, self.name, self.pool.operation_timeout_s
             )
         except TopicNotFoundError:
             # It was forgotten since the layout was told, and what it had stored is gone.
             return -1
-        return reply.last_sequence_id
+        return -1 if reply is None else reply.last_sequence_id
 
     # For the blocking face, which checks and encodes in its caller's thread.
 

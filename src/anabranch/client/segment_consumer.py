@@ -28,8 +28,7 @@ from anabranch.model.ids import MessageId
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-
-MANAGED = "__pulsar.v5.managed"
+from anabranch.protocol.properties import MANAGED, pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,8 +410,8 @@ class SegmentConsumer:
             priority_level=how.priority,
             durable=how.durable,
             initialPosition=how.initial_position,
-            metadata=_pairs(properties),
-            subscription_properties=_pairs(how.subscription_properties),
+            metadata=pairs(properties),
+            subscription_properties=pairs(how.subscription_properties),
         )
         if how.bucket_ranges:
             command.keySharedMeta.keySharedMode = pb.STICKY
@@ -468,7 +467,3 @@ class SegmentConsumer:
             )
         except AnabranchError as error:
             log.debug("%s: closing the consumer: %s", self.topic, error)
-
-
-def _pairs(pairs: Mapping[str, str]) -> list[pb.KeyValue]:
-    return [pb.KeyValue(key=key, value=value) for key, value in pairs.items()]

@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
-from anabranch.client.batcher import FAILED, STORED, Outgoing, SegmentBatcher
+from anabranch.client.batcher import FAILED, STORED, BucketFill, Outgoing, SegmentBatcher
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.memory import Memory
 from anabranch.client.options import Batching
 from anabranch.client.outcomes import complete
 from anabranch.client.owners import ATTACH, Owner
+from anabranch.client.settling import ask_what_is_stored, stored_here
 from anabranch.client.tasks import Tasks, log
 from anabranch.clock import Clock
 from anabranch.errors import (
@@ -35,6 +35,7 @@ from anabranch.model.layout import Segment
 from anabranch.protocol.batches import Compression
 from anabranch.protocol.commands import NO_ID, SendReceipt, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.properties import MANAGED, pairs
 from anabranch.protocol.wire_errors import exception_for
 
 LAST_RECEIPTS_S = 1.0
@@ -42,9 +43,6 @@ LAST_RECEIPTS_S = 1.0
 
 LAYOUT_DUE_S = 1.0
 """How long a layout may lag behind a segment that says it is sealed."""
-
-SETTLE = "anabranch.settle"
-MANAGED = "__pulsar.v5.managed"
 
 
 class SegmentHome(Protocol):
@@ -77,41 +75,6 @@ def _too_big(batch: Outgoing, limit: int) -> MessageTooBigError:
         f"a batch of {batch.count} messages came to {batch.size} bytes and the broker takes up to {limit}; "
         "choose a smaller max_bytes for batching"
     )
-
-
-def _stored_here(reply: pb.CommandProducerSuccess) -> int:
-    """The last sequence id that the segment itself has stored.
-
-    Its successors know of ids that others have stored before them, but not everything below those.
-    """
-    return reply.own_sequence_id if reply.HasField("own_sequence_id") else reply.last_sequence_id
-
-
-@dataclass(slots=True)
-class BucketFill:
-    """What a producer's batches for one bucket have held so far; how full they are is what buckets cost."""
-
-    limits: Batching
-    entries: int = 0
-    messages: int = 0
-    bytes: int = 0
-
-    @property
-    def messages_per_entry(self) -> float:
-        return self.messages / self.entries if self.entries else 0.0
-
-    @property
-    def ratio(self) -> float:
-        """How full the mean batch was, by the limit it came nearest to; batches of one message are full."""
-        if not self.entries:
-            return 0.0
-        parts = self.messages / self.limits.max_messages, self.bytes / self.limits.max_bytes
-        return max(parts) / self.entries
-
-    def add(self, batch: Outgoing) -> None:
-        self.entries += 1
-        self.messages += batch.count
-        self.bytes += batch.size
 
 
 class SegmentProducer:
@@ -389,20 +352,18 @@ class SegmentProducer:
         self._producer_id = producer_id
         self._connection = connection
         home.attached_to(connection)
-        self._complete_up_to(_stored_here(reply))
+        self._complete_up_to(stored_here(reply))
         if not self.attached.done():
             self.attached.set_result(reply.last_sequence_id)
         self._write()
         if self.batcher.opened:
             self.close_batches()
 
-    def _registration(self, producer_id: int, settle: bool = False) -> pb.CommandProducer:
+    def _registration(self, producer_id: int) -> pb.CommandProducer:
         home = self.home
         properties = dict(home.properties)
         if self.segment.legacy_topic is not None:
             properties[MANAGED] = "true"
-        if settle:
-            properties[SETTLE] = "true"
         command = pb.CommandProducer(
             topic=self.topic,
             producer_id=producer_id,
@@ -411,7 +372,7 @@ class SegmentProducer:
             epoch=self._epoch,
             user_provided_producer_name=home.name_was_given,
             producer_access_mode=home.access_mode,
-            metadata=[pb.KeyValue(key=key, value=value) for key, value in properties.items()],
+            metadata=pairs(properties),
         )
         if self._topic_epoch is not None:
             command.topic_epoch = self._topic_epoch
@@ -476,14 +437,10 @@ class SegmentProducer:
         self._is_settled()
 
     async def _ask_what_is_stored(self) -> None:
-        connection = await self._owner.connection()
-        if connection.is_ours:
-            reply = await connection.request(
-                self._registration(self.home.pool.next_id(), settle=True),
-                pb.CommandProducerSuccess,
-                self.home.attach_timeout_s,
-            )
-            self._complete_up_to(_stored_here(reply))
+        home, connection = self.home, await self._owner.connection()
+        reply = await ask_what_is_stored(home.pool, connection, self.topic, home.name, home.attach_timeout_s)
+        if reply is not None:
+            self._complete_up_to(stored_here(reply))
 
     def take_back(self) -> list[Outgoing]:
         """All entries without an answer, in order; nothing is left here."""

@@ -18,8 +18,8 @@ from anabranch.errors import AlreadyClosedError, NotConnectedError, UnsupportedF
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.properties import START_INDEX
 
-START_INDEX = "anabranch.start_index"
 AGAIN = Backoff(0.1, 1.0)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from anabranch.broker.handlers.consume import START_INDEX
 from anabranch.broker.segment import Segment
 from anabranch.broker.trimming import ROUND_S, plan_trim
 from anabranch.errors import PersistenceError
@@ -18,6 +17,7 @@ from anabranch.ledger.port import SegmentLog, SegmentStorage
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.properties import START_INDEX
 from tests.fakes.disk import DictDisk
 from tests.unit.broker.wire import TOPIC, Client, World, batch, run, settle, values_of
 from tests.unit.ledger.support import make

@@ -16,6 +16,7 @@ from anabranch.errors import NotAllowedError
 from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.properties import SETTLE
 from anabranch.testing.network import Mode
 from tests.unit.client.test_producer import stored
 from tests.unit.client.world import TOPIC, World, run
@@ -196,7 +197,7 @@ def test_what_a_vanished_segment_cannot_tell_its_successors_do(monkeypatch: pyte
             def refuse(metadata: Iterable[pb.KeyValue]) -> dict[str, str]:
                 nonlocal refused
                 found = attach.metadata_of(metadata)
-                if found.get(produce.SETTLE) == "true":
+                if found.get(SETTLE) == "true":
                     refused += 1
                     raise NotAllowedError("it is gone")
                 return found

@@ -24,10 +24,8 @@ from anabranch.errors import (
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.properties import START_INDEX
 from anabranch.protocol.wire_errors import code_for
-
-START_INDEX = "anabranch.start_index"
-"""Metadata of a reader: start at the entry that holds this message of the log."""
 
 HANDOVER_S = 20
 """How long a client that would not ask again waits until the former reader of a segment is gone."""

@@ -15,9 +15,7 @@ from anabranch.errors import ServiceNotReadyError
 from anabranch.model.inheritance import UNKNOWN, Known
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.pb import pulsar_pb2 as pb
-
-SETTLE = "anabranch.settle"
-"""Metadata of a PRODUCER that only asks what is stored of a name, also in a sealed segment."""
+from anabranch.protocol.properties import SETTLE
 
 
 async def open_producer(connection: Connection, command: pb.CommandProducer) -> None:
