@@ -39,8 +39,9 @@ PEER_AUTHENTICATION: Final = "anabranch-peer"
 CALL_S: Final = 30.0
 CONNECT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 5.0
-PENDING_MAX: Final = 900
-"""Calls to one broker that may be under way, less than it takes from one connection; others wait."""
+PENDING_MAX: Final = 300
+"""Calls of one kind of target to one broker that may be under way; others wait. A broker takes more from one
+connection than all kinds together may be."""
 
 WAITING_MAX: Final = 20_000
 """Calls that wait for their turn; more are refused."""
@@ -95,23 +96,26 @@ class _Link:
         self._pending: dict[int, _Pending] = {}
         self._told: dict[int, tuple[Verb, Told]] = {}
         self._numbers = count(1)
-        self._room = asyncio.Semaphore(PENDING_MAX)
+        # A leader answers when the segments that it asks elsewhere have: who waits for a leader must not stand
+        # in their way.
+        self._rooms: dict[str, asyncio.Semaphore] = {}
         self._waiting = 0
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def turn(self, target: str) -> AsyncIterator[None]:
         """Wait until there is room for one more call; raises TooManyRequestsError if too many do."""
+        room = self._rooms.setdefault(target.partition(" ")[0], asyncio.Semaphore(PENDING_MAX))
         if self._waiting >= WAITING_MAX:
             raise TooManyRequestsError(f"{WAITING_MAX} calls wait for the broker at {self.url}")
         self._waiting += 1
         try:
-            await self._room.acquire()
+            await room.acquire()
         finally:
             self._waiting -= 1
         try:
             yield
         finally:
-            self._room.release()
+            room.release()
 
     def post(self, target: str, verb: Verb, arguments: Arguments) -> tuple[int, asyncio.Future[Any]]:
         """Send a call; its number, and what becomes of it."""
@@ -243,7 +247,7 @@ class Peers:
         try:
             async with asyncio.timeout(timeout_s):
                 link = await self._link(url) if line is None else line._link
-                async with link.turn():
+                async with link.turn(target):
                     return await self._call(link, target, verb, arguments, orphaned)
         except TimeoutError as error:
             if isinstance(error, AnabranchError):

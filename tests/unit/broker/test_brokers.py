@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from anabranch.broker import peers
 from anabranch.controller import lifecycle
 from anabranch.controller.controller import TopicController
 from anabranch.controller.members import Registration
@@ -93,6 +94,29 @@ def test_any_broker_takes_any_change_and_raises_what_the_leader_raised() -> None
             await other.controllers.controller(ORDERS)
         await settle()
         assert [name for s in brokers.storages.values() for name in s.names()] == []
+
+    run(main)
+
+
+def test_brokers_that_have_as_many_calls_under_way_as_they_may_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "PENDING_MAX", 3)
+
+    async def main(brokers: Brokers) -> None:
+        names = [TopicName.parse(f"topic://public/default/t{number}") for number in range(16)]
+        for name in names:
+            await brokers[0].controllers.create_topic(name, 2)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def subscribe(name: TopicName) -> None:
+            other = brokers[1 - brokers.leader_of(name)]
+            controller = await other.controllers.controller(name)
+            await controller.ensure_subscription("s", "STREAM", "earliest")
+
+        await asyncio.gather(*(subscribe(name) for name in names))
+        assert loop.time() - began < 5.0
 
     run(main)
 
