@@ -96,8 +96,8 @@ class _Link:
         self._pending: dict[int, _Pending] = {}
         self._told: dict[int, tuple[Verb, Told]] = {}
         self._numbers = count(1)
-        # A leader answers when the segments that it asks elsewhere have: who waits for a leader must not stand
-        # in their way.
+        # A leader answers when the segments that it asks elsewhere have: who waits for a leader must not
+        # stand in their way.
         self._rooms: dict[str, asyncio.Semaphore] = {}
         self._waiting = 0
 
