@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.admin.calls import Call, route
+from anabranch.controller.operation import segment_name
 from anabranch.controller.segments import Place
 from anabranch.errors import (
     ConflictError,
@@ -38,7 +39,7 @@ async def _listed(call: Call) -> tuple[Segment, Place]:
     segment = layout_of(record).segments.get(name.segment.id)
     if segment is None or segment.range != name.segment.range:
         raise SegmentNotFoundError(f"the layout of {name.topic} has no segment {name.segment}")
-    return segment, Place(name, segment.store)
+    return segment, Place(segment_name(name.topic, segment), segment.store)
 
 
 async def create(call: Call) -> None:
@@ -89,13 +90,13 @@ async def _subscription(call: Call) -> tuple[Place, str, SubscriptionRecord | No
     """Where the segment is, and the subscription as the topic knows it."""
     _, place = await _listed(call)
     subscription = call.part("subscription")
-    return place, subscription, await call.topics.load_subscription(place.name.topic, subscription)
+    return place, subscription, await call.topics.load_subscription(_name(call).topic, subscription)
 
 
 async def delete_subscription(call: Call) -> None:
     place, subscription, known = await _subscription(call)
     if known is not None:
-        controller = await call.broker.controllers.controller(place.name.topic)
+        controller = await call.broker.controllers.controller(_name(call).topic)
         await controller.delete_subscription(subscription)
     elif subscription in await call.logs.subscriptions(place):
         await call.logs.delete_subscription(place, subscription)
@@ -115,7 +116,7 @@ async def seek(call: Call) -> None:
         raise InvalidConfigurationError("timestamp must be given, in milliseconds since 1970")
     place, subscription, known = await _subscription(call)
     if known is not None:
-        controller = await call.broker.controllers.controller(place.name.topic)
+        controller = await call.broker.controllers.controller(_name(call).topic)
         await controller.seek(subscription, timestamp_ms)
     else:
         await call.logs.seek_to_time(place, subscription, timestamp_ms)
@@ -124,7 +125,7 @@ async def seek(call: Call) -> None:
 async def skip_all(call: Call) -> None:
     place, subscription, known = await _subscription(call)
     if known is not None:
-        controller = await call.broker.controllers.controller(place.name.topic)
+        controller = await call.broker.controllers.controller(_name(call).topic)
         await controller.skip_all(subscription)
     else:
         await call.logs.seek(place, subscription, "latest")
@@ -136,7 +137,7 @@ async def stats(call: Call) -> Any:
     record = await call.topics.load(topic)
     layout = layout_of(record)
     segment = layout.segment(call.number_part("segment"))
-    return await call.logs.stats(Place(topic.segment_name(segment.range, segment.id), segment.store))
+    return await call.logs.stats(Place(segment_name(topic, segment), segment.store))
 
 
 SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"

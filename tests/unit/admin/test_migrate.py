@@ -127,6 +127,29 @@ def test_a_stream_goes_on_where_a_classic_subscription_was(admin: Admin) -> None
     admin.loop.run(main())
 
 
+def test_the_segments_that_were_partitions_are_looked_at_where_they_are(admin: Admin) -> None:
+    async def main() -> None:
+        assert (await admin._call("PUT", f"{CLASSIC}/partitions", 2)).status == 204
+        async with client() as one:
+            await publish(await one.create_producer(NAME), 0, 5)
+        assert (await admin._call("PUT", f"{CLASSIC}/subscription/s", "earliest")).status == 204
+        assert (await admin._call("POST", f"{SCALABLE}/migrate", None)).status == 204
+        layout = layout_of(await admin.broker.records.load(TOPIC))
+        backlogs = []
+        for segment in layout.sealed:
+            stats = await admin._call("GET", f"{SCALABLE}/segments/{segment.id}/stats", None)
+            backlogs.append(stats.json["subscriptions"]["s"]["msgBacklog"])
+            path = f"/admin/v2/segments/public/default/orders/{segment.range}-{segment.id}/subscription/s"
+            assert (await admin._call("GET", f"{path}/backlog", None)).json == backlogs[-1]
+        assert len(backlogs) == 2
+        assert all(backlogs)
+        assert (await admin._call("POST", f"{path}/skip-all", None)).status == 204
+        stats = await admin._call("GET", f"{SCALABLE}/stats", None)
+        assert stats.json["subscriptions"]["s"]["backlog"] == 0
+
+    admin.loop.run(main())
+
+
 async def old_client() -> Client:
     """A client that knows nothing of scalable topics."""
     loop = asyncio.get_running_loop()
