@@ -45,6 +45,8 @@ class Readers:
     def __init__(self, cluster: Cluster, shape: Shape, counts: Counter[str]) -> None:
         self.over = False
         """Readers close in good order when this is set."""
+        self.leaving: set[SimProcess] = set()
+        """Those that do so now."""
         self.kinds = [STREAM] + [QUEUE] * bool(shape.queue_consumers) + [CHECKPOINT] * shape.checkpoints
         self.missing: dict[str, dict[str, None]] = {kind: {} for kind in self.kinds}
         """Messages that were confirmed and have not been received yet."""
@@ -71,6 +73,9 @@ class Readers:
             if uid not in received:
                 self.missing[kind][uid] = None
 
+    def _goes_on(self, process: SimProcess) -> bool:
+        return not self.over and process not in self.leaving
+
     async def read(self, kind: str, process: SimProcess, rng: random.Random) -> None:
         """Be a reader until `over`."""
         await {STREAM: self._stream, QUEUE: self._queue, CHECKPOINT: self._checkpoint}[kind](process, rng)
@@ -90,7 +95,7 @@ class Readers:
                 )
             )
             handed: list[str] = []
-            while not self.over:
+            while self._goes_on(process):
                 messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
                 handed += self._note(STREAM, messages, process.name)
                 if not messages:
@@ -123,7 +128,7 @@ class Readers:
                 )
             )
             acknowledged: list[str] = []
-            while not self.over:
+            while self._goes_on(process):
                 messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
                 noted = list(zip(messages, self._note(QUEUE, messages, process.name), strict=True))
                 rng.shuffle(noted)
@@ -144,7 +149,7 @@ class Readers:
         """Read from the last checkpoint on, save one at random points; now and then close and restore."""
         closings = rng.randrange(4)
         async with self._cluster.client(process) as client:
-            while not self.over:
+            while self._goes_on(process):
                 consumer: AsyncCheckpointConsumer[bytes] = await persist(
                     partial(
                         client.create_checkpoint_consumer,
@@ -153,7 +158,7 @@ class Readers:
                         receiver_queue_size=self._shape.queue_size,
                     )
                 )
-                while not self.over and not (closings and rng.random() < 0.05):
+                while self._goes_on(process) and not (closings and rng.random() < 0.05):
                     messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
                     self._note(CHECKPOINT, messages, process.name)
                     if rng.random() < 0.3:

@@ -65,6 +65,7 @@ SOMETIMES = (
     "clock jumped",
     "consumer evicted",
     "consumer killed",
+    "consumer left",
     "consumer paused",
     "delivered again",
     "delivery taken back",
@@ -462,6 +463,7 @@ class Scenario:
         planned += [self._hurt_a_link] * shape.link_faults
         planned += [self._kill_a_consumer] * shape.consumer_deaths
         planned += [self._pause_a_consumer] * shape.consumer_pauses
+        planned += [self._let_a_consumer_leave] * shape.consumer_leaves
         planned += [self._pause_broker] * shape.pauses
         planned += [self._stop_broker] * shape.stops
         planned += [self._stall_store] * shape.stalls
@@ -557,6 +559,25 @@ class Scenario:
         heir = name if self.rng.random() < 0.5 else f"{name}+"
         self._heirs += 1
         self.loop.call_later(self.rng.uniform(0.01, 2.0), self._start_heir, kind, heir)
+
+    def _let_a_consumer_leave(self) -> None:
+        if self._consumers:
+            name = self.rng.choice(sorted(self._consumers))
+            kind, process = self._consumers.pop(name)
+            self._heirs += 1
+            self.loop.create_task(self._leave(name, kind, process))
+
+    async def _leave(self, name: str, kind: str, process: SimProcess) -> None:
+        """Close in good order; another comes, under the same name or not, maybe before that is done."""
+        self.readers.leaving.add(process)
+        leaving = self._consuming[name]
+        if kind == CHECKPOINT or self.rng.random() < 0.7:
+            await asyncio.wait((leaving,), timeout=HEAL_S)
+        else:
+            name = f"{name}!"
+        await asyncio.sleep(self.rng.uniform(0.0, 0.5))
+        self.counts["consumer left"] += leaving.done()
+        self._start_heir(kind, name)
 
     def _start_heir(self, kind: str, name: str) -> None:
         self._heirs -= 1

@@ -62,6 +62,7 @@ class Shape:
     """How often each sender dies and begins anew, somewhere in what it had sent already."""
     consumer_deaths: int
     consumer_pauses: int
+    consumer_leaves: int
     kills: int
     pauses: int
     """Of a broker, most of them beyond its lease."""
@@ -130,6 +131,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         sender_deaths=rng.choice((0, 0, 0, 1, 3)),
         consumer_deaths=rng.choice((0, 0, 0, 1, 2)),
         kills=kills,
+        consumer_leaves=rng.choice((0, 0, 1, 3)),
         consumer_pauses=rng.choice((0, 0, 0, 1, 2)),
         pauses=rng.choice((0, 0, 0, 0, 1)),
         stops=rng.choice((0, 0, 0, 1, 2)),
