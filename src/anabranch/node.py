@@ -28,7 +28,7 @@ from anabranch.admin.logs import serve_logs
 from anabranch.broker.broker import Broker, Endpoint
 from anabranch.clock import Clock, SystemClock
 from anabranch.config import BrokerConfig
-from anabranch.errors import ConflictError, HeldError
+from anabranch.errors import ConflictError, HeldError, InvalidConfigurationError
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
 from anabranch.ledger.disk import LOCK_FILE, OsDisk, make_root
 from anabranch.ledger.files import FileStorage
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 METADATA_FILE = "metadata.db"
 STORES = "stores"
 BACKLOG = 128
-POLL_S = 0.02
-"""How often a worker looks for what others wrote into the metadata store."""
+POLL_S = 0.01
+"""How often a worker looks for what others wrote into the metadata store; watchers hear of it within 20 ms."""
 
 LEAVING_S = 10.0
 """How long a start waits for the workers of a supervisor that was killed."""
@@ -101,7 +101,10 @@ def lock_data(config: BrokerConfig) -> int:
     Workers of a supervisor that was killed have it a little longer. Those that do not go are ended.
     """
     root = Path(config.data).absolute()
-    make_root(root)
+    try:
+        make_root(root)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InvalidConfigurationError(f"{error.filename} is no directory; choose another --data") from None
     file = root / LOCK_FILE
     deadline = time.monotonic() + LEAVING_S
     ended = False

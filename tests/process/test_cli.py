@@ -43,10 +43,17 @@ def test_a_topic_from_creation_to_deletion(run: Run) -> None:
     assert code == 1
     assert "exists already" in error
     assert run("topic", "list") == (0, "topic://public/default/orders\n", "")
+    assert run("topic", "list", "--property", "colour=red")[1] == "topic://public/default/orders\n"
+    assert run("topic", "list", "--property", "colour=blue")[1] == ""
+    assert "two parts or more" in run("topic", "split", "orders", "0", "--parts", "1")[2]
     assert run("topic", "split", "orders", "0", "--parts", "4")[1] == (
         "split segment 0 into 1 (0000-3fff), 2 (4000-7fff), 3 (8000-bfff), 4 (c000-ffff)\n"
     )
     assert run("topic", "merge", "orders", "2", "3")[1] == "merged segments 2, 3 into 5 (4000-bfff)\n"
+    assert (
+        "segments 1 (0000-3fff) and 4 (c000-ffff) are not neighbours"
+        in run("topic", "merge", "orders", "1", "4")[2]
+    )
     code, picture, _ = run("topic", "show", "orders")
     assert code == 0
     assert "topic://public/default/orders   epoch 2, 3 active segments, 3 sealed" in picture
@@ -54,6 +61,12 @@ def test_a_topic_from_creation_to_deletion(run: Run) -> None:
     shown = json.loads(run("topic", "show", "orders", "--json")[1])
     assert shown["metadata"]["epoch"] == 2
     assert shown["stats"]["activeSegments"] == 3
+    assert run("topic", "rebucket", "orders", "5", "--buckets", "8")[1] == (
+        "replaced segment 5 by 6 (4000-bfff) with 8 buckets\n"
+    )
+    assert run("topic", "rebucket", "orders", "6", "--boundaries", "0x100,0x8000")[1] == (
+        "replaced segment 6 by 7 (4000-bfff) with 3 buckets\n"
+    )
     assert run("topic", "why", "orders")[0] == 0
     assert run("topic", "delete", "orders")[0] == 0
     code, _, error = run("topic", "show", "orders")
@@ -97,6 +110,16 @@ def test_a_queue_consumer_prints_json(run: Run) -> None:
     assert code == 0
     message = json.loads(out)
     assert (message["key"], message["value"], message["redeliveryCount"]) == ("k", "hello", 0)
+
+
+def test_the_wrong_one_of_two_ports_is_told(
+    make_broker: Callable[..., BrokerProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = make_broker().start()
+    assert main(["topic", "list", "--admin-url", broker.url.replace("pulsar", "http")]) == 1
+    assert "is this the HTTP port" in capsys.readouterr().err
+    assert main(["produce", "t", "--value", "v", "--url", broker.http_url.replace("http", "pulsar")]) == 1
+    assert "speaks HTTP" in capsys.readouterr().err
 
 
 def test_a_broker_that_is_not_there_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

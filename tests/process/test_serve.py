@@ -97,6 +97,14 @@ def test_a_wrong_setting_is_refused_with_what_is_allowed(tmp_path: Path) -> None
     assert "did you mean deduplication?" in refused.stderr
 
 
+def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for data in ("file", "file/below"):
+        refused = serve("--data", str(tmp_path / data), "--port", "0", "--http-port", "0")
+        assert refused.returncode == 1
+        assert f"{tmp_path / 'file'} is no directory" in refused.stderr
+
+
 def test_it_starts_fast_and_stays_small(make_broker: MakeBroker) -> None:
     broker = make_broker().start()
     get(broker, "/metrics")

@@ -120,7 +120,9 @@ class AdminClient:
             self.close()
             if reused:
                 return self._exchange(method, target, data)
-            raise ConnectError(f"{self._url} closed the connection: {error}") from error
+            raise ConnectError(
+                f"{self._url} closed the connection; is this the HTTP port of the broker?"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise ConnectError(
@@ -179,7 +181,7 @@ class AdminClient:
         return dict(self.call("GET", f"{_scalable(name)}/stats"))
 
     def why(self, name: TopicName) -> dict[str, Json]:
-        """What auto-scaling decided lately, and why."""
+        """What is under way, what each subscription waits for, and the last decisions of auto-scaling."""
         return dict(self.call("GET", f"{_scalable(name)}/why"))
 
     def split(

@@ -90,6 +90,8 @@ async def split(call: Call) -> None:
     controller = await _controller(call)
     layout = layout_of(await call.topics.load(call.topic("topic")))
     segment = layout.segment(call.number_part("segment"))
+    if parts is not None and parts < 2:
+        raise InvalidConfigurationError(f"a split makes two parts or more, not {parts}")
     if parts is not None:
         points = tuple(part.start for part in segment.range.parts(parts)[1:])
     await controller.split(segment.id, points)

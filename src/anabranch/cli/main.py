@@ -137,7 +137,7 @@ def _config(arguments: argparse.Namespace) -> int:
 
 
 def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("topic", help="create, show, split, merge and delete topics")
+    parser = commands.add_parser("topic", help="create, show, split, merge, rebucket and delete topics")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def action(name: str, about: str, *, names_topic: bool = True) -> argparse.ArgumentParser:
@@ -164,6 +164,13 @@ def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     merge = action("merge", "merge two or more neighbouring segments into one")
     merge.add_argument("segments", type=int, nargs="+", metavar="segment", help="ids of the segments")
+    rebucket = action("rebucket", "give one segment's range other buckets, which consumers can share")
+    rebucket.add_argument("segment", type=int, help="id of the segment")
+    buckets = rebucket.add_mutually_exclusive_group(required=True)
+    buckets.add_argument("--buckets", type=int, metavar="N", help="N equal buckets")
+    buckets.add_argument(
+        "--boundaries", metavar="SLOT,SLOT", help="at these first slots of the buckets after the first"
+    )
     migrate = action("migrate", "let a classic topic of this name go on as a scalable one")
     migrate.add_argument(
         "--force", action="store_true", help="also when clients are connected that cannot follow"
@@ -172,9 +179,12 @@ def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     delete.add_argument("--force", action="store_true", help="also when clients are connected")
     listing = action("list", "list the topics of a namespace", names_topic=False)
     listing.add_argument("namespace", nargs="?", default="public/default", help="public/default if left out")
+    listing.add_argument(
+        "--property", action="append", default=[], metavar="KEY=VALUE", help="only with it; may be repeated"
+    )
     listing.add_argument("--json", action="store_true", help="print a JSON array")
-    why = action("why", "say what auto-scaling decided lately, and why")
-    why.add_argument("--json", action="store_true", help="print the decisions as JSON")
+    why = action("why", "say what is under way, what waits for what, and what auto-scaling decided and why")
+    why.add_argument("--json", action="store_true", help="print all of it as JSON")
 
 
 def _add_admin_url(parser: argparse.ArgumentParser) -> None:

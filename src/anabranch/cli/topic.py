@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
-    topics = admin.list_topics(arguments.namespace)
+    topics = admin.list_topics(arguments.namespace, _properties(arguments.property))
     if arguments.json:
         print(json.dumps(topics))
         return
@@ -40,14 +40,18 @@ def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 
 def _create(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
+    admin.create_topic(name, arguments.segments, _properties(arguments.property))
+    print(f"created {name} with {_count(arguments.segments, 'segment')}")
+
+
+def _properties(texts: list[str]) -> dict[str, str]:
     properties = {}
-    for text in arguments.property:
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise InvalidConfigurationError(f"--property {text!r}: write it as key=value")
         properties[key] = value
-    admin.create_topic(name, arguments.segments, properties)
-    print(f"created {name} with {_count(arguments.segments, 'segment')}")
+    return properties
 
 
 def _delete(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
@@ -63,7 +67,8 @@ def _migrate(admin: AdminClient, name: TopicName, arguments: argparse.Namespace)
 
 
 def _split(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    admin.split(name, arguments.segment, points=_slots(arguments.points), parts=arguments.parts)
+    points = _slots("--points", arguments.points)
+    admin.split(name, arguments.segment, points=points, parts=arguments.parts)
     children = _children(admin, name, arguments.segment)
     print(f"split segment {arguments.segment} into {children}")
 
@@ -72,6 +77,14 @@ def _merge(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -
     admin.merge(name, arguments.segments)
     child = _children(admin, name, arguments.segments[0])
     print(f"merged segments {', '.join(map(str, arguments.segments))} into {child}")
+
+
+def _rebucket(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
+    boundaries = _slots("--boundaries", arguments.boundaries)
+    admin.rebucket(name, arguments.segment, bucket_count=arguments.buckets, boundaries=boundaries)
+    buckets = arguments.buckets or len(boundaries) + 1
+    child = _children(admin, name, arguments.segment)
+    print(f"replaced segment {arguments.segment} by {child} with {_count(buckets, 'bucket')}")
 
 
 def _children(admin: AdminClient, name: TopicName, segment: int) -> str:
@@ -83,12 +96,12 @@ def _children(admin: AdminClient, name: TopicName, segment: int) -> str:
     )
 
 
-def _slots(text: str | None) -> list[int]:
+def _slots(option: str, text: str | None) -> list[int]:
     try:
         return [int(part, 0) for part in text.split(",")] if text else []
     except ValueError:
         raise InvalidConfigurationError(
-            f"--points {text!r}: write slots between 1 and 65535 separated by commas, like 0x4000,0x8000"
+            f"{option} {text!r}: write slots between 1 and 65535 separated by commas, like 0x4000,0x8000"
         ) from None
 
 
@@ -145,6 +158,8 @@ def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> 
     if arguments.json:
         print(json.dumps(answer, indent=2))
         return
+    for line in state_lines(answer):
+        print(line)
     decisions = answer.get("decisions", [])
     if not decisions:
         print("auto-scaling has not looked at this topic yet")
@@ -153,6 +168,23 @@ def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> 
     for subscription, state in answer.get("subscriptions", {}).items():
         for line in waiting_lines(subscription, state):
             print(line)
+
+
+def state_lines(answer: dict[str, Any]) -> list[str]:
+    """What the topic is at, and what is in its way, in words; nothing when it rests."""
+    lines = []
+    operation = answer.get("operation")
+    if operation is not None:
+        parents = ", ".join(str(id_) for step in operation["steps"] for id_ in step["parentIds"])
+        of = f" of segment {parents}" if parents else ""
+        phase = f"; {operation['phase']}" if operation["phase"] else ""
+        lines.append(f"under way: {operation['kind']}{of}, {operation['reason']}{phase}")
+    if answer.get("waitingChanges"):
+        lines.append(f"{_count(answer['waitingChanges'], 'change')} in the queue")
+    lines += [f"trouble with {what}: {text}" for what, text in answer.get("troubles", {}).items()]
+    if answer.get("garbage"):
+        lines.append(f"still to be deleted: {', '.join(answer['garbage'])}")
+    return lines
 
 
 def waiting_lines(subscription: str, state: dict[str, Any]) -> list[str]:
@@ -189,6 +221,7 @@ _ACTIONS: dict[str, Callable[[AdminClient, TopicName, argparse.Namespace], None]
     "delete": _delete,
     "merge": _merge,
     "migrate": _migrate,
+    "rebucket": _rebucket,
     "show": _show,
     "split": _split,
     "why": _why,

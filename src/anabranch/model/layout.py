@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 
 from anabranch.errors import LayoutError, SegmentNotFoundError
 from anabranch.model.hashing import MAX_BUCKETS, check_bucket_splits, equal_bucket_splits
@@ -120,6 +121,11 @@ class Layout:
         if len(given) < 2 or len(set(given)) < len(given):
             raise LayoutError(f"a merge takes two or more different segments, not {_list(given)}")
         parents = sorted((self._to_seal(id_) for id_ in given), key=lambda segment: segment.range)
+        for left, right in pairwise(parents):
+            if not left.range.touches(right.range):
+                raise LayoutError(
+                    f"segments {left.id} ({left.range}) and {right.id} ({right.range}) are not neighbours"
+                )
         joined = HashRange.join(parent.range for parent in parents)
         buckets = min(MAX_BUCKETS, sum(parent.bucket_count for parent in parents))
         return self._succeed(tuple(parents), [(joined, equal_bucket_splits(buckets))], now_ms, first_id)

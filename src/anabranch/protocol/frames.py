@@ -22,6 +22,7 @@ FRAME_EXTRA_BYTES: Final = 10 * 2**10
 
 CHECKSUM_MAGIC: Final = b"\x0e\x01"
 ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
+_HTTP_NUMBER: Final = int.from_bytes(b"HTTP", "big")
 _CHECKSUM_NUMBER: Final = int.from_bytes(CHECKSUM_MAGIC, "big")
 
 _two_sizes = Struct(">II").unpack_from
@@ -112,6 +113,8 @@ class FrameCutter:
 
     def refusal(self, total: int, command: int) -> RemoteProtocolError:
         """What is wrong with the two sizes of a frame."""
+        if total == _HTTP_NUMBER:
+            return RemoteProtocolError("the peer speaks HTTP; its binary protocol has another port")
         if total + 4 > self.frame_bytes_max:
             return RemoteProtocolError(
                 f"the peer announced a frame of {total + 4} bytes; the limit is {self.frame_bytes_max}"

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from anabranch.cli.main import main
-from anabranch.cli.topic import waiting_lines
+from anabranch.cli.topic import state_lines, waiting_lines
 
 HEAVY = ("google.protobuf", "msgspec", "pyspark", "rich", "sqlite3", "starlette", "uvicorn", "uvloop")
 
@@ -72,6 +72,20 @@ def test_a_mistake_is_answered_in_words_and_leaves_with_1(
     error = capsys.readouterr().err
     assert error.startswith("anabranch: ")
     assert answer in error
+
+
+def test_why_says_what_is_under_way_and_what_is_in_its_way() -> None:
+    steps = [{"parentIds": [3, 4]}]
+    operation = {"kind": "merge", "steps": steps, "reason": "by request", "phase": "sealing"}
+    rests = {"operation": None, "waitingChanges": 0, "troubles": {}, "garbage": []}
+    assert state_lines(rests) == []
+    at_work = {"operation": operation, "waitingChanges": 1, "troubles": {"segment 4": "no answer"}}
+    assert state_lines(at_work | {"garbage": ["a", "b"]}) == [
+        "under way: merge of segment 3, 4, by request; sealing",
+        "1 change in the queue",
+        "trouble with segment 4: no answer",
+        "still to be deleted: a, b",
+    ]
 
 
 def test_why_says_what_a_segment_waits_for_and_who_reads_that() -> None:

@@ -94,6 +94,11 @@ def test_a_merge_wants_two_or_more_neighbours(ids: list[int]) -> None:
         Layout.initial(4, now_ms=0).merge(ids, now_ms=1)
 
 
+def test_a_merge_says_which_segments_are_not_neighbours() -> None:
+    with pytest.raises(LayoutError, match=r"segments 1 \(4000-7fff\) and 3 \(c000-ffff\) are not neighbours"):
+        Layout.initial(4, now_ms=0).merge([3, 0, 1], now_ms=1)
+
+
 def test_a_rebucket_keeps_the_range_and_takes_any_boundaries() -> None:
     before = Layout.initial(2, now_ms=0)
     after = before.rebucket(1, [2, 3, 0xFFFF], now_ms=9)

@@ -59,6 +59,11 @@ def test_a_frame_above_the_limit_is_refused_from_its_size_alone(chunk: int) -> N
         cutter.feed(head[last:])
 
 
+def test_the_answer_of_a_web_server_is_called_by_its_name() -> None:
+    with pytest.raises(RemoteProtocolError, match="the peer speaks HTTP"):
+        FrameCutter().feed(b"HTTP/1.1 400 Bad Request")
+
+
 def test_the_limit_counts_the_size_field() -> None:
     cutter = FrameCutter(len(SEND))
     assert len(cutter.feed(SEND)) == 1
