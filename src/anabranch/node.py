@@ -41,7 +41,7 @@ METADATA_FILE = "metadata.db"
 STORES = "stores"
 BACKLOG = 128
 POLL_S = 0.01
-"""How often a worker looks for what others wrote into the metadata store; watchers hear of it within 20 ms."""
+"""How often a worker looks for what others wrote into the metadata store, so that it hears within 20 ms."""
 
 LEAVING_S = 10.0
 """How long a start waits for the workers of a supervisor that was killed."""
