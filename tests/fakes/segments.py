@@ -117,18 +117,22 @@ class MemorySegments:
     async def seek(self, place: Place, subscription: str, timestamp_ms: int, term: int) -> None:
         await self._enter("seek", place.name, term)
         stored = self._stored(place.name)
-        stored.cursors[subscription] = sum(at_ms < timestamp_ms for at_ms in stored.entries)
-        stored.parts.pop(subscription, None)
+        if subscription in stored.cursors:
+            stored.cursors[subscription] = sum(at_ms < timestamp_ms for at_ms in stored.entries)
+            stored.parts.pop(subscription, None)
 
     async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
         await self._enter("seek_to", place.name, term)
-        self._stored(place.name).cursors[subscription] = aim.entry
-        self._stored(place.name).parts.pop(subscription, None)
+        stored = self._stored(place.name)
+        if subscription in stored.cursors:
+            stored.cursors[subscription] = aim.entry
+            stored.parts.pop(subscription, None)
 
     async def skip_all(self, place: Place, subscription: str, term: int) -> None:
         await self._enter("skip_all", place.name, term)
         stored = self._stored(place.name)
-        stored.cursors[subscription] = len(stored.entries)
+        if subscription in stored.cursors:
+            stored.cursors[subscription] = len(stored.entries)
 
     async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
         await self._enter("restrict", place.name, term)

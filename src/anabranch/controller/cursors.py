@@ -44,6 +44,9 @@ class Cursors:
             aim = Aim(unfinished.aim.ledger, unfinished.aim.entry, unfinished.aim.ack_set)
             await segments.seek_to(place, sub, aim, term)
         elif unfinished.kind == "seek":
+            if record.initial_position == "latest" and not segment.active:
+                # Not made on what was sealed before it began, which it may have to read now.
+                await segments.create_subscription(place, sub, "latest", term)
             # All of a segment that is younger than the time came after it, whatever clients' clocks said.
             after = segment.created_ms >= unfinished.timestamp_ms
             await segments.seek(place, sub, 0 if after else unfinished.timestamp_ms, term)

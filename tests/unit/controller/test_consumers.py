@@ -453,6 +453,26 @@ def test_a_seek_past_a_sealed_segment_leaves_it_drained() -> None:
     simulate(main)
 
 
+def test_a_seek_to_before_a_subscription_began_reads_what_was_sealed_by_then() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 1)
+        plant.publish(controller.layout)
+        await plant.call(controller.split(0))
+        inbox = Inbox()
+        await plant.call(controller.register("s", "a", "STREAM", "latest", inbox))
+        plant.publish(controller.layout)
+        await plant.call(controller.seek("s", 0))
+        assert inbox.ids == [0], "the history comes first"
+        assert plant.world.backlog(plant.segment(controller.layout, 0), "s") == 1
+        plant.drain(controller.layout, "s", 0)
+        await asyncio.sleep(1)
+        assert inbox.ids == [1, 2]
+        await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
 def test_skipping_all_drains_everything_sealed() -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant, 1)
