@@ -16,6 +16,11 @@ class AnabranchError(Exception):
     retryable: ClassVar[bool] = False
 
 
+def in_words(error: BaseException) -> str:
+    """An error for people who do not see where it was raised."""
+    return f"{type(error).__name__}: {error}"
+
+
 # The caller's input is wrong.
 
 

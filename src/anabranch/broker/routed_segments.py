@@ -14,6 +14,7 @@ from anabranch.broker.local_segments import LocalSegments
 from anabranch.broker.peers import Peers
 from anabranch.broker.ports import Arguments, Port, Verb
 from anabranch.broker.tasks import Tasks
+from anabranch.controller.jobs import doubling
 from anabranch.controller.port import Controller
 from anabranch.controller.segments import Drained, Place, Segments
 from anabranch.errors import AnabranchError, LocalProtocolError, ServiceNotReadyError, TopicNotFoundError
@@ -82,7 +83,7 @@ class DrainMessenger:
             self._tasks.spawn(self._deliver(key))
 
     async def _deliver(self, key: tuple[TopicName, str]) -> None:
-        delay_s = RETRY_FIRST_S
+        delays_s = doubling(RETRY_FIRST_S, RETRY_MAX_S)
         try:
             while True:
                 event = self._newest[key]
@@ -92,8 +93,7 @@ class DrainMessenger:
                 except TopicNotFoundError:
                     return
                 except AnabranchError:
-                    await asyncio.sleep(delay_s)
-                    delay_s = min(2 * delay_s, RETRY_MAX_S)
+                    await asyncio.sleep(next(delays_s))
                 else:
                     if self._newest[key] is event:
                         return

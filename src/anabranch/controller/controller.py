@@ -15,17 +15,16 @@ import msgspec
 
 from anabranch.controller import operation, reports
 from anabranch.controller.admission import Grant
-from anabranch.controller.jobs import JobQueue, together
+from anabranch.controller.jobs import JobQueue
 from anabranch.controller.layout_changes import LayoutChanges, Plan
 from anabranch.controller.leading import Leading, World
 from anabranch.controller.members import Push, Registration
-from anabranch.controller.scaling import Scaling, Tally, history_to_store
-from anabranch.controller.segments import Aim, Drained, Place, StartAt
+from anabranch.controller.scaling import Scaling, Tally
+from anabranch.controller.segments import Aim, Drained, StartAt
 from anabranch.controller.subscriptions import Subscriptions
 from anabranch.controller.upkeep import Upkeep
 from anabranch.controller.watches import LayoutWatches
 from anabranch.errors import (
-    AnabranchError,
     ConflictError,
     ConsumerBusyError,
     InvalidConfigurationError,
@@ -36,8 +35,9 @@ from anabranch.errors import (
     StaleTermError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
+    in_words,
 )
-from anabranch.metadata.records import GarbageRecord, SubscriptionKind, SubscriptionRecord, TopicRecord
+from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, TopicRecord
 from anabranch.model.autoscale import Decision, Keep
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -86,7 +86,7 @@ class TopicController:
             self.troubles,
         )
         self._unsure = False
-        self._retry_s = settings.retry_first_s
+        self._delays_s = self._world.delays_s()
         self._retry_timer: asyncio.TimerHandle | None = None
         self._undo_drained: Callable[[], None] | None = None
 
@@ -121,7 +121,7 @@ class TopicController:
         except Exception as error:
             if self._jobs.closed:
                 raise
-            self.troubles["settle"] = f"{type(error).__name__}: {error}"
+            self.troubles["settle"] = in_words(error)
         self._watches.offer(self.name, self.layout)
         if self.record.garbage:
             self._upkeep.collect_within(0)
@@ -188,13 +188,7 @@ class TopicController:
     async def stats(self) -> dict[str, object]:
         """Rates and sizes of each segment, state and backlog of each subscription, the policy in force."""
         found = await reports.topic_stats(self._lead, self._subs.records, self._subs.describe())
-        return {**found, "autoScalePolicy": self._policy_shown()}
-
-    def _policy_shown(self) -> dict[str, object]:
-        try:
-            return {**to_json(self.policy())}
-        except InvalidConfigurationError as error:
-            return {"enabled": False, "error": str(error)}
+        return {**found, "autoScalePolicy": self._scaling.describe_policy()}
 
     # Layout operations.
 
@@ -367,25 +361,14 @@ class TopicController:
 
     async def collect_garbage(self) -> None:
         """Delete what the layout has forgotten, and strike it off the list; whatever fails stays on it."""
-        garbage = self.record.garbage
-        deleted = await together(self._delete_segment(item) for item in garbage)
-        gone = [item.name for item, done in zip(garbage, deleted, strict=True) if done]
+        gone, left = await self._changes.delete_garbage()
+        self._replace_troubles("garbage ", left)
         try:
             if gone:
                 await self._run(lambda: self._changes.strike_off(gone))
         finally:
             if self.record.garbage:
                 self._upkeep.collect_within(self._world.jitter_s(self._world.settings.retry_max_s))
-
-    async def _delete_segment(self, item: GarbageRecord) -> bool:
-        place = Place(TopicName.parse(item.name), item.store)
-        try:
-            await self._world.segments.delete(place, self._lead.term)
-        except AnabranchError as error:
-            self.troubles[f"garbage {item.name}"] = f"{type(error).__name__}: {error}"
-            return False
-        self.troubles.pop(f"garbage {item.name}", None)
-        return True
 
     async def prune(self) -> None:
         """Forget sealed segments that every subscription has drained and that are old enough."""
@@ -407,9 +390,7 @@ class TopicController:
         self._scaling.history = history
         if isinstance(decision.action, Keep):
             self._scaling.count(decision, done=False)
-            to_store = history_to_store(self.record.history, history)
-            if to_store is not None:
-                await self._lead.update(lambda record: replace(record, history=to_store))
+            await self._scaling.store(history)
             self._scaling.note(decision, "")
             return decision
         origin = self._lead.origin(decision.reason, automatic=True)
@@ -417,7 +398,7 @@ class TopicController:
         try:
             await self._changes.operate(lambda layout: operation.plan(layout, self.name, actions, origin))
         except Exception as error:
-            self._scaling.note(decision, f"failed: {type(error).__name__}: {error}")
+            self._scaling.note(decision, f"failed: {in_words(error)}")
             raise
         self._scaling.count(decision, done=True)
         self._scaling.note(decision, f"done: epoch {self.layout.epoch}")
@@ -438,7 +419,7 @@ class TopicController:
                 await self._turn(work)
                 self.troubles.pop("background", None)
             except Exception as error:
-                self.troubles["background"] = f"{type(error).__name__}: {error}"
+                self.troubles["background"] = in_words(error)
 
         self._jobs.post(turn)
 
@@ -476,7 +457,7 @@ class TopicController:
         try:
             await self._guarded(self._settle)
         except Exception as error:
-            self.troubles["settle"] = f"{type(error).__name__}: {error}"
+            self.troubles["settle"] = in_words(error)
 
     async def _settle(self) -> None:
         if self._unsure:
@@ -493,7 +474,7 @@ class TopicController:
         unreached = await self._changes.fence()
         self._replace_troubles("segment ", unreached)
         if await self._subs.settle() and not unreached:
-            self._retry_s = self._world.settings.retry_first_s
+            self._delays_s = self._world.delays_s()
             self.troubles.pop("settle", None)
         else:
             self._retry_soon()
@@ -505,9 +486,7 @@ class TopicController:
 
     def _retry_soon(self) -> None:
         if self._retry_timer is None and not self._jobs.closed:
-            delay_s = self._world.jitter_s(self._retry_s)
-            self._retry_s = min(2 * self._retry_s, self._world.settings.retry_max_s)
-            self._retry_timer = asyncio.get_running_loop().call_later(delay_s, self._retry)
+            self._retry_timer = asyncio.get_running_loop().call_later(next(self._delays_s), self._retry)
 
     def _retry(self) -> None:
         self._retry_timer = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -141,6 +141,14 @@ class KeyedLocks:
                 del self._locks[key]
             else:
                 self._locks[key] = lock, users - 1
+
+
+def doubling(first_s: float, most_s: float) -> Iterator[float]:
+    """Waits between attempts, each twice the last, up to the most."""
+    delay_s = first_s
+    while True:
+        yield delay_s
+        delay_s = min(2 * delay_s, most_s)
 
 
 async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -18,11 +18,12 @@ from anabranch.controller.scaling import Scaling
 from anabranch.controller.segments import Place
 from anabranch.controller.subscriptions import Subscriptions
 from anabranch.controller.watches import LayoutWatches
-from anabranch.errors import AnabranchError, StaleTermError
+from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
 from anabranch.metadata.topics import layout_of, with_layout
 from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ class LayoutChanges:
             except StaleTermError:
                 raise
             except AnabranchError as error:
-                troubles[f"segment {id_}"] = f"{type(error).__name__}: {error}"
+                troubles[f"segment {id_}"] = in_words(error)
 
         await together(announce(id_) for id_ in self._unfenced if id_ in self._lead.layout.segments)
         self._unfenced = [id_ for id_ in self._unfenced if f"segment {id_}" in troubles]
@@ -165,6 +166,23 @@ class LayoutChanges:
         await self._world.failpoints.reach("prune.committed")
         self.publish()
         return True
+
+    async def delete_garbage(self) -> tuple[list[str], dict[str, str]]:
+        """Delete what the layout has forgotten; returns the names that are gone, and why others are not."""
+        gone: list[str] = []
+        troubles: dict[str, str] = {}
+
+        async def delete(item: GarbageRecord) -> None:
+            place = Place(TopicName.parse(item.name), item.store)
+            try:
+                await self._world.segments.delete(place, self._lead.term)
+            except AnabranchError as error:
+                troubles[f"garbage {item.name}"] = in_words(error)
+            else:
+                gone.append(item.name)
+
+        await together(delete(item) for item in self._lead.record.garbage)
+        return gone, troubles
 
     async def strike_off(self, names: Sequence[str]) -> None:
         """This garbage is gone."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
+from anabranch.controller.jobs import doubling
 from anabranch.controller.operation import Origin, segment_name
-from anabranch.controller.segments import Place, Segments
-from anabranch.errors import StaleTermError
+from anabranch.controller.segments import Place, SegmentLoad, Segments
+from anabranch.errors import AnabranchError, StaleTermError
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore, layout_of
@@ -74,6 +75,10 @@ class World:
         """The delay, up to a fifth longer, so that what failed together does not come back together."""
         return delay_s * self.rng.uniform(1.0, 1.2)
 
+    def delays_s(self) -> Iterator[float]:
+        """How long to wait before each next attempt at what fails: ever longer, up to a limit."""
+        return map(self.jitter_s, doubling(self.settings.retry_first_s, self.settings.retry_max_s))
+
 
 class Leading:
     """One topic as its leader knows it; made by `take_over`."""
@@ -107,6 +112,13 @@ class Leading:
 
     def place(self, segment: Segment) -> Place:
         return Place(self.segment_name(segment), segment.store)
+
+    async def load(self, segment: Segment) -> SegmentLoad | None:
+        """What the segment's owner says of its load; None when it does not answer."""
+        try:
+            return await self.world.segments.load(self.place(segment))
+        except AnabranchError:
+            return None
 
     async def update(self, change: Callable[[TopicRecord], TopicRecord]) -> Layout:
         """Change the record if this term still leads, else StaleTermError; returns the layout it then has."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from anabranch.controller import coordinator
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
-from anabranch.controller.segments import Place, SegmentLoad
+from anabranch.controller.segments import SegmentLoad
 from anabranch.errors import AnabranchError
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Layout, Segment
@@ -38,8 +38,7 @@ async def topic_stats(
     """
     layout = lead.layout
     segments = [layout.segments[id_] for id_ in sorted(layout.segments)]
-    places = [lead.place(segment) for segment in segments]
-    loads = await together(_load(lead, place) for place in places)
+    loads = await together(lead.load(segment) for segment in segments)
     known = [load for load in loads if load is not None]
     return {
         "epoch": layout.epoch,
@@ -48,8 +47,8 @@ async def topic_stats(
         "activeSegments": len(layout.active),
         "sealedSegments": len(layout.sealed),
         "segments": {
-            str(segment.id): _segment(segment, place.name, load)
-            for segment, place, load in zip(segments, places, loads, strict=True)
+            str(segment.id): _segment(segment, lead.segment_name(segment), load)
+            for segment, load in zip(segments, loads, strict=True)
         },
         "subscriptions": {
             sub: {**described[sub], **await _subscription(lead, sub, record, segments)}
@@ -57,13 +56,6 @@ async def topic_stats(
             if sub in described
         },
     }
-
-
-async def _load(lead: Leading, place: Place) -> SegmentLoad | None:
-    try:
-        return await lead.world.segments.load(place)
-    except AnabranchError:
-        return None
 
 
 def _segment(segment: Segment, name: TopicName, load: SegmentLoad | None) -> dict[str, object]:

@@ -15,7 +15,7 @@ from anabranch.controller import admission, coordinator
 from anabranch.controller.admission import Grant, Roster
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
-from anabranch.errors import AnabranchError, StaleTermError
+from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.records import SubscriptionRecord
 
 RESTRICT_S = 2.0
@@ -105,7 +105,7 @@ class Rosters:
         except StaleTermError:
             raise
         except (AnabranchError, TimeoutError) as error:
-            self._unreached[sub, segment_id] = f"{type(error).__name__}: {error}"
+            self._unreached[sub, segment_id] = in_words(error)
             if self._timer is None:
                 delay_s = self._lead.world.jitter_s(self._lead.world.settings.retry_max_s / 5)
                 self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_is_up)

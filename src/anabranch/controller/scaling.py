@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
-from anabranch.controller.segments import SegmentLoad
-from anabranch.errors import AnabranchError, CorruptDataError, InvalidConfigurationError, NotFoundError
+from anabranch.errors import CorruptDataError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata.records import PolicyFields
 from anabranch.model.autoscale import (
     Decision,
@@ -27,8 +28,7 @@ from anabranch.model.autoscale import (
     advance_history,
     decide,
 )
-from anabranch.model.layout import Segment
-from anabranch.model.policy import AutoScaleOverride, AutoScalePolicy, override_from_json, resolve
+from anabranch.model.policy import AutoScaleOverride, AutoScalePolicy, override_from_json, resolve, to_json
 
 DECISIONS_KEPT = 50
 
@@ -95,6 +95,13 @@ class Scaling:
         """The policy that would be in force if the topic's layer were this one."""
         return resolve(self._lead.world.settings.auto_scale, _layer(self._namespace), topic)
 
+    def describe_policy(self) -> dict[str, object]:
+        """The policy in force, or why there is none."""
+        try:
+            return {**to_json(self.policy())}
+        except InvalidConfigurationError as error:
+            return {"enabled": False, "error": str(error)}
+
     async def load_namespace(self) -> None:
         """Learn the namespace's layer of the policy."""
         try:
@@ -110,7 +117,7 @@ class Scaling:
         """
         await self.load_namespace()
         active = self._lead.layout.active
-        loads = await together(self._load(segment) for segment in active)
+        loads = await together(self._lead.load(segment) for segment in active)
         now_s = self._lead.now_s()
         self._rates = {
             segment.id: SegmentRates(
@@ -120,12 +127,6 @@ class Scaling:
             if load is not None
         }
         return {id_: rates.msg_rate_in + rates.msg_rate_out for id_, rates in self._rates.items()}
-
-    async def _load(self, segment: Segment) -> SegmentLoad | None:
-        try:
-            return await self._lead.world.segments.load(self._lead.place(segment))
-        except AnabranchError:
-            return None
 
     def look(self, sharing_consumers: int, other_consumers: int) -> tuple[Decision, History]:
         """What to do now, and the history to go on with.
@@ -148,6 +149,12 @@ class Scaling:
         history = advance_history(self.history, observed, policy)
         return decide(replace(observed, history=history), policy), history
 
+    async def store(self, history: History) -> None:
+        """Write the history down if it is new: an idle topic must not write at every look."""
+        new = history.to_json()
+        if new != self._lead.record.history:
+            await self._lead.update(lambda record: msgspec.structs.replace(record, history=new))
+
     def note(self, decision: Decision, outcome: str) -> None:
         """Keep a decision for `why`; looks that lead to nothing are counted, not listed."""
         now_ms = self._lead.world.clock.wall_ms()
@@ -169,12 +176,6 @@ class Scaling:
     def describe(self) -> list[dict[str, object]]:
         """The last decisions, newest last."""
         return [look.describe() for look in self._looks]
-
-
-def history_to_store(known: Mapping[str, object], history: History) -> dict[str, object] | None:
-    """The history as it should be stored; None when it is: an idle topic must not write at every look."""
-    new = history.to_json()
-    return None if new == known else new
 
 
 def describe_action(decision: Decision) -> str:

@@ -340,7 +340,7 @@ class ControllerService:
 
     async def _introduce(self, name: TopicName) -> None:
         """Find the newest layout for those who watch, and see to it that somebody leads the topic."""
-        delay_s = self._world.settings.retry_first_s
+        delays_s = self._world.delays_s()
         while self._watches.watched(name):
             try:
                 await self._following.look(name)
@@ -354,8 +354,7 @@ class ControllerService:
             except Exception as error:
                 if isinstance(error, AnabranchError) and not error.retryable:
                     return
-                await asyncio.sleep(self._world.jitter_s(delay_s))
-                delay_s = min(2 * delay_s, self._world.settings.retry_max_s)
+                await asyncio.sleep(next(delays_s))
 
     async def _take_over(self, names: list[TopicName]) -> None:
         for name in names:
@@ -397,14 +396,13 @@ class ControllerService:
 
     async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
         """Ask the store a few times: a start should not fail because of one answer that was lost."""
-        delay_s = self._world.settings.retry_first_s
+        delays_s = self._world.delays_s()
         for _ in range(START_ATTEMPTS - 1):
             try:
                 return await read()
             except MetadataError as error:
                 log.warning("the metadata store does not answer yet: %s", error)
-            await asyncio.sleep(self._world.jitter_s(delay_s))
-            delay_s = min(2 * delay_s, self._world.settings.retry_max_s)
+            await asyncio.sleep(next(delays_s))
         return await read()
 
     async def _first_try(self, work: Work, name: TopicName) -> None:
@@ -413,10 +411,11 @@ class ControllerService:
             self._spawn(self._until_done(work, name), f"finish {name}")
 
     async def _until_done(self, work: Work, name: TopicName) -> None:
-        delay_s = self._world.settings.retry_first_s
-        while not await self._try(work, name):
-            await asyncio.sleep(self._world.jitter_s(delay_s))
-            delay_s = min(2 * delay_s, self._world.settings.retry_max_s)
+        delays_s = self._world.delays_s()
+        while True:
+            if await self._try(work, name):
+                return
+            await asyncio.sleep(next(delays_s))
 
     async def _try(self, work: Work, name: TopicName) -> bool:
         try:

@@ -26,6 +26,7 @@ from anabranch.errors import (
     NotAllowedError,
     StaleTermError,
     SubscriptionNotFoundError,
+    in_words,
 )
 from anabranch.metadata.records import AimRecord, SubscriptionKind, SubscriptionRecord, UnfinishedRecord
 from anabranch.model.names import validate_subscription
@@ -115,7 +116,7 @@ class Subscriptions:
                 raise
             except Exception as error:
                 # One subscription that cannot go on must not hold up the others, but must be known as it is.
-                self.troubles[sub] = f"{type(error).__name__}: {error}"
+                self.troubles[sub] = in_words(error)
                 await self._read_again(sub)
         return not self.troubles
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+from anabranch.errors import in_words
+
 Duty = Callable[[], Awaitable[object]]
 
 
@@ -75,4 +77,4 @@ class Upkeep:
             await duty()
             self._troubles.pop(what, None)
         except Exception as error:
-            self._troubles[what] = f"{type(error).__name__}: {error}"
+            self._troubles[what] = in_words(error)
