@@ -20,6 +20,7 @@ import pytest
 
 from anabranch import AsyncClient, AsyncQueueConsumer, AsyncStreamConsumer, Client, Message
 from anabranch.admin.client import AdminClient
+from anabranch.controller import layout_changes
 from anabranch.errors import AnabranchError
 from anabranch.model.layout import check
 from anabranch.model.names import TopicName
@@ -32,16 +33,6 @@ KEYS = keys_over_the_ring(32)
 BEFORE = 2 * len(KEYS)
 AFTER = len(KEYS)
 WRITABLE_S_MAX = 2.0
-CHANGING = (
-    "planned",
-    "created.first",
-    "created",
-    "sealed.first",
-    "sealed",
-    "inherited.first",
-    "inherited",
-    "committed",
-)
 
 Consumer = AsyncStreamConsumer[bytes] | AsyncQueueConsumer[bytes]
 Ask = Callable[[AdminClient, TopicName], None]
@@ -57,7 +48,7 @@ OPERATIONS: dict[str, Ask] = {
     "subscription.seek": lambda admin, name: admin.seek(name, "stream", 0),
     "subscription.skip": lambda admin, name: admin.skip_all(name, "stream"),
 }
-LAYOUT_STEPS = [(kind, step) for step in CHANGING for kind in ("split", "merge", "rebucket")]
+LAYOUT_STEPS = [(kind, step) for step in layout_changes.STEPS for kind in ("split", "merge", "rebucket")]
 OTHER_STEPS = [
     *(("create", step) for step in ("planned", "created.first", "created", "sealed", "committed")),
     *(("subscription." + verb, step) for verb in ("create", "seek") for step in ("recorded", "applied")),
@@ -66,7 +57,7 @@ OTHER_STEPS = [
 ]
 STEPS = [step for pair in zip_longest(LAYOUT_STEPS, OTHER_STEPS) for step in pair if step is not None]
 WORKER_STEPS = [
-    *(("split", step) for step in CHANGING),
+    *(("split", step) for step in layout_changes.STEPS),
     *(("merge", step) for step in ("sealed.first", "inherited.first", "committed")),
     *(step for step in OTHER_STEPS if step[0] in ("create", "delete", "subscription.create")),
 ]

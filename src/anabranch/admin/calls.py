@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import Request
@@ -87,11 +87,6 @@ class Call:
         """Classic logs, wherever they are served."""
         self.http_url: str = request.app.state.http_url
         """Where this API is reached."""
-
-    @property
-    def http_address(self) -> str:
-        """Host and port of this API, which is how Pulsar's tools name a broker."""
-        return urlsplit(self.http_url).netloc
 
     @property
     def parts(self) -> Mapping[str, str]:

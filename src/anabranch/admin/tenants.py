@@ -13,15 +13,6 @@ from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotF
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
 
-POLICIES = (
-    "retention",
-    "messageTTL",
-    "deduplication",
-    "autoTopicCreation",
-    "autoSubscriptionCreation",
-)
-"""Kept and shown as they were given; a broker that acts on one says so in its settings."""
-
 _POLICY_FIELDS = {
     "retention": "retention_policies",
     "messageTTL": "message_ttl_in_seconds",
@@ -29,7 +20,7 @@ _POLICY_FIELDS = {
     "autoTopicCreation": "autoTopicCreationOverride",
     "autoSubscriptionCreation": "autoSubscriptionCreationOverride",
 }
-"""Name in the path -> name in the Policies object."""
+"""Name in the path -> name in the Policies object. Brokers act on retention; the rest is kept and shown."""
 
 
 async def list_clusters(call: Call) -> list[str]:

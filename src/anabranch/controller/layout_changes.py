@@ -31,6 +31,18 @@ replace = msgspec.structs.replace
 
 Plan = Callable[[Layout], IntentRecord]
 
+STEPS = (
+    "planned",
+    "created.first",
+    "created",
+    "sealed.first",
+    "sealed",
+    "inherited.first",
+    "inherited",
+    "committed",
+)
+"""The failpoints of every operation, each behind its kind, in the order in which they are reached."""
+
 
 class LayoutChanges:
     """The one writer of a topic's layout."""

@@ -9,19 +9,10 @@ import random
 from dataclasses import dataclass
 
 from anabranch.client.options import Batching
+from anabranch.controller.layout_changes import STEPS
 from anabranch.testing.cluster import Death, Limits
 from anabranch.testing.faults import StoreTrouble
 
-STEPS = (
-    "planned",
-    "created.first",
-    "created",
-    "sealed.first",
-    "sealed",
-    "inherited.first",
-    "inherited",
-    "committed",
-)
 OPERATIONS = ("split", "merge", "rebucket")
 FAILPOINTS = tuple(f"{kind}.{step}" for kind in OPERATIONS for step in STEPS)
 

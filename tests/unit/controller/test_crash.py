@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from anabranch.controller.layout_changes import STEPS
 from anabranch.controller.segments import Place
 from anabranch.errors import ConnectError, MetadataError, TopicExistsError, TopicNotFoundError
 from anabranch.failpoints import FailpointReachedError
@@ -19,16 +20,6 @@ from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, simulate
 from tests.fakes.metadata import FailingStore
 from tests.fakes.segments import StoredSegment
 
-STEPS = [
-    "planned",
-    "created.first",
-    "created",
-    "sealed.first",
-    "sealed",
-    "inherited.first",
-    "inherited",
-    "committed",
-]
 KINDS = ["split", "merge", "rebucket"]
 
 
