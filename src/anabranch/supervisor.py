@@ -99,6 +99,7 @@ class _Supervisor:
         self._workers = workers
         self._tell_ready = ready
         self._was_ready = False
+        self._told_to_stop = False
         self._stop_at_s: float | None = None
         self._exit_code = 0
 
@@ -122,12 +123,14 @@ class _Supervisor:
         return self._exit_code
 
     def _signalled(self, number: int, _frame: object) -> None:
-        if number != signal.SIGCHLD and self._stop_at_s is None:
-            self._stop()
+        # Only noted: it may come between any two steps, such as the end of a worker and its burial.
+        self._told_to_stop |= number != signal.SIGCHLD
 
     def _turn(self, awake: socket.socket) -> bool:
         """Start and bury what is due, then wait for news; False when the last worker is gone."""
         self._bury()
+        if self._told_to_stop and self._stop_at_s is None:
+            self._stop()
         now_s = time.monotonic()
         if self._stop_at_s is None:
             for worker in self._workers:
@@ -187,6 +190,9 @@ class _Supervisor:
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+        if self._told_to_stop:
+            # It was meant for this process too, or the next one will be.
+            return 0
         # Another worker's channel held open here would hide the end of the supervisor from it, and its own
         # addresses would take connections that nobody serves.
         for other in self._workers:
@@ -243,7 +249,8 @@ class _Supervisor:
         worker.pid = 0
         self._close_channel(worker)
         if self._stop_at_s is not None:
-            self._exit_code = self._exit_code or int(code != 0)
+            # One that had only just begun has not learned yet what to do when it is told to stop.
+            self._exit_code = self._exit_code or int(code not in (0, -signal.SIGTERM))
             return
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         if not self._was_ready and code > 0:
