@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
-from anabranch.controller.segments import Drained, Place
+from anabranch.controller.admission import Roster
+from anabranch.controller.segments import Aim, Drained, Place, Segments
 from anabranch.errors import StaleTermError, TopicNotFoundError
+from anabranch.model.inheritance import Piece
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import FULL
 from tests.unit.broker.wire import World, run, settle
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 SEGMENT = TopicName.parse("segment://public/default/orders/0000-ffff-7")
 PLACE = Place(SEGMENT, 0)
+BY_TERM: dict[str, tuple[object, ...]] = {
+    "create": ({},),
+    "seal": (),
+    "inherit": ((Piece(FULL, {"p": 9}),),),
+    "delete": (),
+    "create_subscription": ("b", "latest"),
+    "delete_subscription": ("a",),
+    "seek": ("a", 1_002),
+    "seek_to": ("a", Aim(0, 1)),
+    "skip_all": ("a",),
+    "restrict": ("a", Roster(1)),
+}
+"""The verbs that change something, and what they are given besides place and term."""
 
 
 async def append(world: World, count: int) -> None:
@@ -52,22 +70,25 @@ def test_an_older_term_changes_nothing() -> None:
     async def scenario(world: World) -> None:
         segments = world.broker.segments
         await segments.create(PLACE, {"a": "earliest"}, 5)
-        for refused in (
-            segments.create(PLACE, {}, 4),
-            segments.seal(PLACE, 4),
-            segments.delete(PLACE, 4),
-            segments.create_subscription(PLACE, "b", "latest", 4),
-            segments.delete_subscription(PLACE, "a", 4),
-            segments.seek(PLACE, "a", 0, 4),
-            segments.skip_all(PLACE, "a", 4),
-        ):
+        await append(world, 3)
+        for verb, arguments in BY_TERM.items():
             with pytest.raises(StaleTermError):
-                await refused
+                await getattr(segments, verb)(PLACE, *arguments, 4)
         segment = world.broker.topics.require(SEGMENT)
         assert not segment.sealed
+        assert segment.log.inherited == ()
         assert list(segment.subscriptions) == ["a"]
+        assert segment.subscriptions["a"].backlog == 3
 
     run(scenario)
+
+
+def test_every_verb_that_changes_something_carries_a_term() -> None:
+    verbs = {
+        name: inspect.signature(verb).parameters for name, verb in vars(Segments).items() if name[0] != "_"
+    }
+    assert {name for name, parameters in verbs.items() if "term" in parameters} == BY_TERM.keys()
+    assert verbs.keys() - BY_TERM.keys() == {"backlog", "drained", "load", "on_drained"}
 
 
 def test_sealing_what_is_not_there_is_an_error() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from anabranch.clock import SystemClock
 from anabranch.controller.controller import TopicController
-from anabranch.controller.segments import SegmentLoad
+from anabranch.controller.port import Controller
+from anabranch.controller.segments import Aim, Drained, SegmentLoad
 from anabranch.controller.service import ControllerService
 from anabranch.errors import (
     AnabranchError,
@@ -27,7 +28,7 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
-from tests.fakes.control import MANUAL, TOPIC, Inbox, Plant, simulate
+from tests.fakes.control import MANUAL, TOPIC, Inbox, Plant, ids_of, simulate
 from tests.fakes.segments import MemorySegments, SegmentWorld
 
 
@@ -130,6 +131,24 @@ def test_a_subscription_confirmed_while_a_split_runs_is_on_the_children(
     simulate(main)
 
 
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+def test_a_checkpoint_group_that_registers_while_a_split_runs_gets_the_children(turns: int) -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        split = plant.process.spawn(controller.split(0))
+        await asyncio.sleep(turns * 0.0004)
+        inbox = Inbox()
+        held = await plant.call(controller.register("g", "a", "CHECKPOINT", None, inbox))
+        layout = await split
+        await asyncio.sleep(0.1)
+        known = inbox.told[-1] if inbox.told else held.assignment
+        assert ids_of(known) == sorted(layout.segments)
+        await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_many_changes_in_the_same_instant_are_answered_and_agree(seed: int) -> None:
     async def main(plant: Plant) -> None:
@@ -208,11 +227,24 @@ def test_a_deposed_leader_can_do_nothing_any_more() -> None:
         before = dict(plant.tree.values)
         calls: list[Coroutine[Any, Any, object]] = [
             old.split(0),
+            old.merge([2, 3]),
+            old.rebucket(0, [7]),
             old.ensure_subscription("t", "QUEUE", "earliest"),
             old.delete_subscription("s", force=True),
             old.seek("s", 0),
+            old.seek_segment("s", 0, Aim(0, 0)),
+            old.skip_all("s"),
+            old.register("s", "b", "STREAM", None, Inbox()),
+            old.admit("s", "STREAM", "earliest", 0, "a", held.assignment.generation),
+            old.drained(Drained(plant.segment(new.layout, 1), "s")),
+            old.set_policy(AutoScaleOverride(max_segments=9)),
+            old.set_properties({"team": "red"}),
+            old.delete(force=True),
             old.leave(held),
         ]
+        assert {call.__name__ for call in calls} | {"stats", "explain", "settled", "remind"} == {
+            name for name in vars(Controller) if name[0] != "_" and name != "connection_lost"
+        }
         for call in calls:
             with pytest.raises(NotLeaderError):
                 await old_process.spawn(call)
