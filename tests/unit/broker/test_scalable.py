@@ -96,6 +96,30 @@ def test_watchers_hear_of_a_split_and_closed_sessions_do_not() -> None:
     run(scenario)
 
 
+def test_a_watcher_that_does_not_read_holds_up_nobody_and_skips_to_the_newest_layout() -> None:
+    async def scenario(world: World) -> None:
+        slow, fast = await world.client(), await world.client()
+        await look_up(slow)
+        await look_up(fast)
+        await fast.producer("persistent://public/default/heavy")
+        await slow.subscribe("persistent://public/default/heavy", permits=1000)
+        assert slow.pump is not None
+        slow.pump.pause_reading()
+        await fast.publish_all([b"x" * 50_000] * 100)
+        await settle()
+        slow.inbox.clear()
+        for segment in range(0, 20, 2):
+            await split(world, segment)
+            update = await fast.expect(pb.CommandScalableTopicUpdate)
+            assert update.dag.epoch == segment // 2 + 1
+        assert slow.has(pb.CommandScalableTopicUpdate) == []
+        slow.pump.resume_reading()
+        await settle()
+        assert [update.dag.epoch for update in slow.has(pb.CommandScalableTopicUpdate)] == [10]
+
+    run(scenario)
+
+
 def test_a_segment_takes_entries_only_under_a_name_that_the_layout_lists() -> None:
     async def scenario(world: World) -> None:
         client = await world.client()
