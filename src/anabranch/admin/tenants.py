@@ -20,7 +20,8 @@ _POLICY_FIELDS = {
     "autoTopicCreation": "autoTopicCreationOverride",
     "autoSubscriptionCreation": "autoSubscriptionCreationOverride",
 }
-"""Name in the path -> name in the Policies object. Brokers act on retention; the rest is kept and shown."""
+"""Name in the path -> name in the Policies object. Brokers act on retention and on
+who makes topics; the rest is kept and shown."""
 
 
 async def list_clusters(call: Call) -> list[str]:

@@ -44,7 +44,7 @@ class Topics:
     ) -> None:
         """`served` are the stores that some broker serves, where new logs may go."""
         self.records = records
-        self.auto_create = auto_create
+        self._auto_create = auto_create
         self.stores = stores
         self._served_stores = served
         self.drained: Callable[[Segment, str, Ranges], None] = lambda segment, subscription, ranges: None
@@ -110,6 +110,10 @@ class Topics:
             found.check_drained()
         return found
 
+    async def may_create(self, name: TopicName) -> bool:
+        """Whether a topic of this name is made on first use, by the namespace's policy or the broker's."""
+        return await self.records.creates_topics(name.namespace_name, self._auto_create)
+
     # Classic topics.
 
     async def open(self, name: TopicName, *, create: bool) -> Segment:
@@ -121,7 +125,7 @@ class Topics:
             return found
         record = await self.records.find_classic(name)
         if record is None:
-            if not await self._is_declared(name) and not (create and self.auto_create):
+            if not await self._is_declared(name) and not (create and await self.may_create(name)):
                 raise TopicNotFoundError(f"{name} does not exist")
             with suppress(TopicExistsError):
                 await self.create(name)

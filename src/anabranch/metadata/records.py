@@ -231,6 +231,13 @@ def retention_s(namespace: NamespaceRecord, default_s: float | None) -> float | 
     return None if minutes < 0 else minutes * 60.0
 
 
+def creates_topics(namespace: NamespaceRecord, default: bool) -> bool:
+    """Whether topics of a namespace are made on first use, by its own policy if it has one."""
+    policy = namespace.policies.get("autoTopicCreationOverride")
+    allowed = policy.get("allowAutoTopicCreation") if isinstance(policy, dict) else None
+    return allowed if isinstance(allowed, bool) else default
+
+
 R = TypeVar("R", bound=Record)
 
 _ENCODER = msgspec.json.Encoder()

@@ -296,6 +296,14 @@ class TopicStore:
             return default_s
         return records.retention_s(record, default_s)
 
+    async def creates_topics(self, namespace: str, default: bool) -> bool:
+        """Whether topics of the namespace are made on first use."""
+        try:
+            record = await self.load_namespace(namespace)
+        except NotFoundError:
+            return default
+        return records.creates_topics(record, default)
+
     async def create_namespace(self, namespace: str, record: NamespaceRecord) -> None:
         """NotFoundError without its tenant, ConflictError if it is there already."""
         await self.load_tenant(parse_namespace(namespace)[0])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from anabranch.broker.handlers.consume import HANDOVER_S
 from anabranch.controller.segments import Drained
+from anabranch.metadata.records import NamespaceRecord
 from anabranch.model.drains import ALL
 from anabranch.model.names import TopicName
 from anabranch.protocol.batches import MessageBatch
@@ -60,6 +63,22 @@ def test_a_lookup_that_must_not_make_the_topic_does_not() -> None:
         assert not client.hung_up
 
     run(scenario)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_policy_of_a_namespace_decides_whether_a_lookup_makes_a_topic(allowed: bool) -> None:
+    async def scenario(world: World) -> None:
+        policy = {"autoTopicCreationOverride": {"allowAutoTopicCreation": allowed}}
+        await world.broker.records.create_namespace("public/own", NamespaceRecord(policies=policy))
+        client = await world.client()
+        default = await look_up(client)
+        own = await look_up(client, "topic://public/own/orders", session=2)
+        assert default.HasField("dag") != allowed
+        assert own.HasField("dag") == allowed
+        classic = await client.producer("persistent://public/own/lines")
+        assert isinstance(classic, pb.CommandProducerSuccess) == allowed
+
+    run(scenario, auto_create_topics=not allowed)
 
 
 def test_a_classic_topic_has_a_layout_of_its_partitions() -> None:

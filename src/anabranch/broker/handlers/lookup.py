@@ -72,7 +72,7 @@ async def partitions(connection: Connection, command: pb.CommandPartitionedTopic
     if name.domain == "persistent":
         topics = connection.services.topics
         count = await topics.partitions(name)
-        if count is None and not (command.metadata_auto_creation_enabled and topics.auto_create):
+        if count is None and not (command.metadata_auto_creation_enabled and await topics.may_create(name)):
             raise TopicNotFoundError(f"{name} does not exist")
     connection.send(
         pb.CommandPartitionedTopicMetadataResponse(

@@ -129,7 +129,7 @@ async def _existing(services: Services, name: TopicName, *, create: bool) -> Non
         await services.records.load(name.topic)
         return
     except TopicNotFoundError:
-        if not (create and name.is_scalable and services.config.auto_create_topics):
+        if not (create and name.is_scalable and await services.topics.may_create(name)):
             raise
     with suppress(TopicExistsError):
         await services.controllers.create_topic(name)
