@@ -70,25 +70,7 @@ def test_columns_and_single_messages_keep_their_order_through_kills_and_splits(s
         producer = await client.create_producer(TOPIC)
         over = asyncio.Event()
 
-        async def trouble() -> None:
-            while not over.is_set():
-                await asyncio.sleep(rng.uniform(0.001, 0.02))
-                dice = rng.random()
-                if dice < 0.4:
-                    await world.change_layout(rng)
-                elif dice < 0.7:
-                    changing = asyncio.ensure_future(world.change_layout(rng))
-                    await asyncio.sleep(rng.uniform(0.0, 0.004))
-                    world.reset_links()
-                    await changing
-                elif dice < 0.85:
-                    world.reset_links()
-                else:
-                    world.kill()
-                    await asyncio.sleep(rng.uniform(0.0, 0.1))
-                    await world.start()
-
-        troubling = asyncio.ensure_future(trouble())
+        troubling = asyncio.ensure_future(world.trouble(over, changes=0.4, interrupted=0.3, pause_s_max=0.02))
         waiting = []
         number = 0
         while number < 150:

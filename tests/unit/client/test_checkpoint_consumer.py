@@ -11,13 +11,6 @@ from anabranch import AsyncCheckpointConsumer, Checkpoint, Message
 from tests.unit.client.world import TOPIC, Orders, World, run
 
 
-async def publish(world: World, keys: int, per_key: int, first: int = 0) -> None:
-    async with world.client() as client:
-        producer = await client.create_producer(TOPIC)
-        for number in range(first, first + per_key):
-            await producer.send_many([b"%d" % number] * keys, keys=[f"key-{key}" for key in range(keys)])
-
-
 async def drain(consumer: AsyncCheckpointConsumer[bytes], timeout: float = 1.0) -> list[Message[bytes]]:
     found: list[Message[bytes]] = []
     while messages := await consumer.receive_many(100, timeout=timeout):
@@ -27,12 +20,12 @@ async def drain(consumer: AsyncCheckpointConsumer[bytes], timeout: float = 1.0) 
 
 def test_a_topic_is_read_from_its_beginning_or_its_end() -> None:
     async def test(world: World) -> None:
-        await publish(world, 5, 2)
+        await world.publish(5, 2)
         async with world.client() as client:
             from_start = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
             from_end = await client.create_checkpoint_consumer("orders")
             assert from_end.topic == TOPIC
-            await publish(world, 5, 1, first=2)
+            await world.publish(5, 1, first=2)
             assert len(await drain(from_start)) == 15
             assert {message.value for message in await drain(from_end)} == {b"2"}
 
@@ -41,7 +34,7 @@ def test_a_topic_is_read_from_its_beginning_or_its_end() -> None:
 
 def test_a_checkpoint_taken_before_anything_was_received_loses_nothing() -> None:
     async def test(world: World) -> None:
-        await publish(world, 5, 2)
+        await world.publish(5, 2)
         controller = await world.controller()
         await controller.split(0)
         async with world.client() as client:
@@ -49,7 +42,7 @@ def test_a_checkpoint_taken_before_anything_was_received_loses_nothing() -> None
             checkpoint = consumer.checkpoint()
             assert sorted(checkpoint.positions) == [0, 1, 2]
             await consumer.close()
-            await publish(world, 5, 1, first=2)
+            await world.publish(5, 1, first=2)
             restored = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
             assert {message.value for message in await drain(restored)} == {b"2"}
 
@@ -58,7 +51,7 @@ def test_a_checkpoint_taken_before_anything_was_received_loses_nothing() -> None
 
 def test_a_checkpoint_is_exactly_what_was_handed_out() -> None:
     async def test(world: World) -> None:
-        await publish(world, 7, 30)
+        await world.publish(7, 30)
         async with world.client() as client:
             orders = Orders()
             checkpoint = Checkpoint.earliest()
@@ -81,12 +74,12 @@ def test_a_checkpoint_is_exactly_what_was_handed_out() -> None:
 
 def test_children_come_after_their_parents() -> None:
     async def test(world: World) -> None:
-        await publish(world, 10, 3)
+        await world.publish(10, 3)
         controller = await world.controller()
         await controller.split(0)
-        await publish(world, 10, 3, first=3)
+        await world.publish(10, 3, first=3)
         await controller.merge([1, 2])
-        await publish(world, 10, 3, first=6)
+        await world.publish(10, 3, first=6)
         async with world.client() as client:
             for queue in (1, 10, 1000):
                 consumer = await client.create_checkpoint_consumer(
@@ -101,14 +94,14 @@ def test_children_come_after_their_parents() -> None:
 
 def test_a_checkpoint_from_before_a_split_reads_the_rest_of_the_parent_first() -> None:
     async def test(world: World) -> None:
-        await publish(world, 10, 4)
+        await world.publish(10, 4)
         async with world.client() as client:
             consumer = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
             orders = Orders()
             orders.take(await consumer.receive_many(13, timeout=1))
             checkpoint = consumer.checkpoint()
             await (await world.controller()).split(0)
-            await publish(world, 10, 4, first=4)
+            await world.publish(10, 4, first=4)
             restored = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
             orders.take(await drain(restored))
             orders.check(10, 8)
@@ -125,19 +118,6 @@ def test_restoring_again_and_again_gives_each_message_once_in_order(seed: int) -
         over = asyncio.Event()
         orders = Orders()
 
-        async def trouble() -> None:
-            while not over.is_set():
-                await asyncio.sleep(rng.uniform(0.001, 0.03))
-                dice = rng.random()
-                if dice < 0.7:
-                    await world.change_layout(rng)
-                elif dice < 0.85:
-                    world.reset_links()
-                else:
-                    world.kill()
-                    await asyncio.sleep(rng.uniform(0.0, 0.1))
-                    await world.start()
-
         async def consume() -> None:
             checkpoint = Checkpoint.earliest()
             while orders.total < 800:
@@ -149,7 +129,7 @@ def test_restoring_again_and_again_gives_each_message_once_in_order(seed: int) -
                 checkpoint = consumer.checkpoint()
                 await consumer.close()
 
-        troubling = asyncio.ensure_future(trouble())
+        troubling = asyncio.ensure_future(world.trouble(over))
         consuming = asyncio.ensure_future(consume())
         for number in range(80):
             await producer.enqueue_many([b"%d" % number] * 10, keys=[f"key-{key}" for key in range(10)])
@@ -165,12 +145,12 @@ def test_restoring_again_and_again_gives_each_message_once_in_order(seed: int) -
 
 def test_reading_can_start_at_a_time() -> None:
     async def test(world: World) -> None:
-        await publish(world, 5, 1)
+        await world.publish(5, 1)
         await (await world.controller()).split(0)
-        await publish(world, 5, 1, first=1)
+        await world.publish(5, 1, first=1)
         await asyncio.sleep(10.0)
         now = datetime.fromtimestamp(1_700_000_000 + world.loop.time(), UTC)
-        await publish(world, 5, 1, first=2)
+        await world.publish(5, 1, first=2)
         async with world.client() as client:
             start = Checkpoint.at_ms(int((now - timedelta(seconds=1)).timestamp() * 1000))
             consumer = await client.create_checkpoint_consumer(TOPIC, start=start)
@@ -181,10 +161,10 @@ def test_reading_can_start_at_a_time() -> None:
 
 def test_a_checkpoint_of_a_reader_that_started_at_a_time_keeps_the_time() -> None:
     async def test(world: World) -> None:
-        await publish(world, 5, 10)
+        await world.publish(5, 10)
         await asyncio.sleep(10.0)
         now_ms = int(1000 * (1_700_000_000 + world.loop.time()))
-        await publish(world, 5, 1, first=10)
+        await world.publish(5, 1, first=10)
         async with world.client() as client:
             start = Checkpoint.at_ms(now_ms - 1000)
             consumer = await client.create_checkpoint_consumer(TOPIC, start=start, receiver_queue_size=1)
@@ -200,7 +180,7 @@ def test_a_checkpoint_of_a_reader_that_started_at_a_time_keeps_the_time() -> Non
 
 def test_iteration_hands_out_and_ends_with_the_consumer() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 5)
+        await world.publish(1, 5)
         async with world.client() as client:
             async with await client.create_checkpoint_consumer(
                 TOPIC, start=Checkpoint.earliest()
@@ -220,9 +200,9 @@ def test_iteration_hands_out_and_ends_with_the_consumer() -> None:
 
 def test_the_members_of_a_group_share_the_segments() -> None:
     async def test(world: World) -> None:
-        await publish(world, 20, 2)
+        await world.publish(20, 2)
         await (await world.controller()).split(0)
-        await publish(world, 20, 2, first=2)
+        await world.publish(20, 2, first=2)
         start = Checkpoint.earliest()
         async with world.client() as one, world.client() as two:
             first = await one.create_checkpoint_consumer(TOPIC, start=start, group="g")
@@ -238,7 +218,7 @@ def test_the_members_of_a_group_share_the_segments() -> None:
             assert sorted(both.positions) == [0, 1, 2]
             await first.close()
             await second.close()
-            await publish(world, 20, 1, first=4)
+            await world.publish(20, 1, first=4)
             alone = await one.create_checkpoint_consumer(TOPIC, start=both, group="g")
             assert {message.value for message in await drain(alone)} == {b"4"}
 
@@ -247,14 +227,14 @@ def test_the_members_of_a_group_share_the_segments() -> None:
 
 def test_a_member_gets_a_child_when_another_has_read_the_parent() -> None:
     async def test(world: World) -> None:
-        await publish(world, 20, 2)
+        await world.publish(20, 2)
         controller = await world.controller()
         await controller.split(0)
-        await publish(world, 20, 2, first=2)
+        await world.publish(20, 2, first=2)
         await controller.merge([1, 2])
-        await publish(world, 20, 2, first=4)
+        await world.publish(20, 2, first=4)
         await controller.split(3)
-        await publish(world, 20, 2, first=6)
+        await world.publish(20, 2, first=6)
         start = Checkpoint.earliest()
         async with world.client() as one, world.client() as two:
             members = [
@@ -281,14 +261,14 @@ def test_what_a_member_had_read_is_read_again_when_it_leaves() -> None:
     """Its checkpoint left with it, so nobody can tell what its messages have led to."""
 
     async def test(world: World) -> None:
-        await publish(world, 5, 1)
+        await world.publish(5, 1)
         controller = await world.controller()
         start = Checkpoint.earliest()
         async with world.client() as client:
             first = await client.create_checkpoint_consumer(TOPIC, start=start, group="g")
             assert len(await drain(first)) == 5
             await controller.split(0)
-            await publish(world, 20, 1, first=1)
+            await world.publish(20, 1, first=1)
             assert len(await drain(first)) == 20
             second = await client.create_checkpoint_consumer(TOPIC, start=start, group="g")
             await asyncio.sleep(1.0)
@@ -305,9 +285,9 @@ def test_what_a_member_had_read_is_read_again_when_it_leaves() -> None:
 
 def test_a_group_survives_the_loss_of_its_broker_without_reading_again() -> None:
     async def test(world: World) -> None:
-        await publish(world, 10, 1)
+        await world.publish(10, 1)
         await (await world.controller()).split(0)
-        await publish(world, 10, 1, first=1)
+        await world.publish(10, 1, first=1)
         async with world.client() as client:
             members = [
                 await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest(), group="g")
@@ -320,7 +300,7 @@ def test_a_group_survives_the_loss_of_its_broker_without_reading_again() -> None
             world.kill()
             await asyncio.sleep(0.1)
             await world.start()
-            await publish(world, 10, 1, first=2)
+            await world.publish(10, 1, first=2)
             for member in members:
                 orders.take(await drain(member, timeout=5.0))
             orders.check(10, 3)

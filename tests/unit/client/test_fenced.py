@@ -7,28 +7,12 @@ from typing import Any
 
 import pytest
 
-from anabranch import AsyncStreamConsumer, Message
 from anabranch.broker.subscription import Subscription
 from anabranch.errors import ConsumerBusyError, PersistenceError, TopicNotFoundError
 from anabranch.model.names import TopicName
-from tests.unit.client.world import TOPIC, Orders, World, run
+from tests.unit.client.world import TOPIC, Orders, World, drain, run
 
 FIRST = TopicName.parse("segment://public/default/orders/0000-ffff-0")
-
-
-async def publish(world: World, keys: int, first: int, count: int = 1) -> None:
-    async with world.client() as client:
-        producer = await client.create_producer(TOPIC)
-        for number in range(first, first + count):
-            await producer.send_many([b"%d" % number] * keys, keys=[f"key-{key}" for key in range(keys)])
-
-
-async def drain(consumer: AsyncStreamConsumer[bytes], timeout: float = 1.0) -> list[Message[bytes]]:
-    found: list[Message[bytes]] = []
-    while messages := await consumer.receive_many(100, timeout=timeout):
-        found += messages
-        await consumer.acknowledge_cumulative(messages[-1])
-    return found
 
 
 def served(world: World, segment: TopicName = FIRST) -> Subscription:
@@ -48,7 +32,7 @@ async def forget(world: World, name: str) -> None:
 
 def test_a_refused_acknowledgement_is_not_done_and_is_made_again() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 0, 10)
+        await world.publish(1, 10)
         async with world.client() as client:
             consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
             messages = await consumer.receive_many(4, timeout=5)
@@ -75,14 +59,14 @@ def test_a_refused_acknowledgement_is_not_done_and_is_made_again() -> None:
 
 def test_an_evicted_consumer_is_told_that_its_acknowledgements_are_void() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 0, 10)
+        await world.publish(1, 10)
         async with world.client() as one, world.client() as two:
             stale = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
             messages = await stale.receive_many(10, timeout=5)
             await forget(world, "a")
             other = await two.subscribe_stream(TOPIC, "s", name="b")
             assert len(await drain(other)) == 10, "all of it comes again"
-            await publish(world, 1, 10)
+            await world.publish(1, 1, first=10)
             assert await stale.receive_many(10, timeout=5) == []
             await stale.acknowledge_cumulative(messages[-1])
             with pytest.raises(ConsumerBusyError, match="not confirmed"):
@@ -94,13 +78,13 @@ def test_an_evicted_consumer_is_told_that_its_acknowledgements_are_void() -> Non
 
 def test_a_consumer_that_was_evicted_reads_again_once_it_is_registered_again() -> None:
     async def test(world: World) -> None:
-        await publish(world, 8, 0)
+        await world.publish(8, 1)
         async with world.client() as one:
             consumer = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
             await drain(consumer)
             await forget(world, "a")
             world.reset_links()
-            await publish(world, 8, 1)
+            await world.publish(8, 1, first=1)
             assert len(await drain(consumer, timeout=5)) == 8
 
     run(test)
@@ -108,7 +92,7 @@ def test_a_consumer_that_was_evicted_reads_again_once_it_is_registered_again() -
 
 def test_a_consumer_follows_its_topic_through_deletion_and_creation() -> None:
     async def test(world: World) -> None:
-        await publish(world, 4, 0, 3)
+        await world.publish(4, 3)
         await (await world.controller()).split(0)
         assert world.broker is not None
         controllers = world.broker.controllers
@@ -122,7 +106,7 @@ def test_a_consumer_follows_its_topic_through_deletion_and_creation() -> None:
                 with pytest.raises(TopicNotFoundError):
                     await world.controller()
                 await controllers.create_topic(TopicName.parse(TOPIC), 2)
-                await publish(world, 4, 10 * generation)
+                await world.publish(4, 1, first=10 * generation)
                 orders = Orders()
                 orders.take(await drain(consumer, timeout=5))
                 assert orders.seen == {f"key-{key}": [10 * generation] for key in range(4)}
@@ -132,7 +116,7 @@ def test_a_consumer_follows_its_topic_through_deletion_and_creation() -> None:
 
 def test_a_hand_over_goes_on_when_a_seek_takes_what_it_waits_for() -> None:
     async def test(world: World) -> None:
-        await publish(world, 8, 0)
+        await world.publish(8, 1)
         controller = await world.controller()
         async with world.client() as one, world.client() as two:
             first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
@@ -153,7 +137,7 @@ def test_a_hand_over_goes_on_when_a_seek_takes_what_it_waits_for() -> None:
 
 def test_a_hand_over_ends_when_the_broker_takes_what_it_waits_for_and_is_silent_then() -> None:
     async def test(world: World) -> None:
-        await publish(world, 8, 0)
+        await world.publish(8, 1)
         async with world.client() as one, world.client() as two:
             first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
             assert len(await first.receive_many(8, timeout=5)) == 8
@@ -175,7 +159,7 @@ def test_a_hand_over_ends_when_the_broker_takes_what_it_waits_for_and_is_silent_
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_consumer_that_is_sent_elsewhere_keeps_what_it_holds(moved: bool) -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 0, 10)
+        await world.publish(1, 10)
         async with world.client() as client:
             consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
             held = await consumer.receive_many(4, timeout=5)
@@ -195,7 +179,7 @@ def test_a_consumer_that_is_sent_elsewhere_keeps_what_it_holds(moved: bool) -> N
 
 def test_a_generation_is_said_with_each_subscribe() -> None:
     async def test(world: World) -> None:
-        await publish(world, 8, 0)
+        await world.publish(8, 1)
         async with world.client() as one, world.client() as two:
             first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
             await drain(first)

@@ -199,26 +199,7 @@ def test_no_key_is_reordered_or_stored_twice_through_kills_and_splits(seed: int)
         producer = await client.create_producer(TOPIC, batching=Batching(max_messages=rng.choice([2, 7, 40])))
         over = asyncio.Event()
 
-        async def trouble() -> None:
-            while not over.is_set():
-                await asyncio.sleep(rng.uniform(0.001, 0.02))
-                dice = rng.random()
-                if dice < 0.4:
-                    await world.change_layout(rng)
-                elif dice < 0.7:
-                    # Often in the middle of a change, when both the answer and the layout are on their way.
-                    changing = asyncio.ensure_future(world.change_layout(rng))
-                    await asyncio.sleep(rng.uniform(0.0, 0.004))
-                    world.reset_links()
-                    await changing
-                elif dice < 0.85:
-                    world.reset_links()
-                else:
-                    world.kill()
-                    await asyncio.sleep(rng.uniform(0.0, 0.1))
-                    await world.start()
-
-        troubling = asyncio.ensure_future(trouble())
+        troubling = asyncio.ensure_future(world.trouble(over, changes=0.4, interrupted=0.3, pause_s_max=0.02))
         outcomes: list[object] = []
         for number in range(150):
             for key in range(15):

@@ -201,19 +201,6 @@ def test_one_consumer_gets_each_message_once_through_kills_and_splits(seed: int)
         over = asyncio.Event()
         done: list[int] = []
 
-        async def trouble() -> None:
-            while not over.is_set():
-                await asyncio.sleep(rng.uniform(0.001, 0.03))
-                dice = rng.random()
-                if dice < 0.6:
-                    await world.change_layout(rng)
-                elif dice < 0.8:
-                    world.reset_links()
-                else:
-                    world.kill()
-                    await asyncio.sleep(rng.uniform(0.0, 0.1))
-                    await world.start()
-
         async def consume() -> None:
             while len(done) < 600:
                 for message in await consumer.receive_many(20, timeout=60):
@@ -223,7 +210,7 @@ def test_one_consumer_gets_each_message_once_through_kills_and_splits(seed: int)
                         done.append(int(message.value))
                         await consumer.acknowledge(message)
 
-        troubling = asyncio.ensure_future(trouble())
+        troubling = asyncio.ensure_future(world.trouble(over, changes=0.6, resets=0.2))
         consuming = asyncio.ensure_future(consume())
         for number in range(0, 600, 10):
             values = [b"%d" % n for n in range(number, number + 10)]

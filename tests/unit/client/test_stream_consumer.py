@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch import AsyncStreamConsumer, Message, MessageId
+from anabranch import Message, MessageId
 from anabranch.errors import (
     AlreadyClosedError,
     ConsumerBusyError,
@@ -14,28 +14,12 @@ from anabranch.errors import (
     ReceiveTimeoutError,
     TopicNotFoundError,
 )
-from tests.unit.client.world import TOPIC, Orders, World, run
-
-
-async def publish(world: World, keys: int, per_key: int, first: int = 0) -> None:
-    async with world.client() as client:
-        producer = await client.create_producer(TOPIC)
-        for number in range(first, first + per_key):
-            await producer.send_many([b"%d" % number] * keys, keys=[f"key-{key}" for key in range(keys)])
-
-
-async def drain(consumer: AsyncStreamConsumer[bytes], timeout: float = 1.0) -> list[Message[bytes]]:
-    """Receive and acknowledge until nothing comes any more."""
-    found: list[Message[bytes]] = []
-    while messages := await consumer.receive_many(100, timeout=timeout):
-        found += messages
-        await consumer.acknowledge_cumulative(messages[-1])
-    return found
+from tests.unit.client.world import TOPIC, Orders, World, drain, run
 
 
 def test_messages_come_in_key_order_and_only_once() -> None:
     async def test(world: World) -> None:
-        await publish(world, 10, 20)
+        await world.publish(10, 20)
         async with world.client() as client:
             consumer = await client.subscribe_stream("orders", "s", initial_position="earliest")
             assert (consumer.topic, consumer.subscription) == (TOPIC, "s")
@@ -52,10 +36,10 @@ def test_messages_come_in_key_order_and_only_once() -> None:
 
 def test_a_new_subscription_starts_at_the_end_unless_told_otherwise() -> None:
     async def test(world: World) -> None:
-        await publish(world, 5, 1)
+        await world.publish(5, 1)
         async with world.client() as client:
             consumer = await client.subscribe_stream(TOPIC, "s")
-            await publish(world, 5, 1, first=1)
+            await world.publish(5, 1, first=1)
             assert {message.value for message in await drain(consumer)} == {b"1"}
 
     run(test)
@@ -63,7 +47,7 @@ def test_a_new_subscription_starts_at_the_end_unless_told_otherwise() -> None:
 
 def test_what_was_not_acknowledged_comes_again_after_closing() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 10)
+        await world.publish(1, 10)
         async with world.client() as client:
             consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
             messages = [await consumer.receive(timeout=1) for _ in range(10)]
@@ -77,12 +61,12 @@ def test_what_was_not_acknowledged_comes_again_after_closing() -> None:
 
 def test_an_acknowledgement_covers_what_was_handed_out_before_in_every_segment() -> None:
     async def test(world: World) -> None:
-        await publish(world, 20, 1)
+        await world.publish(20, 1)
         await (await world.controller()).split(0)
         async with world.client() as client:
             consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
             await drain(consumer)
-            await publish(world, 20, 2, first=1)
+            await world.publish(20, 2, first=1)
             handed_out = [await consumer.receive(timeout=1) for _ in range(25)]
             assert len({message.id.segment for message in handed_out}) == 2
             await consumer.acknowledge_cumulative(handed_out[-1])
@@ -98,12 +82,12 @@ def test_an_acknowledgement_covers_what_was_handed_out_before_in_every_segment()
 
 def test_an_id_kept_as_bytes_acknowledges_the_same() -> None:
     async def test(world: World) -> None:
-        await publish(world, 20, 1)
+        await world.publish(20, 1)
         await (await world.controller()).split(0)
         async with world.client() as client:
             consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
             await drain(consumer)
-            await publish(world, 20, 2, first=1)
+            await world.publish(20, 2, first=1)
             handed_out = [await consumer.receive(timeout=1) for _ in range(30)]
             kept = handed_out[24].id.to_bytes()
             await consumer.acknowledge_cumulative(MessageId.from_bytes(kept))
@@ -119,7 +103,7 @@ def test_an_id_kept_as_bytes_acknowledges_the_same() -> None:
 
 def test_with_receipts_an_acknowledgement_is_durable_when_it_returns() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 10)
+        await world.publish(1, 10)
         async with world.client() as client:
             consumer = await client.subscribe_stream(
                 TOPIC, "s", initial_position="earliest", ack_receipts=True, ack_group_time=100.0
@@ -137,7 +121,7 @@ def test_with_receipts_an_acknowledgement_is_durable_when_it_returns() -> None:
 
 def test_acknowledgements_are_grouped_but_not_when_all_is_read() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 10)
+        await world.publish(1, 10)
         async with world.client() as client:
             consumer = await client.subscribe_stream(
                 TOPIC, "s", initial_position="earliest", ack_group_time=5.0
@@ -159,9 +143,9 @@ def test_children_open_when_their_parent_is_acknowledged() -> None:
     async def test(world: World) -> None:
         async with world.client() as client:
             consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            await publish(world, 8, 1)
+            await world.publish(8, 1)
             await (await world.controller()).split(0)
-            await publish(world, 8, 1, first=1)
+            await world.publish(8, 1, first=1)
             parents: list[Message[bytes]] = []
             while len(parents) < 8:
                 parents += await consumer.receive_many(100, timeout=1)
@@ -180,7 +164,7 @@ def test_children_open_when_their_parent_is_acknowledged() -> None:
 
 def test_consumers_of_one_subscription_share_the_segments() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 1)
+        await world.publish(1, 1)
         controller = await world.controller()
         await controller.split(0)
         async with world.client() as one, world.client() as two:
@@ -204,7 +188,7 @@ def test_consumers_of_one_subscription_share_the_segments() -> None:
             assert not shares[0] & shares[1]
             assert changes[0][0]
             assert any(removed for _, removed in changes)
-            await publish(world, 20, 5, first=1)
+            await world.publish(20, 5, first=1)
             orders = Orders()
             for consumer in (first, second):
                 orders.take(await drain(consumer))
@@ -217,7 +201,7 @@ def test_consumers_of_one_subscription_share_the_segments() -> None:
 
 def test_more_consumers_than_segments_share_one_by_buckets() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 1)
+        await world.publish(1, 1)
         clients = [world.client() for _ in range(3)]
         consumers = [
             await client.subscribe_stream(TOPIC, "s", initial_position="earliest") for client in clients
@@ -225,7 +209,7 @@ def test_more_consumers_than_segments_share_one_by_buckets() -> None:
         await asyncio.sleep(1.0)
         for consumer in consumers:
             await drain(consumer, 0.2)
-        await publish(world, 60, 3, first=1)
+        await world.publish(60, 3, first=1)
         orders = Orders()
         counts = []
         for consumer in consumers:
@@ -244,19 +228,19 @@ def test_more_consumers_than_segments_share_one_by_buckets() -> None:
 
 def test_a_segment_is_handed_over_only_after_its_messages_are_acknowledged() -> None:
     async def test(world: World) -> None:
-        await publish(world, 20, 1)
+        await world.publish(20, 1)
         await (await world.controller()).split(0)
         async with world.client() as one, world.client() as two:
             first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest")
             await drain(first, 0.2)
-            await publish(world, 20, 1, first=1)
+            await world.publish(20, 1, first=1)
             held: list[Message[bytes]] = []
             while len(held) < 20:
                 held += await first.receive_many(100, timeout=1)
             second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", initial_position="earliest"))
             await asyncio.sleep(2.0)
             assert not second.done(), "the newcomer's segment is still being worked on"
-            await publish(world, 20, 1, first=2)
+            await world.publish(20, 1, first=2)
             await first.acknowledge_cumulative(held[-1])
             other = await second
             orders = Orders()
@@ -271,7 +255,7 @@ def test_a_segment_is_handed_over_only_after_its_messages_are_acknowledged() -> 
 
 def test_closing_gives_the_share_to_the_others_at_once() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 1)
+        await world.publish(1, 1)
         await (await world.controller()).split(0)
         async with world.client() as client:
             first = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
@@ -288,7 +272,7 @@ def test_closing_gives_the_share_to_the_others_at_once() -> None:
 
 def test_a_lost_connection_repeats_nothing_that_was_handed_out() -> None:
     async def test(world: World) -> None:
-        await publish(world, 5, 40)
+        await world.publish(5, 40)
         async with world.client() as client:
             consumer = await client.subscribe_stream(
                 TOPIC, "s", initial_position="earliest", receiver_queue_size=20
@@ -316,7 +300,7 @@ def test_a_lost_connection_repeats_nothing_that_was_handed_out() -> None:
 
 def test_a_consumer_given_up_while_it_registers_keeps_no_share() -> None:
     async def test(world: World) -> None:
-        await publish(world, 4, 1)
+        await world.publish(4, 1)
         controller = await world.controller()
         async with world.client() as one, world.client() as two:
             await one.subscribe_stream(TOPIC, "another")
@@ -335,7 +319,7 @@ def test_a_consumer_given_up_while_it_registers_keeps_no_share() -> None:
 
 def test_a_killed_broker_gets_the_newest_of_several_unanswered_acknowledgements() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 40)
+        await world.publish(1, 40)
         async with world.client() as client:
             consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
             orders = Orders()
@@ -359,7 +343,7 @@ def test_a_killed_broker_gets_the_newest_of_several_unanswered_acknowledgements(
 
 def test_an_acknowledgement_that_came_too_late_is_not_called_confirmed() -> None:
     async def test(world: World) -> None:
-        await publish(world, 1, 10)
+        await world.publish(1, 10)
         async with world.client() as client:
             consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
             messages = await consumer.receive_many(4, timeout=5)
@@ -381,7 +365,7 @@ def test_a_segment_given_up_after_a_restart_is_attached_again_as_it_is_wanted() 
     """Alone, then shared by buckets; the hand-over is cut short by a restart that lets the other in first."""
 
     async def test(world: World) -> None:
-        await publish(world, 8, 1)
+        await world.publish(8, 1)
         async with world.client() as one, world.client() as two:
             first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
             held = await first.receive_many(100, timeout=1)
@@ -416,19 +400,6 @@ def test_one_consumer_gets_each_message_once_in_order_through_kills_and_splits(s
         orders = Orders()
         over = asyncio.Event()
 
-        async def trouble() -> None:
-            while not over.is_set():
-                await asyncio.sleep(rng.uniform(0.001, 0.03))
-                dice = rng.random()
-                if dice < 0.7:
-                    await world.change_layout(rng)
-                elif dice < 0.85:
-                    world.reset_links()
-                else:
-                    world.kill()
-                    await asyncio.sleep(rng.uniform(0.0, 0.1))
-                    await world.start()
-
         async def consume() -> None:
             while orders.total < 10 * 80:
                 messages = await consumer.receive_many(rng.randrange(1, 40), timeout=60)
@@ -436,7 +407,7 @@ def test_one_consumer_gets_each_message_once_in_order_through_kills_and_splits(s
                 orders.take(messages)
                 await consumer.acknowledge_cumulative(messages[-1])
 
-        troubling = asyncio.ensure_future(trouble())
+        troubling = asyncio.ensure_future(world.trouble(over))
         consuming = asyncio.ensure_future(consume())
         for number in range(80):
             await producer.enqueue_many([b"%d" % number] * 10, keys=[f"key-{key}" for key in range(10)])
@@ -473,7 +444,7 @@ def test_a_cancelled_receive_loses_no_message() -> None:
             consumer = await client.subscribe_stream(TOPIC, "s")
             waiting = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
             await asyncio.sleep(0.01)
-            publishing = asyncio.ensure_future(publish(world, 1, 2))
+            publishing = asyncio.ensure_future(world.publish(1, 2))
             for _ in range(40):
                 await asyncio.sleep(0.0005)
                 if world.rng.random() < 0.3:
@@ -507,7 +478,7 @@ def test_closing_ends_waiting_receives_and_iterations() -> None:
             iterating = asyncio.ensure_future(iterate())
             receiving = asyncio.ensure_future(consumer.receive())
             await asyncio.sleep(0.1)
-            await publish(world, 1, 1)
+            await world.publish(1, 1)
             await asyncio.sleep(0.1)
             await consumer.close()
             await consumer.close()
@@ -536,7 +507,7 @@ def test_an_unknown_topic_that_may_not_be_made_is_not_found() -> None:
 
 def test_flow_control_bounds_what_a_slow_application_holds() -> None:
     async def test(world: World) -> None:
-        await publish(world, 50, 20)
+        await world.publish(50, 20)
         async with world.client() as client:
             consumer = await client.subscribe_stream(
                 TOPIC, "s", initial_position="earliest", receiver_queue_size=30

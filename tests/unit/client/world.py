@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from anabranch import AsyncClient, Message
+from anabranch import AsyncClient, AsyncStreamConsumer, Message
 from anabranch.broker.broker import Broker
 from anabranch.config import BrokerConfig
 from anabranch.controller.controller import TopicController
@@ -114,6 +114,51 @@ class World:
         if segment.range.width > 8 and rng.random() < 0.5:
             points = sorted(rng.sample(range(segment.range.start + 1, segment.range.end), 2))
         return await controller.split(segment.id, points)
+
+    async def publish(self, keys: int, rounds: int, first: int = 0) -> None:
+        """Send each key its next numbers, one round after the other."""
+        async with self.client() as client:
+            producer = await client.create_producer(TOPIC)
+            for number in range(first, first + rounds):
+                await producer.send_many([b"%d" % number] * keys, keys=[f"key-{key}" for key in range(keys)])
+
+    async def trouble(
+        self,
+        over: asyncio.Event,
+        *,
+        changes: float = 0.7,
+        interrupted: float = 0.0,
+        resets: float = 0.15,
+        pause_s_max: float = 0.03,
+    ) -> None:
+        """Change the layout, break connections or kill the broker, with these shares, until it is over."""
+        rng = self.rng
+        while not over.is_set():
+            await asyncio.sleep(rng.uniform(0.001, pause_s_max))
+            dice = rng.random()
+            if dice < changes:
+                await self.change_layout(rng)
+            elif dice < changes + interrupted:
+                # In the middle of a change, when both the answer and the layout are on their way.
+                changing = asyncio.ensure_future(self.change_layout(rng))
+                await asyncio.sleep(rng.uniform(0.0, 0.004))
+                self.reset_links()
+                await changing
+            elif dice < changes + interrupted + resets:
+                self.reset_links()
+            else:
+                self.kill()
+                await asyncio.sleep(rng.uniform(0.0, 0.1))
+                await self.start()
+
+
+async def drain(consumer: AsyncStreamConsumer[bytes], timeout: float = 1.0) -> list[Message[bytes]]:
+    """Receive and acknowledge until nothing comes any more."""
+    found: list[Message[bytes]] = []
+    while messages := await consumer.receive_many(100, timeout=timeout):
+        found += messages
+        await consumer.acknowledge_cumulative(messages[-1])
+    return found
 
 
 def run(
