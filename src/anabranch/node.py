@@ -229,12 +229,20 @@ async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> b
         told.cancel()
 
 
+def cache_of_each_store(config: BrokerConfig) -> int:
+    """What a store may keep in memory, so that all of them, whoever has them, keep what is set."""
+    found = sum(1 for _ in (Path(config.data) / STORES).glob("*"))
+    return config.cache_bytes // max(config.workers, found)
+
+
 def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, clock: Clock) -> Broker:
+    cache_bytes = cache_of_each_store(config)
+
     def storage_of(number: int) -> FileStorage:
         return FileStorage(
             OsDisk(Path(config.data) / STORES / str(number)),
             clock=clock,
-            cache_bytes=config.cache_bytes // config.workers,
+            cache_bytes=cache_bytes,
             journal_bytes_max=config.journal_bytes_max,
         )
 

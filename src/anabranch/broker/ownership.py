@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
-FAREWELL_S = 5.0
+FAREWELL_S = 12.0
 """How long a stop waits for the stores before it closes what is left of them."""
 
 
