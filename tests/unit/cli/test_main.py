@@ -77,9 +77,13 @@ def test_a_mistake_is_answered_in_words_and_leaves_with_1(
 def test_why_says_what_is_under_way_and_what_is_in_its_way() -> None:
     steps = [{"parentIds": [3, 4]}]
     operation = {"kind": "merge", "steps": steps, "reason": "by request", "phase": "sealing"}
-    rests = {"operation": None, "waitingChanges": 0, "troubles": {}, "garbage": []}
+    rests: dict[str, object] = {"operation": None, "waitingChanges": 0, "troubles": {}, "garbage": []}
     assert state_lines(rests) == []
-    at_work = {"operation": operation, "waitingChanges": 1, "troubles": {"segment 4": "no answer"}}
+    at_work: dict[str, object] = {
+        "operation": operation,
+        "waitingChanges": 1,
+        "troubles": {"segment 4": "no answer"},
+    }
     assert state_lines(at_work | {"garbage": ["a", "b"]}) == [
         "under way: merge of segment 3, 4, by request; sealing",
         "1 change in the queue",

@@ -290,7 +290,7 @@ async def test_a_watch_hears_of_another_process_within_20_ms(tmp_path: Path) -> 
     store = SqliteStore(path, poll_s=POLL_S)
     await store.get("/t")
     heard_s: dict[str, float] = {}
-    store.watch("/t", lambda change: heard_s.setdefault(change.path, time.monotonic()))
+    store.watch("/t", lambda change: heard_s.update({change.path: time.monotonic()}))
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITE, path, stdout=asyncio.subprocess.PIPE
     )
