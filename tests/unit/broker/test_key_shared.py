@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 
+import pytest
+
 from anabranch.model.hashing import bucket_hash, bucket_index, equal_bucket_splits, key_hash
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -237,6 +239,66 @@ def test_a_stamp_decides_the_bucket() -> None:
         await settle()
         assert values_of(one.has(Delivery)) == [b"low"]
         assert values_of(two.has(Delivery)) == [b"high"]
+
+    run(scenario)
+
+
+def test_a_stamp_means_nothing_to_consumers_that_share_by_keys() -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        await one.producer()
+        await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=auto_split())
+        await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=auto_split())
+        for number, key in enumerate(KEYS):
+            # As if all keys were of one bucket, which goes to one consumer where buckets are shared.
+            one.publish(f"{key}:0".encode(), number, key=key, hash_range=(5, 9))
+        await settle()
+        assert {len(by_key(client.has(Delivery))) for client in (one, two)} != {0, len(KEYS)}
+        answer = await two.subscribe(kind=KEY_SHARED, consumer_id=3, name="c", keySharedMeta=buckets(4))
+        assert error_of(answer) == pb.ConsumerBusy
+
+    run(scenario)
+
+
+def test_those_who_share_in_other_ways_cannot_join() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        same_ranges = buckets(4)
+        same_ranges.entryBucketDispatch = False
+        for first, second in itertools.permutations((buckets(4), auto_split(), same_ranges), 2):
+            await client.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=first)
+            answer = await client.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=second)
+            assert error_of(answer) == pb.ConsumerBusy
+            await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_entries_that_a_reader_of_buckets_leaves_behind_go_out_again_in_order(lost: bool) -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.client(), await world.client()
+        await two.producer()
+        await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=buckets(4))
+        await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(4))
+        await publish(two, 3)
+        await settle()
+        mine, theirs = by_key(two.has(Delivery)), by_key(one.has(Delivery))
+        assert mine.keys() | theirs.keys() == set(KEYS)
+        two.inbox.clear()
+        if lost:
+            one.close()
+        else:
+            answer = await one.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
+            assert isinstance(answer, pb.CommandSuccess)
+        await settle()
+        assert by_key(two.has(Delivery)) == theirs
+        two.inbox.clear()
+        for number, key in enumerate(KEYS, 60):
+            two.publish(f"{key}:3".encode(), number, key=key)
+        await settle()
+        assert set(by_key(two.has(Delivery))) == set(KEYS)
+        assert not lost or one.hung_up
 
     run(scenario)
 

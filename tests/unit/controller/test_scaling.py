@@ -86,6 +86,45 @@ def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation() -> No
     simulate(main, settings=SETTINGS)
 
 
+def test_two_hundred_consumers_of_sixty_four_segments_all_read_after_one_decision() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 64)
+        names = [f"c{n:03}" for n in range(200)]
+        await asyncio.gather(
+            *(plant.call(controller.register("s", name, "STREAM", "earliest", Inbox())) for name in names)
+        )
+        await asyncio.sleep(5)
+        layout = await plant.audit()
+        assert len(layout.active) == 64
+        done = [d for d in decisions(controller) if d["outcome"].startswith("done")]
+        assert [d["action"].count("rebucket") for d in done] == [64]
+        record = controller.subscriptions()["s"]
+        active = {segment.id for segment in layout.active}
+        for name, consumer in record.consumers.items():
+            assert active & {given.segment_id for given in consumer.segments}, name
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
+def test_the_next_leader_does_not_take_a_rebucket_for_a_split() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        for n in range(5):
+            await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
+        await asyncio.sleep(1)
+        assert [d["action"] for d in decisions(controller)][-1].startswith("rebucket")
+        plant.kill()
+        await plant.boot()
+        controller = await plant.controller()
+        set_load(plant, BUSY)
+        await plant.call(controller.look())
+        assert len(controller.layout.active) > 1, "no split was made yet, so no cooldown of splits runs"
+        await plant.stop()
+
+    simulate(main, settings=SETTINGS)
+
+
 def test_consumers_that_do_not_know_buckets_get_none() -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant, 2)
