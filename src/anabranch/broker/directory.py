@@ -81,8 +81,13 @@ class Directory:
         # One at a time: what an older look saw must not come after what a newer one saw.
         async with self._looking:
             self._changed.clear()
-            brokers = await self._load(BrokerRecord, records.BROKERS)
-            stores = await self._load(StoreRecord, records.STORES)
+            try:
+                brokers = await self._load(BrokerRecord, records.BROKERS)
+                stores = await self._load(StoreRecord, records.STORES)
+            except BaseException:
+                # What this look was to see is still to be seen, whoever asked for it.
+                self._changed.set()
+                raise
         if (brokers, stores) != (self._brokers, self._stores):
             self._brokers, self._stores = brokers, stores
             for watcher in tuple(self._watchers.values()):
@@ -106,5 +111,4 @@ class Directory:
                 await self.look()
             except MetadataError as error:
                 _logger.warning("cannot see who owns what: %s", error)
-                self._changed.set()
                 await asyncio.sleep(RETRY_S)

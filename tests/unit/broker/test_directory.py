@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.broker.directory import Directory
+import pytest
+
+from anabranch.broker.directory import RETRY_S, Directory
+from anabranch.errors import MetadataError
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.records import BrokerRecord, StoreRecord
@@ -50,6 +53,37 @@ def test_an_owner_counts_while_the_start_that_took_the_store_lives() -> None:
         await asyncio.sleep(0.01)
         assert 5 in directory.brokers
         assert seen[-1] == ()
+        await directory.stop()
+
+    asyncio.run(main())
+
+
+class FailingStore(MemoryStore):
+    """Answers no question while it fails."""
+
+    failing = False
+
+    async def children(self, path: str) -> list[str]:
+        if self.failing:
+            raise MetadataError("no answer")
+        return await super().children(path)
+
+
+def test_a_change_is_seen_although_whoever_looked_first_got_no_answer() -> None:
+    async def main() -> None:
+        tree = MemoryTree()
+        mine, theirs = FailingStore(tree), MemoryStore(tree)
+        directory = Directory(mine)
+        await directory.start()
+        mine.failing = True
+        await put_broker(theirs, 1, generation=1)
+        await asyncio.sleep(0.01)
+        with pytest.raises(MetadataError):
+            # Another than the one who follows, while that one pauses.
+            await directory.look()
+        mine.failing = False
+        await asyncio.sleep(2 * RETRY_S)
+        assert 1 in directory.brokers
         await directory.stop()
 
     asyncio.run(main())
