@@ -1,0 +1,107 @@
+"""Stream consumers that begin to share a segment by buckets, and stop sharing it again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+
+from anabranch import AsyncClient, AsyncStreamConsumer, Batching, Message
+from tests.unit.client.world import TOPIC, World, run
+
+KEYS = [f"key-{n}" for n in range(30)]
+TURN_S = 3.0
+
+
+class SlowReader:
+    """Receives at once and acknowledges late, as an application does that works on what it got."""
+
+    def __init__(self, consumer: AsyncStreamConsumer[bytes], seen: list[Message[bytes]]) -> None:
+        self.consumer = consumer
+        self._seen = seen
+        self._stopping = False
+        self._task = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        while not self._stopping:
+            got = await self.consumer.receive_many(40, timeout=0.5)
+            self._seen += got
+            if got:
+                await asyncio.sleep(0.3)
+                await self.consumer.acknowledge_cumulative(got[-1])
+
+    async def stop(self) -> None:
+        """What was received is acknowledged, then the consumer leaves."""
+        self._stopping = True
+        await self._task
+        await self.consumer.close()
+
+
+def check(seen: Sequence[Message[bytes]], rounds: int) -> None:
+    """Every key's numbers came in order and once: whoever gave something up had acknowledged it."""
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for message in seen:
+        assert message.key is not None
+        by_key[message.key].append(int(message.value))
+    assert sorted(by_key) == sorted(KEYS)
+    for key, numbers in by_key.items():
+        assert numbers == list(range(rounds)), f"{key}: {numbers}"
+
+
+async def send(client: AsyncClient, rounds: int) -> None:
+    producer = await client.create_producer(TOPIC)
+    for number in range(rounds):
+        await producer.send_many([b"%d" % number] * len(KEYS), keys=KEYS)
+        await asyncio.sleep(0.5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_holds_when_a_segment_is_shared_and_not_shared_three_times(seed: int) -> None:
+    async def test(world: World) -> None:
+        seen: list[Message[bytes]] = []
+        async with world.client() as client:
+            sending = asyncio.ensure_future(send(client, 50))
+            stays = SlowReader(
+                await client.subscribe_stream(TOPIC, "s", name="a", initial_position="earliest"), seen
+            )
+            await asyncio.sleep(TURN_S)
+            for turn in range(3):
+                # The same name each time, as a process that is started again and again has.
+                comes = SlowReader(await client.subscribe_stream(TOPIC, "s", name="b"), seen)
+                await asyncio.sleep(TURN_S)
+                assert comes.consumer.assignment, turn
+                assert stays.consumer.assignment == comes.consumer.assignment, "they share the segment"
+                await comes.stop()
+                await asyncio.sleep(TURN_S)
+            await sending
+            await asyncio.sleep(60)
+            await stays.stop()
+        check(seen, 50)
+
+    run(test, seed)
+
+
+def test_messages_without_a_key_reach_everybody_who_shares_a_segment() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))
+            await producer.send(b"first")
+            consumers = [
+                await client.subscribe_stream(TOPIC, "s", initial_position="earliest") for _ in range(4)
+            ]
+            await asyncio.sleep(2)
+            for _ in range(60):
+                await producer.send_many([b"x"] * 5)
+            counts = []
+            for consumer in consumers:
+                count = 0
+                while got := await consumer.receive_many(1000, timeout=1.0):
+                    count += len(got)
+                    await consumer.acknowledge_cumulative(got[-1])
+                counts.append(count)
+            assert sum(counts) == 301
+            assert min(counts) > 20, counts
+
+    run(test)
