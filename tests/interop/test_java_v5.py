@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import threading
 import time
@@ -146,14 +144,8 @@ def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerPro
 
 
 def crash(broker: BrokerProcess, control: AdminClient) -> None:
-    """SIGKILL to the process that leads the topic; a supervisor starts its worker again by itself."""
-    leader = broker.owner_of(control.topic_metadata(TOPIC)["store"])
-    assert leader is not None
-    if broker.settings["workers"] == 1:
-        broker.kill()
-        broker.start()
-    else:
-        os.kill(leader[1], signal.SIGKILL)
+    """SIGKILL to the process that leads the topic."""
+    broker.kill_owner(control.topic_metadata(TOPIC)["store"])
 
 
 @pytest.fixture

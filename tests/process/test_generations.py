@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 
 import pytest
 
@@ -83,15 +81,10 @@ async def test_a_late_reader_and_a_killed_leader_change_the_order_of_no_key(
 
 
 def kill_leader(broker: BrokerProcess) -> None:
-    """SIGKILL to the process that leads the topic; a supervisor starts its worker again by itself."""
+    """SIGKILL to the process that leads the topic."""
     with AdminClient(broker.http_url) as admin:
-        leader = broker.owner_of(admin.topic_metadata(NAME)["store"])
-    assert leader is not None
-    if broker.settings["workers"] == 1:
-        broker.kill()
-        broker.start()
-    else:
-        os.kill(leader[1], signal.SIGKILL)
+        home = admin.topic_metadata(NAME)["store"]
+    broker.kill_owner(home)
 
 
 async def read_with_three(broker: BrokerProcess) -> None:

@@ -38,36 +38,10 @@ async def record_topic(world: World, name: TopicName, count: int, properties: Ma
     stores = world.stores() or (0,)
     layout = Layout.initial(count, now_ms=now_ms, bucket_budget=world.settings.bucket_budget)
     layout = operation.put(layout, dict(enumerate(operation.spread((), count, stores))))
-    home = stores[key_hash(str(name)) % len(stores)]
-    found = await world.topics.find(name)
-    if found is not None and found.deleted:
-        await forget_topic(world, name)
-    elif found is not None:
-        raise TopicExistsError(f"{name} exists already")
-
-    def reserve(lineage: LineageRecord) -> LineageRecord:
-        return replace(
-            lineage,
-            next_segment_id=lineage.next_segment_id + count,
-            next_epoch=lineage.next_epoch + 1,
-            next_term=lineage.next_term + 1,
-            store=home,
-        )
-
-    lineage = await world.topics.update_lineage(name, reserve)
-    epoch, term = lineage.next_epoch - 1, lineage.next_term - 1
-    layout = _begin_at(layout, lineage.next_segment_id - count, epoch)
-    plain = TopicRecord(
-        epoch=epoch,
-        next_segment_id=0,
-        segments={},
-        properties=dict(properties),
-        incarnation=await world.topics.next_incarnation(),
-        store=home,
-        term=term,
-        created_at_ms=now_ms,
-        intent=operation.plan_create(layout, name, Origin(term, now_ms)),
-    )
+    begin = await _reserve(world, name, segments=count, epochs=1)
+    layout = _begin_at(layout, begin.next_segment_id, begin.epoch)
+    intent = operation.plan_create(layout, name, Origin(begin.term, now_ms))
+    plain = replace(begin, properties=dict(properties), created_at_ms=now_ms, intent=intent)
     await world.topics.create(name, with_layout(plain, layout))
     await world.failpoints.reach("create.planned")
 
@@ -86,24 +60,8 @@ async def record_migration(
     now_ms = world.clock.wall_ms()
     stores = world.stores() or (0,)
     count = len(classic)
-    home = stores[key_hash(str(name)) % len(stores)]
-    found = await world.topics.find(name)
-    if found is not None and found.deleted:
-        await forget_topic(world, name)
-    elif found is not None:
-        raise TopicExistsError(f"{name} exists already")
-
-    def reserve(lineage: LineageRecord) -> LineageRecord:
-        return replace(
-            lineage,
-            next_segment_id=lineage.next_segment_id + 2 * count,
-            next_epoch=lineage.next_epoch + 2,
-            next_term=lineage.next_term + 1,
-            store=home,
-        )
-
-    lineage = await world.topics.update_lineage(name, reserve)
-    epoch, term, first = lineage.next_epoch - 2, lineage.next_term - 1, lineage.next_segment_id - 2 * count
+    begin = await _reserve(world, name, segments=2 * count, epochs=2)
+    epoch, first = begin.epoch, begin.next_segment_id
     parts = initial_ranges(count)
     segments = {
         first + at: Segment(
@@ -119,22 +77,45 @@ async def record_migration(
     layout = Layout(epoch, first + count, segments)
     splits = equal_bucket_splits(max(1, world.settings.bucket_budget // count))
     intent = replace(
-        operation.plan_migrate(layout, name, splits, Origin(term, now_ms, stores=stores)),
+        operation.plan_migrate(layout, name, splits, Origin(begin.term, now_ms, stores=stores)),
         subscriptions=dict(subscriptions),
     )
-    plain = TopicRecord(
-        epoch=epoch,
-        next_segment_id=0,
-        segments={},
-        properties=dict(properties),
-        incarnation=await world.topics.next_incarnation(),
-        store=home,
-        term=term,
-        created_at_ms=now_ms,
-        intent=intent,
-    )
+    plain = replace(begin, properties=dict(properties), created_at_ms=now_ms, intent=intent)
     await world.topics.create(name, with_layout(plain, operation.reserve(layout, intent)))
     await world.failpoints.reach("migrate.recorded")
+
+
+async def _reserve(world: World, name: TopicName, *, segments: int, epochs: int) -> TopicRecord:
+    """A home, and as many ids and epochs that no topic of this name has used: where its record begins.
+
+    TopicExistsError if there is one; what is left of a deleted one is forgotten first.
+    """
+    stores = world.stores() or (0,)
+    home = stores[key_hash(str(name)) % len(stores)]
+    found = await world.topics.find(name)
+    if found is not None and found.deleted:
+        await forget_topic(world, name)
+    elif found is not None:
+        raise TopicExistsError(f"{name} exists already")
+
+    def reserve(lineage: LineageRecord) -> LineageRecord:
+        return replace(
+            lineage,
+            next_segment_id=lineage.next_segment_id + segments,
+            next_epoch=lineage.next_epoch + epochs,
+            next_term=lineage.next_term + 1,
+            store=home,
+        )
+
+    lineage = await world.topics.update_lineage(name, reserve)
+    return TopicRecord(
+        epoch=lineage.next_epoch - epochs,
+        next_segment_id=lineage.next_segment_id - segments,
+        segments={},
+        incarnation=await world.topics.next_incarnation(),
+        store=home,
+        term=lineage.next_term - 1,
+    )
 
 
 def _begin_at(layout: Layout, first_id: int, epoch: int) -> Layout:

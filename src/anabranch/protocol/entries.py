@@ -129,7 +129,8 @@ def decode_columns(entry: bytes, limit: int) -> Columns:
     return _decode(entry, limit)[1]
 
 
-def _decode(entry: bytes, limit: int) -> tuple[pb.MessageMetadata, Columns]:
+def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, int]:
+    """The metadata of an entry and where its payload begins; ChecksumError, CorruptDataError."""
     try:
         if not checksum_ok(entry):
             raise ChecksumError(f"an entry of {len(entry)} bytes does not match its checksum")
@@ -140,6 +141,11 @@ def _decode(entry: bytes, limit: int) -> tuple[pb.MessageMetadata, Columns]:
     # Parsing does not look whether required fields are there.
     if not metadata.IsInitialized():
         raise CorruptDataError("the metadata of an entry lacks a required field")
+    return metadata, end
+
+
+def _decode(entry: bytes, limit: int) -> tuple[pb.MessageMetadata, Columns]:
+    metadata, end = checked_metadata(entry)
     if metadata.encryption_keys:
         raise UnsupportedFeatureError("the entry is encrypted")
     if metadata.num_chunks_from_msg > 1:

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from anabranch.errors import ChecksumError, CorruptDataError, RemoteProtocolError, UnsupportedFeatureError
+from anabranch.errors import CorruptDataError, UnsupportedFeatureError
 from anabranch.protocol.compression import decompress
-from anabranch.protocol.frames import checksum_ok, metadata_span
+from anabranch.protocol.entries import checked_metadata
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.varints import encode_varint
 from anabranch.spark.columns import Bytes, Flags, Numbers
@@ -62,13 +62,7 @@ def open_entry(entry: bytes, limit: int) -> Payload:
 
     Fails as `protocol.batches.decode_columns` does.
     """
-    try:
-        if not checksum_ok(entry):
-            raise ChecksumError(f"an entry of {len(entry)} bytes does not match its checksum")
-        start, end = metadata_span(entry)
-        metadata = pb.MessageMetadata.FromString(entry[start:end])
-    except (DecodeError, RemoteProtocolError) as error:
-        raise CorruptDataError(f"the metadata of an entry cannot be read: {error}") from error
+    metadata, end = checked_metadata(entry)
     if metadata.encryption_keys:
         raise UnsupportedFeatureError("the entry is encrypted, which the Spark source cannot read")
     if metadata.num_chunks_from_msg > 1:

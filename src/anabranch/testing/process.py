@@ -115,6 +115,16 @@ class BrokerProcess:
             return None
         return int(name.partition("/")[0]), int(pid)
 
+    def kill_owner(self, store: int) -> None:
+        """SIGKILL to the process that serves a store; the next one is started, if no supervisor does."""
+        owner = self.owner_of(store)
+        assert owner is not None, f"nobody serves store {store}"
+        if self.settings.get("workers", 1) == 1:
+            self.kill()
+            self.start()
+        else:
+            os.kill(owner[1], signal.SIGKILL)
+
     def worker(self, number: int, timeout_s: float = START_TIMEOUT_S) -> int:
         """The process of a worker, as soon as it holds its own store."""
         deadline = time.monotonic() + timeout_s
