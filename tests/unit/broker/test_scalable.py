@@ -81,6 +81,29 @@ def test_the_policy_of_a_namespace_decides_whether_a_lookup_makes_a_topic(allowe
     run(scenario, auto_create_topics=not allowed)
 
 
+def test_no_topic_is_made_by_looking_where_that_is_switched_off() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        assert (await look_up(client)).error == pb.TopicNotFound
+        assert await world.broker.controllers.list_topics("public/default") == []
+
+    run(scenario, auto_create_topics=False)
+
+
+def test_a_connection_that_only_watches_is_kept_while_nothing_happens() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await look_up(client)
+        client.send(pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default"))
+        await client.expect(pb.CommandWatchScalableTopicsUpdate)
+        await asyncio.sleep(3000)
+        assert not client.hung_up
+        await split(world)
+        assert (await client.expect(pb.CommandScalableTopicUpdate)).dag.epoch == 1
+
+    run(scenario)
+
+
 def test_a_classic_topic_has_a_layout_of_its_partitions() -> None:
     async def scenario(world: World) -> None:
         client = await world.client()
@@ -350,6 +373,32 @@ def test_stream_consumers_are_assigned_segments_and_told_when_that_changes() -> 
         assert isinstance(left, pb.CommandSuccess)
         alone = await one.expect(pb.CommandScalableTopicAssignmentUpdate)
         assert [len(s.bucket_ranges) for s in alone.assignment.segments] == [0]
+
+    run(scenario, auto_scale_interval_s=3600.0)
+
+
+def test_a_leave_that_overtakes_its_registration_leaves_no_member() -> None:
+    async def scenario(world: World) -> None:
+        client, other = await world.client(), await world.client()
+        await look_up(client)
+        await register(other, "b")
+        client.send(
+            pb.CommandScalableTopicSubscribe(
+                request_id=1,
+                topic=NAME,
+                subscription="stream",
+                consumer_name="a",
+                consumer_id=7,
+                consumer_type=pb.STREAM,
+            )
+        )
+        client.send(pb.CommandScalableTopicUnsubscribe(consumer_id=7, request_id=2))
+        await settle()
+        controller = await world.broker.controllers.lead(TopicName.parse(NAME))
+        assert list(controller.subscriptions()["stream"].consumers) == ["b"]
+        answers = {c.request_id for c in client.has(pb.CommandSuccess)}
+        assert 2 not in answers, "nobody says that it left what it had not joined"
+        assert not client.hung_up
 
     run(scenario, auto_scale_interval_s=3600.0)
 
