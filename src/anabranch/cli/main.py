@@ -137,7 +137,9 @@ def _config(arguments: argparse.Namespace) -> int:
 
 
 def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("topic", help="create, show, split, merge, rebucket, migrate and delete topics")
+    parser = commands.add_parser(
+        "topic", help="create, show, split, merge, rebucket, migrate and delete topics"
+    )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def action(name: str, about: str, *, names_topic: bool = True) -> argparse.ArgumentParser:
