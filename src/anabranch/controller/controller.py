@@ -384,13 +384,12 @@ class TopicController:
         return decision
 
     async def _decide(self) -> Decision:
-        decision, history = self._scaling.look(
+        decision = self._scaling.look(
             self._subs.members_max(sharing=True), self._subs.members_max(sharing=False)
         )
-        self._scaling.history = history
         if isinstance(decision.action, Keep):
             self._scaling.count(decision, done=False)
-            await self._scaling.store(history)
+            await self._scaling.store_history()
             self._scaling.note(decision, "")
             return decision
         origin = self._lead.origin(decision.reason, automatic=True)

@@ -128,8 +128,8 @@ class Scaling:
         }
         return {id_: rates.msg_rate_in + rates.msg_rate_out for id_, rates in self._rates.items()}
 
-    def look(self, sharing_consumers: int, other_consumers: int) -> tuple[Decision, History]:
-        """What to do now, and the history to go on with.
+    def look(self, sharing_consumers: int, other_consumers: int) -> Decision:
+        """What to do now; the history goes on from there.
 
         Consumers that cannot share a segment by buckets, such as those of a checkpoint group, are helped by
         more segments only.
@@ -137,7 +137,7 @@ class Scaling:
         try:
             policy = self.policy()
         except InvalidConfigurationError as error:
-            return Decision(Keep(), f"auto-scaling is off: {error}"), self.history
+            return Decision(Keep(), f"auto-scaling is off: {error}")
         observed = Observed(
             self._lead.layout,
             self._rates,
@@ -146,12 +146,12 @@ class Scaling:
             self._lead.now_s(),
             other_consumers,
         )
-        history = advance_history(self.history, observed, policy)
-        return decide(replace(observed, history=history), policy), history
+        self.history = advance_history(self.history, observed, policy)
+        return decide(replace(observed, history=self.history), policy)
 
-    async def store(self, history: History) -> None:
+    async def store_history(self) -> None:
         """Write the history down if it is new: an idle topic must not write at every look."""
-        new = history.to_json()
+        new = self.history.to_json()
         if new != self._lead.record.history:
             await self._lead.update(lambda record: msgspec.structs.replace(record, history=new))
 
