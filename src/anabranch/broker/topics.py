@@ -127,8 +127,9 @@ class Topics:
         if record is None:
             if not await self._is_declared(name) and not (create and await self.may_create(name)):
                 raise TopicNotFoundError(f"{name} does not exist")
-            with suppress(TopicExistsError):
-                await self.create(name)
+            if not await self._is_migrated(name):
+                with suppress(TopicExistsError):
+                    await self.create(name)
         elif record.partitions:
             raise NotAllowedError(f"{name} is partitioned; attach to one of its partitions")
         store = await self.store_of(name)
@@ -161,8 +162,14 @@ class Topics:
     async def create(
         self, name: TopicName, partitions: int = 0, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Record a topic; its logs are made when they are first used. Raises TopicExistsError."""
+        """Record a topic; its logs are made when they are first used. Raises TopicExistsError.
+
+        ConflictError when a scalable topic has the name: clients that know both would never see this one.
+        """
         await self.records.load_namespace(name.namespace_name)
+        twin = await self.records.find(name.partitioned_topic.topic)
+        if twin is not None and not twin.deleted:
+            raise ConflictError(f"{name.partitioned_topic.topic} is a scalable topic of that name; use it")
         record = ClassicTopicRecord(
             partitions=partitions,
             properties=dict(properties or {}),

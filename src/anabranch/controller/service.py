@@ -27,6 +27,7 @@ from anabranch.controller.watches import LayoutChanged, LayoutWatches
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
+    ConflictError,
     InvalidNameError,
     MetadataError,
     NotLeaderError,
@@ -159,9 +160,15 @@ class ControllerService:
     async def create_topic(
         self, name: TopicName, segments: int = 1, properties: Mapping[str, str] = NO_PROPERTIES
     ) -> None:
-        """Make a topic with this many segments; TopicExistsError, NotFoundError without its namespace."""
+        """Make a topic with this many segments; TopicExistsError, NotFoundError without its namespace.
+
+        ConflictError when a classic topic has the name: this one would hide its messages.
+        """
         _check_name(name)
         await self._world.topics.load_namespace(name.namespace_name)
+        classic = await self._world.topics.find_classic(name)
+        if classic is not None and not classic.migrated:
+            raise ConflictError(f"a classic topic {name.local} exists; migrate it, or choose another name")
         async with self._turns.held(name):
             await lifecycle.record_topic(self._world, name, segments, properties)
         await self._begin(name)

@@ -307,6 +307,20 @@ def test_a_classic_topic_comes_and_goes(admin: Admin) -> None:
     assert admin("PUT", "/admin/v2/persistent/public/nowhere/t").status == 404
 
 
+@pytest.mark.parametrize("classic", ["", "/partitions"])
+def test_a_name_is_a_classic_or_a_scalable_topic_s_and_not_both(admin: Admin, classic: str) -> None:
+    persistent, scalable = "/admin/v2/persistent/public/default", "/admin/v2/scalable/public/default"
+    body = 2 if classic else None
+    assert admin("PUT", f"{persistent}/first{classic}", body).status == 204
+    refused = admin("PUT", f"{scalable}/first")
+    assert refused.status == 409
+    assert "migrate" in refused.json["reason"]
+    assert admin("PUT", f"{scalable}/second").status == 204
+    assert admin("PUT", f"{persistent}/second{classic}", body).status == 409
+    assert admin("DELETE", f"{scalable}/second").status == 204
+    assert admin("PUT", f"{persistent}/second{classic}", body).status == 204
+
+
 def test_a_partitioned_topic_grows(admin: Admin) -> None:
     assert admin("PUT", f"{CLASSIC}/partitions", 3).status == 204
     assert admin("GET", f"{CLASSIC}/partitions").json["partitions"] == 3

@@ -90,6 +90,21 @@ def test_no_topic_is_made_by_looking_where_that_is_switched_off() -> None:
     run(scenario, auto_create_topics=False)
 
 
+def test_no_classic_topic_is_made_beside_a_scalable_one_by_writing_to_it() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await look_up(client)
+        for name in ("persistent://public/default/orders", "persistent://public/default/orders-partition-0"):
+            assert error_of(await client.producer(name)) == pb.NotAllowedError
+            assert error_of(await client.subscribe(name)) == pb.NotAllowedError
+        await client.producer("persistent://public/default/plain")
+        other = await look_up(client, "topic://public/default/plain", session=2)
+        assert other.error == pb.NotAllowedError
+        assert await world.broker.topics.partitions(TopicName.parse("persistent://public/default/plain")) == 0
+
+    run(scenario)
+
+
 def test_a_connection_that_only_watches_is_kept_while_nothing_happens() -> None:
     async def scenario(world: World) -> None:
         client = await world.client()
