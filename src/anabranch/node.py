@@ -179,11 +179,16 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
     if worker.parent is not None:
         loop.add_reader(worker.parent, stopping.set)
     several = config.workers > 1
+
+    def is_worker(pid: int) -> bool:
+        return locks.holds(pid, Path(config.data).absolute() / LOCK_FILE, "FLOCK")
+
     store = SqliteStore(
         Path(config.data) / METADATA_FILE,
         lease_s=config.lease_s,
         poll_s=POLL_S if several else None,
         alone=not several,
+        may_end=is_worker,
     )
     clock = SystemClock()
     broker = _make_broker(config, worker, store, clock)

@@ -37,7 +37,8 @@ class SqliteStore:
 
     `poll_s` is how often commits of other processes are looked for (None: there are none). An ephemeral value
     goes away `lease_s` after the event loop of its process was last seen running. A process that knows that
-    it is `alone` ends all sessions that it finds, and keeps no lease.
+    it is `alone` ends all sessions that it finds, and keeps no lease. `may_end` says of a process whether it
+    may be ended when it stands still with the write lock.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class SqliteStore:
         lease_s: float = 10.0,
         poll_s: float | None = None,
         alone: bool = False,
+        may_end: Callable[[int], bool] = lambda pid: True,
     ) -> None:
         self._path = Path(path)
         self._lease_s = lease_s
         self._poll_s = poll_s
         self._alone = alone
+        self._may_end = may_end
         self._beating: asyncio.TimerHandle | None = None
         self._watches = Watches()
         self._thread: ConnectionThread | None = None
@@ -155,7 +158,9 @@ class SqliteStore:
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(self._deliver, answers, changed, gap)
 
-            self._thread = ConnectionThread(self._path, self._lease_s, self._poll_s, self._alone, deliver)
+            self._thread = ConnectionThread(
+                self._path, self._lease_s, self._poll_s, self._alone, self._may_end, deliver
+            )
             self._thread.start()
         return self._thread
 

@@ -98,6 +98,7 @@ class ConnectionThread(threading.Thread):
         lease_s: float,
         poll_s: float | None,
         alone: bool,
+        may_end: Callable[[int], bool],
         deliver: Callable[[list[Answer], list[str], bool], None],
     ) -> None:
         super().__init__(name=f"metadata {path.name}", daemon=True)
@@ -110,6 +111,7 @@ class ConnectionThread(threading.Thread):
         self._lease_s = lease_s
         self._poll_s = poll_s
         self._alone = alone
+        self._may_end = may_end
         self._deliver = deliver
         self._boot = _boot_id()
         self._session: int | None = None
@@ -255,7 +257,7 @@ class ConnectionThread(threading.Thread):
             return (self._writer(), self._written()) == (pid, written) and not locks.waits_for_disk(pid or 0)
 
         with suppress(OSError, AttributeError):
-            locks.kill_holder(pid or 0, stands_still)
+            locks.kill_holder(pid or 0, lambda: self._may_end(pid or 0) and stands_still())
 
     def _writer(self) -> int | None:
         """The process that has the write lock."""

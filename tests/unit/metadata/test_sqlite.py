@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sqlite3
 import statistics
@@ -311,6 +312,29 @@ connection.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 time.sleep(60)
 """
+
+
+async def test_a_stranger_that_stops_within_a_transaction_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_thread, "BUSY_TIMEOUT_S", 0.5)
+    path = tmp_path / "metadata.db"
+    store = SqliteStore(path, lease_s=0.3, poll_s=0.01, may_end=lambda pid: pid == os.getpid())
+    await store.put("/a", b"1")
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLD, path, stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert await child.stdout.readline() == b"held\n"
+    try:
+        with pytest.raises(MetadataError, match="locked"):
+            await store.put("/a", b"2")
+        assert child.returncode is None
+    finally:
+        child.kill()
+        await child.wait()
+    assert await store.put("/a", b"2") == 1
+    await store.close()
 
 
 async def test_a_process_that_stops_within_a_transaction_stops_nobody_for_long(tmp_path: Path) -> None:
