@@ -223,12 +223,8 @@ class TopicStore:
     async def update_classic(
         self, name: TopicName, change: Callable[[ClassicTopicRecord], ClassicTopicRecord]
     ) -> ClassicTopicRecord:
-        def existing(record: ClassicTopicRecord | None) -> ClassicTopicRecord:
-            if record is None:
-                raise TopicNotFoundError(f"{name} does not exist")
-            return change(record)
-
-        return await self._update(ClassicTopicRecord, records.classic_path(name), existing)
+        missing = TopicNotFoundError(f"{name} does not exist")
+        return await self._change(ClassicTopicRecord, records.classic_path(name), change, missing)
 
     async def delete_classic(self, name: TopicName) -> None:
         """Forget the topic; an absent one is fine."""
@@ -263,12 +259,8 @@ class TopicStore:
     async def update_tenant(
         self, tenant: str, change: Callable[[TenantRecord], TenantRecord]
     ) -> TenantRecord:
-        def existing(record: TenantRecord | None) -> TenantRecord:
-            if record is None:
-                raise NotFoundError(f"tenant {tenant} does not exist")
-            return change(record)
-
-        return await self._update(TenantRecord, records.tenant_path(tenant), existing)
+        missing = NotFoundError(f"tenant {tenant} does not exist")
+        return await self._change(TenantRecord, records.tenant_path(tenant), change, missing)
 
     async def delete_tenant(self, tenant: str) -> None:
         """Forget a tenant; ConflictError while it has namespaces."""
@@ -313,13 +305,9 @@ class TopicStore:
     async def update_namespace(
         self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
     ) -> NamespaceRecord:
-        def existing(record: NamespaceRecord | None) -> NamespaceRecord:
-            if record is None:
-                raise NotFoundError(f"namespace {namespace} does not exist")
-            return change(record)
-
+        missing = NotFoundError(f"namespace {namespace} does not exist")
         path = records.namespace_path(records.NAMESPACES, namespace)
-        return await self._update(NamespaceRecord, path, existing)
+        return await self._change(NamespaceRecord, path, change, missing)
 
     async def delete_namespace(self, namespace: str) -> None:
         """Forget a namespace; ConflictError while it has topics."""
@@ -354,6 +342,16 @@ class TopicStore:
                 continue
             return after
         raise MetadataError(f"{path} was changed by others {ATTEMPTS} times in a row")
+
+    async def _change(self, kind: type[R], path: str, change: Callable[[R], R], missing: Exception) -> R:
+        """Change a record that has to be there."""
+
+        def existing(record: R | None) -> R:
+            if record is None:
+                raise missing
+            return change(record)
+
+        return await self._update(kind, path, existing)
 
     async def _delete(self, path: str, version: int | None = None) -> None:
         with suppress(NotFoundError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,24 +16,17 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.pump import dial
-from tests.unit.admin.test_admin import Admin
+from tests.unit.admin.test_admin import Admin, admin
 from tests.unit.admin.test_any_broker import Admins
 from tests.unit.broker.wire import Client
+
+__all__ = ["admin"]
 
 SCALABLE = "/admin/v2/scalable/public/default/orders"
 CLASSIC = "/admin/v2/persistent/public/default/orders"
 NAME = "persistent://public/default/orders"
 TOPIC = TopicName.parse("topic://public/default/orders")
 KEYS = [f"key-{n}" for n in range(20)]
-
-
-@pytest.fixture
-def admin() -> Iterator[Admin]:
-    admin = Admin()
-    yield admin
-    admin.loop.run(admin.broker.stop())
-    admin.loop.close()
-    assert admin.loop.errors == []
 
 
 def client() -> AsyncClient:

@@ -15,8 +15,10 @@ import pytest
 
 from anabranch import AsyncClient
 from anabranch.admin import scalable, segments
-from tests.unit.admin.test_admin import Admin
+from tests.unit.admin.test_admin import Admin, admin
 from tests.unit.admin.test_any_broker import Admins
+
+__all__ = ["admin"]
 
 NAMESPACE = "/admin/v2/scalable/public/default"
 TOPIC = f"{NAMESPACE}/orders"
@@ -108,15 +110,6 @@ TABLE: list[tuple[str, str, object, int, int | None]] = [
     ("POST", f"{SEGMENTS}/{ACTIVE}/subscription/known/skip-all", None, 204, 404),
     ("POST", f"{SEGMENTS}/{ACTIVE}/subscription/new/skip-all", None, 404, 404),
 ]
-
-
-@pytest.fixture
-def admin() -> Iterator[Admin]:
-    admin = Admin()
-    yield admin
-    admin.loop.run(admin.broker.stop())
-    admin.loop.close()
-    assert admin.loop.errors == []
 
 
 def make_topic(admin: Admin) -> None:
