@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 BODY_BYTES_MAX = 1024 * 1024
+NUMBER_MAX = 2**63 - 1
+"""What every field and file has room for."""
 
 # The first match decides, so narrower classes come before their bases.
 _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
@@ -101,7 +103,7 @@ class Call:
             raise InvalidNameError(f"{self.parts[name]!r} is not escaped UTF-8") from None
 
     def number_part(self, name: str) -> int:
-        return _whole(self.part(name), name)
+        return whole(self.part(name), name)
 
     def namespace(self) -> str:
         return f"{self.part('tenant')}/{self.part('namespace')}"
@@ -127,12 +129,12 @@ class Call:
 
     def number(self, name: str) -> int | None:
         text = self.query(name)
-        return None if text is None else _whole(text, name)
+        return None if text is None else whole(text, name)
 
     def numbers(self, name: str) -> tuple[int, ...] | None:
         """Numbers separated by commas, decimal or hexadecimal."""
         text = self.query(name)
-        return None if text is None else tuple(_whole(part, name) for part in text.split(","))
+        return None if text is None else tuple(whole(part, name) for part in text.split(","))
 
     async def body(self, kind: type[T]) -> T | None:
         """The decoded JSON body; None when there is none."""
@@ -145,15 +147,19 @@ class Call:
             return None
         try:
             return msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise InvalidConfigurationError(f"the body is not what is expected here: {error}") from error
 
 
-def _whole(text: str, name: str) -> int:
+def whole(text: str, name: str) -> int:
+    """A number as a caller wrote it, decimal or hexadecimal."""
     try:
-        return int(text, 0) if text.lower().startswith("0x") else int(text)
+        number = int(text, 0) if text.lower().startswith("0x") else int(text)
     except ValueError:
         raise InvalidConfigurationError(f"{name} must be a whole number, not {text!r}") from None
+    if not -NUMBER_MAX <= number <= NUMBER_MAX:
+        raise InvalidConfigurationError(f"{name} must be at most {NUMBER_MAX}, not {text}")
+    return number
 
 
 Handler = Callable[[Call], Awaitable[Any]]

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from anabranch.admin.calls import Call, object_of, route
+from anabranch.admin.calls import Call, object_of, route, whole
 from anabranch.admin.topics import classic_places
 from anabranch.controller.port import Controller
 from anabranch.errors import (
@@ -98,11 +98,7 @@ async def split(call: Call) -> None:
 
 
 async def merge(call: Call) -> None:
-    texts = call.part("segments").split("/")
-    try:
-        ids = [int(text) for text in texts]
-    except ValueError:
-        raise InvalidConfigurationError(f"segment ids are whole numbers, not {'/'.join(texts)!r}") from None
+    ids = [whole(text, "segment") for text in call.part("segments").split("/")]
     await (await _controller(call)).merge(ids)
 
 

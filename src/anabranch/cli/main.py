@@ -178,7 +178,7 @@ def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--force", action="store_true", help="also when clients are connected that cannot follow"
     )
     delete = action("delete", "delete a topic with everything in it")
-    delete.add_argument("--force", action="store_true", help="also when clients are connected")
+    delete.add_argument("--force", action="store_true", help="also while stream consumers are connected")
     listing = action("list", "list the topics of a namespace", names_topic=False)
     listing.add_argument("namespace", nargs="?", default="public/default", help="public/default if left out")
     listing.add_argument(

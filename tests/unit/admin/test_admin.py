@@ -67,7 +67,9 @@ class Admin:
             "root_path": "",
         }
         sent: list[dict[str, Any]] = []
-        given = [{"type": "http.request", "body": b"" if body is None else json.dumps(body).encode()}]
+        if not isinstance(body, bytes):
+            body = b"" if body is None else json.dumps(body).encode()
+        given = [{"type": "http.request", "body": body}]
 
         async def receive() -> dict[str, Any]:
             return given.pop() if given else {"type": "http.disconnect"}
@@ -167,7 +169,7 @@ def test_split_merge_and_rebucket_change_the_layout(orders: Admin) -> None:
         ("/split/0?points=1&parts=2", 412, "not both"),
         ("/split/0?points=70000", 412, "ascend"),
         ("/merge/0", 412, "two or more"),
-        ("/merge/0/a", 412, "whole numbers"),
+        ("/merge/0/a", 412, "whole number"),
         ("/merge/0/9", 404, "no segment 9"),
         ("/rebucket/0", 412, "bucketCount or boundaries"),
         ("/rebucket/0?bucketCount=100000", 412, ""),
@@ -398,6 +400,13 @@ def test_metrics_are_in_prometheus_format(orders: Admin) -> None:
         ("PUT", "/admin/v2/scalable/public/default/%20x", None, 412),
         ("PUT", "/admin/v2/scalable/public/default/%ff", None, 412),
         ("DELETE", f"{ORDERS}?force=perhaps", None, 412),
+        ("POST", f"{ORDERS}/split/0?points={2**80}", None, 412),
+        ("POST", f"{ORDERS}/split/{-(2**80)}", None, 412),
+        ("POST", f"{ORDERS}/merge/0/{2**80}", None, 412),
+        ("POST", f"{ORDERS}/merge/0/one", None, 412),
+        ("POST", f"{ORDERS}/rebucket/0?boundaries={2**80}", None, 412),
+        ("POST", f"{ORDERS}/subscriptions/s/seek?timestamp={2**80}", None, 412),
+        ("POST", "/admin/v2/namespaces/public/default/retention", b"[" * 100_000, 412),
     ],
 )
 def test_bad_calls_are_refused_with_a_reason(
