@@ -93,6 +93,9 @@ class ControllerService:
         self._tokens = itertools.count(1)
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._turns = KeyedLocks()
+        self._unwatch: Callable[[], None] | None = None
+        self._suspects: set[TopicName] = set()
+        """Topics that changed a short while ago, and are to be looked at."""
         self._stopped = False
 
     async def start(self) -> None:
@@ -129,6 +132,8 @@ class ControllerService:
         a leader for its scaling and pruning also when nobody asks for one.
         """
         topics = self._world.topics
+        if self._unwatch is None and not self._stopped:
+            self._unwatch = topics.watch_all(self._changed)
         waiting: list[TopicName] = []
         for namespace in await self._patiently(topics.namespaces_with_topics):
             for name, record in await self._patiently(partial(topics.load_all, namespace)):
@@ -154,6 +159,8 @@ class ControllerService:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._following.close()
+        if self._unwatch is not None:
+            self._unwatch()
         controllers, self._controllers = list(self._controllers.values()), {}
         await together(controller.stop() for controller in controllers)
 
@@ -380,6 +387,23 @@ class ControllerService:
             await self._introduce(controller.name)
 
     # What a start and a deletion must bring to an end.
+
+    def _changed(self, name: TopicName) -> None:
+        if name not in self._controllers and name not in self._suspects:
+            self._suspects.add(name)
+            self._spawn(self._look_after(name), f"look after {name}")
+
+    async def _look_after(self, name: TopicName) -> None:
+        """Whoever began to make a topic may be gone, or not know that it did: its home makes it whole."""
+        await asyncio.sleep(self._world.settings.retry_max_s)
+        self._suspects.discard(name)
+        await self._until_done(self._finish_making, name)
+
+    async def _finish_making(self, name: TopicName) -> bool:
+        record = None if name in self._controllers else await self._world.topics.find(name)
+        if record is None or record.deleted or record.intent is None or record.intent.kind != "create":
+            return True
+        return await self._resume(name)
 
     async def _resume(self, name: TopicName) -> bool:
         try:

@@ -152,6 +152,16 @@ class TopicStore:
         """Tell of changes of the topic and its subscriptions, wherever they were made."""
         return self.store.watch(records.topic_path(name), changed)
 
+    def watch_all(self, changed: Callable[[TopicName], None]) -> Callable[[], None]:
+        """Tell of each topic whose own record changes, comes or goes."""
+
+        def told(change: Change) -> None:
+            parts = change.path.removeprefix(f"{records.TOPICS}/").split("/")
+            if len(parts) == 3:  # Subscriptions lie deeper.
+                changed(TopicName("topic", *map(decode_part, parts)))
+
+        return self.store.watch(records.TOPICS, told)
+
     # Subscriptions of a scalable topic.
 
     async def load_subscriptions(self, name: TopicName) -> dict[str, SubscriptionRecord]:

@@ -232,6 +232,22 @@ def test_pruning_killed_after_its_commit_leaves_no_storage_behind() -> None:
     simulate(main, retention_s=0.5)
 
 
+def test_a_topic_is_made_whole_although_its_maker_never_heard_that_it_was_begun() -> None:
+    async def main(plant: Plant) -> None:
+        faulty = FailNth(0, applied=True, below="/topics/")
+        service = await plant.boot(wrap=faulty.wrap)
+        faulty.armed = True
+        with pytest.raises(MetadataError):
+            await plant.call(service.create_topic(TOPIC, 2))
+        assert faulty.failed
+        assert service.layouts() == {}
+        await asyncio.sleep(10)
+        assert len((await plant.audit()).active) == 2
+        await plant.stop()
+
+    simulate(main)
+
+
 def test_pruning_whose_answer_was_lost_leaves_no_storage_behind() -> None:
     async def main(plant: Plant) -> None:
         faulty = FailNth(0, applied=True)
