@@ -72,7 +72,7 @@ def test_arguments_results_and_pushes_arrive_as_they_were(
 def test_what_is_left_out_has_its_default_there() -> None:
     verb = CONTROLLER.verb("split")
     sent = verb.encode_arguments(verb.bind(7))
-    assert verb.decode_arguments(sent) == {"segment_id": 7, "points": None, "reason": "by request"}
+    assert verb.decode_arguments(sent) == {"segment_id": 7, "points": None}
     with pytest.raises(TypeError):
         verb.bind(7, nothing=1)
 

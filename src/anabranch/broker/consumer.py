@@ -42,7 +42,6 @@ class Consumer(Receiver):
         priority: int = 0,
         unacked_max: int = 2**62,
         epoch: int | None = None,
-        ranges: tuple[HashRange, ...] = (),
         metadata: Mapping[str, str] | None = None,
         connected_at_ms: int = 0,
         member: str | None = None,
@@ -52,7 +51,7 @@ class Consumer(Receiver):
         self.link = link
         self.epoch = epoch
         """Echoed in each MESSAGE; the client drops what was sent before its last full redelivery."""
-        self.ranges = ranges
+        self.ranges: tuple[HashRange, ...] = ()
         self.metadata = dict(metadata or {})
         self.connected_at_ms = connected_at_ms
         self.member = member

@@ -22,6 +22,9 @@ from anabranch.protocol.properties import START_INDEX
 
 AGAIN = Backoff(0.1, 1.0)
 
+PERMITS = 20_000
+"""Messages the broker may send ahead."""
+
 
 class RawEntry(NamedTuple):
     """One entry as it is stored."""
@@ -51,15 +54,12 @@ class SegmentReader:
     them off. After a lost connection reading goes on where it was.
     """
 
-    def __init__(
-        self, pool: ConnectionPool, topic: str, start: int, stop: int, *, permits: int = 20_000
-    ) -> None:
+    def __init__(self, pool: ConnectionPool, topic: str, start: int, stop: int) -> None:
         self._pool = pool
         self._topic = topic
         self._next = start
         self._stop = stop
-        self._permits = permits
-        self._granted = permits
+        self._permits = self._granted = PERMITS
         self._entries: deque[RawEntry] = deque()
         self._returned = 0
         self._received = start

@@ -192,23 +192,21 @@ class TopicController:
 
     # Layout operations.
 
-    async def split(
-        self, segment_id: int, points: Sequence[int] | None = None, *, reason: str = "by request"
-    ) -> Layout:
+    async def split(self, segment_id: int, points: Sequence[int] | None = None) -> Layout:
         """Cut a segment at these start hashes of the children after the first; in the middle by default."""
-        origin = self._lead.origin(reason)
+        origin = self._lead.origin("by request")
         cut = {segment_id: points}
         return await self._operate(lambda layout: operation.plan_split(layout, self.name, cut, origin))
 
-    async def merge(self, ids: Iterable[int], *, reason: str = "by request") -> Layout:
+    async def merge(self, ids: Iterable[int]) -> Layout:
         """Join a run of neighbours."""
-        origin = self._lead.origin(reason)
+        origin = self._lead.origin("by request")
         run = tuple(ids)
         return await self._operate(lambda layout: operation.plan_merge(layout, self.name, run, origin))
 
-    async def rebucket(self, segment_id: int, splits: Sequence[int], *, reason: str = "by request") -> Layout:
+    async def rebucket(self, segment_id: int, splits: Sequence[int]) -> Layout:
         """Give a segment's range other bucket boundaries from now on."""
-        origin = self._lead.origin(reason)
+        origin = self._lead.origin("by request")
         new = {segment_id: splits}
         made = await self._operate(lambda layout: operation.plan_rebucket(layout, self.name, new, origin))
         self._scaling.tally.rebuckets += 1

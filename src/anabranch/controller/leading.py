@@ -103,7 +103,7 @@ class Leading:
         """Seconds since the epoch by a clock that never jumps while this leader leads."""
         return asyncio.get_running_loop().time() + self._wall_offset_s
 
-    def origin(self, reason: str = "", *, automatic: bool = False) -> Origin:
+    def origin(self, reason: str, *, automatic: bool = False) -> Origin:
         stores = self.world.stores() or (self.record.store,)
         return Origin(self.term, self.world.clock.wall_ms(), reason, automatic, stores)
 

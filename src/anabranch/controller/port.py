@@ -17,8 +17,6 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
 
-NO_REASON = "by request"
-
 
 class Controller(Protocol):
     """What may be asked of the leader of a topic; TopicController says what each verb promises."""
@@ -29,15 +27,11 @@ class Controller(Protocol):
 
     async def explain(self) -> dict[str, object]: ...
 
-    async def split(
-        self, segment_id: int, points: Sequence[int] | None = None, *, reason: str = NO_REASON
-    ) -> Layout: ...
+    async def split(self, segment_id: int, points: Sequence[int] | None = None) -> Layout: ...
 
-    async def merge(self, ids: Sequence[int], *, reason: str = NO_REASON) -> Layout: ...
+    async def merge(self, ids: Sequence[int]) -> Layout: ...
 
-    async def rebucket(
-        self, segment_id: int, splits: Sequence[int], *, reason: str = NO_REASON
-    ) -> Layout: ...
+    async def rebucket(self, segment_id: int, splits: Sequence[int]) -> Layout: ...
 
     async def set_policy(self, override: AutoScaleOverride | None) -> None: ...
 

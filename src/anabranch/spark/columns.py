@@ -40,14 +40,14 @@ def binary_parts(column: Any) -> tuple[Bytes, Numbers]:
     return content, offsets
 
 
-def binary_column(data: Any, starts: Numbers, ends: Numbers, missing: Flags | None, kind: Any = None) -> Any:
+def binary_column(data: Any, starts: Numbers, ends: Numbers, missing: Flags | None) -> Any:
     """A binary column of the spans `starts` to `ends` in `data`; spans ascend and do not overlap.
 
     The spans and the gaps between them are one Arrow column over the same bytes; taking every other row
     copies them out in one pass.
     """
     count = len(starts)
-    kind = kind or pa.binary()
+    kind = pa.binary()
     if count == 0:
         return pa.array([], kind)
     borders = np.empty(2 * count, np.int32)
