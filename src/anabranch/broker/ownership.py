@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from anabranch.broker.directory import Directory
+from anabranch.controller.jobs import doubling
 from anabranch.errors import AnabranchError, HeldError
 from anabranch.metadata import records
 from anabranch.metadata.port import ABSENT, MetadataStore
@@ -163,15 +164,14 @@ class Ownership:
 
     async def _register_again(self) -> None:
         """The lease ran out though the process lives; what it holds nobody else has."""
-        delay_s = RETRY_FIRST_S
+        delays_s = doubling(RETRY_FIRST_S, RETRY_MAX_S)
         while not self._stopping and self._lapsed:
             _logger.warning("the lease of this broker was over; it registers again")
             try:
                 await self._register()
             except AnabranchError as error:
                 _logger.warning("this broker cannot register: %s", error)
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, RETRY_MAX_S)
+            await asyncio.sleep(next(delays_s))
 
     @property
     def _lapsed(self) -> bool:
@@ -236,7 +236,7 @@ class Ownership:
         return False
 
     async def _patiently(self, number: int) -> None:
-        delay_s = RETRY_FIRST_S
+        delays_s = doubling(RETRY_FIRST_S, RETRY_MAX_S)
         changed = asyncio.Event()
         undo = self._directory.watch(changed.set)
         try:
@@ -247,9 +247,8 @@ class Ownership:
                 except HeldError as error:
                     _logger.info("store %d is not free yet, %s has it", number, error.holder)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(delay_s):
+                    async with asyncio.timeout(next(delays_s)):
                         await changed.wait()
-                delay_s = min(2 * delay_s, RETRY_MAX_S)
         finally:
             undo()
 
