@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, get_args
 
 import msgspec
 
 from anabranch.admin.calls import Call, object_of, route, whole
 from anabranch.admin.topics import classic_places
+from anabranch.controller.jobs import together
+from anabranch.controller.operation import segment_name
 from anabranch.controller.port import Controller
+from anabranch.controller.segments import Place
 from anabranch.errors import (
     ConflictError,
+    ConsumerBusyError,
     InvalidConfigurationError,
     SubscriptionNotFoundError,
     TopicExistsError,
+    TopicNotFoundError,
 )
 from anabranch.metadata import records
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import equal_bucket_splits
+from anabranch.model.layout import Segment
+from anabranch.model.names import TopicName
 from anabranch.model.policy import override_from_json, resolve, to_json
 
 KINDS: tuple[str, ...] = get_args(SubscriptionKind)
@@ -53,7 +61,10 @@ async def metadata(call: Call) -> Any:
 
 
 async def delete(call: Call) -> None:
-    await call.broker.controllers.delete_topic(call.topic("topic"), force=call.flag("force"))
+    name, force = call.topic("topic"), call.flag("force")
+    if not force:
+        await check_unused(call, name)
+    await call.broker.controllers.delete_topic(name, force=force)
 
 
 async def migrate(call: Call) -> None:
@@ -144,7 +155,29 @@ async def _existing(call: Call) -> tuple[Controller, str]:
 
 async def delete_subscription(call: Call) -> None:
     controller, subscription = await _existing(call)
-    await controller.delete_subscription(subscription, force=call.flag("force"))
+    force = call.flag("force")
+    if not force:
+        await check_unused(call, call.topic("topic"), subscription)
+    await controller.delete_subscription(subscription, force=force)
+
+
+async def check_unused(call: Call, topic: TopicName, subscription: str | None = None) -> None:
+    """ConsumerBusyError while somebody reads the topic, or the subscription if it is given.
+
+    The leader knows only those who are registered. A reader that is merely sent away comes back, and makes
+    the subscription again.
+    """
+
+    async def used(segment: Segment) -> list[str]:
+        with suppress(TopicNotFoundError):
+            consumers = await call.logs.subscriptions(Place(segment_name(topic, segment), segment.store))
+            return [sub for sub, count in consumers.items() if count and subscription in (None, sub)]
+        return []
+
+    layout = layout_of(await call.topics.load(topic))
+    found = await together(used(segment) for segment in layout.segments.values())
+    if names := sorted({sub for subs in found for sub in subs}):
+        raise ConsumerBusyError(f"{', '.join(names)}: there are consumers; close them, or use force")
 
 
 async def seek(call: Call) -> None:

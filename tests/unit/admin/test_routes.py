@@ -218,3 +218,26 @@ def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> None:
     assert admin("GET", f"{TOPIC}/stats").json["subscriptions"]["known"]["backlog"] == 0
     assert admin("DELETE", f"{SEGMENTS}/{ACTIVE}/subscription/known").status == 204
     assert admin("GET", f"{TOPIC}/stats").json["subscriptions"] == {}
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+def test_what_is_read_goes_only_by_force(admins: Admins, kind: str) -> None:
+    make_topic(admins)
+
+    async def main() -> None:
+        async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(3)) as client:
+            subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
+            consumer = await subscribe("orders", "used", initial_position="earliest")
+            segment = f"{SEGMENTS}/{ACTIVE}/subscription/used"
+            for path in (f"{TOPIC}/subscriptions/used", segment, TOPIC):
+                answer = await admins._call("DELETE", path, None)
+                assert (answer.status, "consumers" in answer.json["reason"]) == (412, True)
+            stats = await admins._call("GET", f"{TOPIC}/stats", None)
+            assert "used" in stats.json["subscriptions"]
+            forced = await admins._call("DELETE", f"{TOPIC}/subscriptions/used?force=true", None)
+            assert forced.status == 204
+            await consumer.close()
+        again = await admins._call("DELETE", f"{TOPIC}/subscriptions/used", None)
+        assert again.status in (204, 404)
+
+    admins.loop.run(main())
