@@ -158,7 +158,8 @@ class TopicStore:
         def told(change: Change) -> None:
             parts = change.path.removeprefix(f"{records.TOPICS}/").split("/")
             if len(parts) == 3:  # Subscriptions lie deeper.
-                changed(TopicName("topic", *map(decode_part, parts)))
+                tenant, namespace, local = map(decode_part, parts)
+                changed(TopicName("topic", tenant, namespace, local))
 
         return self.store.watch(records.TOPICS, told)
 
