@@ -11,6 +11,7 @@ from anabranch.errors import (
     AlreadyClosedError,
     ConsumerBusyError,
     InvalidConfigurationError,
+    NotAllowedError,
     ReceiveTimeoutError,
     TopicNotFoundError,
 )
@@ -503,6 +504,17 @@ def test_an_unknown_topic_that_may_not_be_made_is_not_found() -> None:
                 await client.create_producer(TOPIC)
 
     run(test, auto_create_topics=False)
+
+
+def test_a_classic_topic_says_that_it_has_to_be_migrated_first() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            producer = await client.create_producer("persistent://public/default/classic")
+            await producer.send(b"x")
+            with pytest.raises(NotAllowedError, match="migrate"):
+                await client.subscribe_stream("persistent://public/default/classic", "s")
+
+    run(test)
 
 
 def test_flow_control_bounds_what_a_slow_application_holds() -> None:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from anabranch.broker.connection import Connection, Handler, Registered
 from anabranch.broker.handlers.attach import bounded
+from anabranch.broker.services import Services
 from anabranch.controller.coordinator import ConsumerAssignment
+from anabranch.controller.port import Controller
 from anabranch.controller.segments import StartAt
-from anabranch.errors import ConsumerNotFoundError, ServiceNotReadyError
+from anabranch.errors import (
+    ConsumerNotFoundError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.commands import NO_ID
@@ -66,7 +73,7 @@ async def _register(connection: Connection, command: pb.CommandScalableTopicSubs
     validate_subscription(bounded(command.subscription))
     bounded(command.consumer_name)
     name = TopicName.parse(command.topic).topic
-    controller = await connection.services.controllers.controller(name)
+    controller = await _leader(connection.services, name)
     former = connection.registrations.pop(command.consumer_id, None)
     if former is not None:
         former.controller.connection_lost(former.registration)
@@ -96,6 +103,17 @@ async def _register(connection: Connection, command: pb.CommandScalableTopicSubs
             request_id=command.request_id, assignment=to_wire(registration.assignment)
         )
     )
+
+
+async def _leader(services: Services, name: TopicName) -> Controller:
+    try:
+        return await services.controllers.controller(name)
+    except TopicNotFoundError:
+        if await services.records.find_classic(name) is None:
+            raise
+        raise NotAllowedError(
+            f"{name.local} is a classic topic, which nobody reads in key order; migrate it, or use a queue"
+        ) from None
 
 
 def _start(command: pb.CommandScalableTopicSubscribe) -> StartAt | None:
