@@ -15,7 +15,9 @@ from anabranch.broker.dispatch import KeyedDispatch, Receiver
 from anabranch.broker.handlers import watch
 from anabranch.broker.local_segments import LocalSegments
 from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.lanes import Lanes
 from anabranch.client.options import Batching
+from anabranch.client.segment_producer import SegmentProducer
 from anabranch.controller import coordinator, leading
 from anabranch.controller.members import Members
 from anabranch.controller.segments import Place, StartAt
@@ -30,7 +32,7 @@ from anabranch.model.acks import AckSet
 from anabranch.model.drains import Parts, Ranges
 from anabranch.model.ids import Checkpoint
 from anabranch.model.inheritance import Pieces
-from anabranch.model.layout import Layout
+from anabranch.model.layout import Layout, Segment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing import scenario
 from anabranch.testing.run import run_one, step_of
@@ -229,13 +231,44 @@ def take_a_store_without_ending_its_holder(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimDisk, "_lock", lock)
 
 
+def let_messages_overtake_those_of_a_sealed_segment(patch: pytest.MonkeyPatch) -> None:
+    honest = Lanes.holder
+
+    def holder(self: Lanes, target: Segment, slot: int) -> SegmentProducer:
+        leaving, self._leaving = self._leaving, []
+        try:
+            return honest(self, target, slot)
+        finally:
+            self._leaving = leaving
+
+    patch.setattr(Lanes, "holder", holder)
+
+
+def link_a_merged_segment_to_one_parent_only(patch: pytest.MonkeyPatch) -> None:
+    honest = Layout._succeed
+
+    def succeed(self: Layout, *change: Any) -> Layout:
+        made = honest(self, *change)
+        segments = {
+            id_: segment
+            if id_ in self.segments
+            else dataclasses.replace(segment, parents=segment.parents[:1])
+            for id_, segment in made.segments.items()
+        }
+        return dataclasses.replace(made, segments=segments)
+
+    patch.setattr(Layout, "_succeed", succeed)
+
+
 CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     # D1, D3
     (acknowledge_before_fsync, ("lost", "held")),
     # A2
     (forget_what_was_stored_of_each_producer, ("is stored at",)),
     (let_children_inherit_nothing, ("is stored at",)),
-    # O1, O2
+    # O1
+    (let_messages_overtake_those_of_a_sealed_segment, ("came after number",)),
+    # O2
     (open_children_before_their_parents_are_drained, ("came after number",)),
     (check_direct_parents_only, ("came after number", "came before")),
     # O3
@@ -246,6 +279,8 @@ CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     (take_a_store_without_ending_its_holder, ("while", "held", "is stored at", "lost")),
     # W3
     (give_a_bucket_away_while_its_entries_are_held, ("while",)),
+    # L1
+    (link_a_merged_segment_to_one_parent_only, ("does not name it as a parent",)),
     # L2
     (commit_a_layout_without_sealing_the_parents, ("whose log is open",)),
     # L3
