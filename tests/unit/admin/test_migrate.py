@@ -191,6 +191,16 @@ def test_a_migrated_topic_is_not_made_again_by_old_clients_once_retention_took_i
     admin.loop.run(main())
 
 
+def test_a_migrated_topic_that_was_deleted_can_be_made_again(admin: Admin) -> None:
+    assert admin("PUT", CLASSIC).status == 204
+    assert admin("POST", f"{SCALABLE}/migrate").status == 204
+    assert admin("DELETE", SCALABLE).status == 204
+    assert admin.broker.topics.get(TopicName.parse(NAME)) is None, "the old messages went with it"
+    assert admin("PUT", SCALABLE).status == 204
+    layout = layout_of(admin.loop.run(admin.broker.records.load(TOPIC)))
+    assert all(segment.legacy_topic is None for segment in layout.segments.values())
+
+
 @pytest.mark.parametrize("at", [0, 1])
 def test_any_broker_migrates_partitions_wherever_they_are(at: int) -> None:
     admins = Admins()

@@ -242,6 +242,28 @@ def test_a_sealed_segment_that_is_done_is_left() -> None:
     run(test)
 
 
+def test_a_backlog_in_a_sealed_segment_outlives_any_retention_time() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            consumer = await client.subscribe_queue(TOPIC, "q")
+            await publish(world, 20)
+            await consumer.close()
+        controller = await world.controller()
+        await controller.split(0)
+        await asyncio.sleep(100)
+        assert 0 in controller.layout.segments
+        async with world.client() as client:
+            consumer = await client.subscribe_queue(TOPIC, "q")
+            messages = await drain(consumer)
+            assert numbers(messages) == list(range(20))
+            await consumer.acknowledge(messages)
+            await consumer.flush_acks()
+        await asyncio.sleep(100)
+        assert 0 not in controller.layout.segments, "now nobody needs it"
+
+    run(test, segment_retention_s=0.0, auto_scale_interval_s=1.0)
+
+
 def test_after_a_seek_sealed_segments_are_read_again() -> None:
     async def test(world: World) -> None:
         await publish(world, 20)
