@@ -6,8 +6,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from anabranch.client.layouts import LayoutWatch, TopicLayout
 from anabranch.client.tasks import Tasks
+from anabranch.errors import UnsupportedFeatureError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.client.fakes import FakePool
@@ -18,13 +21,15 @@ NAME = TopicName.parse("topic://public/default/orders")
 class Told:
     """A connection whose broker answers a look-up with several layouts in one breath."""
 
-    def __init__(self, epochs: tuple[int, ...]) -> None:
+    def __init__(self, epochs: tuple[int, ...], *, able: bool = True) -> None:
         self.watches: dict[int, LayoutWatch] = {}
         self.is_ours = True
-        self.machine = SimpleNamespace(server_features=SimpleNamespace(supports_scalable_topics=True))
+        self.machine = SimpleNamespace(server_features=SimpleNamespace(supports_scalable_topics=able))
+        self.sent: list[Any] = []
         self._epochs = epochs
 
     def send(self, message: Any) -> None:
+        self.sent.append(message)
         if isinstance(message, pb.CommandScalableTopicLookup):
             for epoch in self._epochs:
                 self.tell(epoch)
@@ -63,4 +68,13 @@ async def test_a_session_begins_with_the_newest_layout_and_never_steps_back() ->
     for _ in range(20):
         await asyncio.sleep(0)
     assert changes == [3, 5]
+    await tasks.cancel()
+
+
+async def test_a_broker_that_knows_no_scalable_topics_is_not_asked_for_any() -> None:
+    tasks, broker = Tasks(), Told((1,), able=False)
+    pool: Any = Pool(broker)
+    with pytest.raises(UnsupportedFeatureError):
+        await LayoutWatch(pool, tasks, NAME, lambda _: None).open()
+    assert broker.sent == [], "it would hang up on a command that it does not know"
     await tasks.cancel()
