@@ -160,22 +160,22 @@ class Journal:
         self._clear_timer()
         if not self._stopping:
             self._wake.clear()
-        for batch in flying.batches:
-            batch.owner.batch_taken()
-        for cursor in flying.cursors:
-            if steps := cursor.take_steps():
-                flying.changes.append(CursorChanged(cursor.log, cursor.name, steps))
-        rows = [batch.rows.encode() for batch in flying.batches]
-        records = [batch.records() for batch in flying.batches]
-        if flying.batches or flying.changes:
-            try:
+        try:
+            for batch in flying.batches:
+                batch.owner.batch_taken()
+            for cursor in flying.cursors:
+                if steps := cursor.take_steps():
+                    flying.changes.append(CursorChanged(cursor.log, cursor.name, steps))
+            rows = [batch.rows.encode() for batch in flying.batches]
+            records = [batch.records() for batch in flying.batches]
+            if flying.batches or flying.changes:
                 await self._write(flying, rows, records)
-            except (Exception, asyncio.CancelledError) as error:
-                self.fail(error)
-                self._reject(flying)
-                if isinstance(error, OSError):
-                    return
-                raise
+        except (Exception, asyncio.CancelledError) as error:
+            self.fail(error)
+            self._reject(flying)
+            if isinstance(error, OSError):
+                return
+            raise
         self._flying = None
         self._apply(flying, rows, records)
 

@@ -182,6 +182,7 @@ class Batch:
         "producers",
         "rows",
         "stamps_ms",
+        "start_bytes",
     )
 
     def __init__(self, log: int, owner: BatchOwner, ledger: Ledger) -> None:
@@ -189,6 +190,7 @@ class Batch:
         self.owner = owner
         self.ledger = ledger
         self.first_entry = ledger.queued_entries
+        self.start_bytes = ledger.queued_bytes
         self.rows = Rows()
         self.pieces: list[bytes] = []
         """Head and data of each record by turns."""
@@ -201,7 +203,7 @@ class Batch:
     @property
     def size_bytes(self) -> int:
         """Length of the records."""
-        return self.rows.ends[-1] - self.ledger.start_of(self.first_entry)
+        return self.rows.ends[-1] - self.start_bytes
 
     def group(self) -> Group:
         return Group(

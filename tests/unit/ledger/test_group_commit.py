@@ -14,7 +14,7 @@ from anabranch.testing.faults import SimClock
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop, SimProcess
 from tests.fakes.disk import DictDisk
-from tests.unit.ledger.support import NAME, OTHER, Outcomes, contents, make, opened, put
+from tests.unit.ledger.support import NAME, OTHER, Outcomes, contents, crashed, make, opened, put
 
 
 async def test_all_logs_share_one_sync() -> None:
@@ -49,6 +49,30 @@ async def test_while_one_commit_runs_the_next_one_fills() -> None:
         await log.flush()
         assert len(outcomes.places) == 21
         assert disk.count("commit") == before + 2
+
+
+async def test_a_log_is_deleted_with_entries_under_way_and_the_others_go_on() -> None:
+    disk = DictDisk()
+    storage = make(disk)
+    await storage.open()
+    log, other = await storage.create(NAME), await storage.create(OTHER)
+    outcomes = Outcomes()
+    disk.gate = asyncio.Event()
+    log.append(b"on its way to the disk", 1, 1000, outcomes)
+    await asyncio.sleep(0.01)
+    log.append(b"waits for the next commit", 1, 1000, outcomes)
+    deleting = asyncio.create_task(storage.delete(NAME))
+    await asyncio.sleep(0.01)
+    disk.gate.set()
+    await deleting
+    assert len(outcomes.places) == 2
+    await put(other, b"later")
+    left = await crashed(disk, storage)
+    async with opened(left) as again:
+        assert again.names() == [OTHER]
+        found = again.get(OTHER)
+        assert found is not None
+        assert await contents(found) == [b"later"]
 
 
 async def test_an_idle_journal_writes_nothing() -> None:
