@@ -96,11 +96,6 @@ class Inbox(Generic[T]):
 
     # Handing out.
 
-    @property
-    def _handed_out(self) -> int:
-        """The number of the last message that was handed out."""
-        return self._number - len(self._run)
-
     async def _next(self, timeout: Seconds | None) -> None:
         """Return when the run has a message."""
         if asyncio.get_running_loop() is not self.loop:
