@@ -26,6 +26,8 @@ class StoredSegment:
     """What of a sealed segment is acknowledged on a subscription while the rest is not."""
     sequences: dict[str, int] = field(default_factory=dict)
     inherited: Pieces = ()
+    attached: dict[str, int] = field(default_factory=dict)
+    """Consumers of each subscription, as far as a test says that there are any."""
     load: SegmentLoad = field(default_factory=SegmentLoad)
 
 
@@ -140,6 +142,10 @@ class MemorySegments:
         known = rosters.get((place.name, subscription))
         if place.name in self.world.stored and (known is None or known.generation <= roster.generation):
             rosters[place.name, subscription] = roster
+
+    async def consumers(self, place: Place, subscription: str) -> int:
+        await self._enter("consumers", place.name, None)
+        return self._stored(place.name).attached.get(subscription, 0)
 
     async def backlog(self, place: Place, subscription: str) -> int | None:
         await self._enter("backlog", place.name, None)

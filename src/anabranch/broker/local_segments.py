@@ -100,6 +100,12 @@ class LocalSegments:
         if known is not None:
             known.restrict(roster)
 
+    async def consumers(self, place: Place, subscription: str) -> int:
+        self._topics.stores.check(place.store)
+        found = self._topics.get(place.name)
+        known = None if found is None else found.subscriptions.get(subscription)
+        return 0 if known is None else len(known.consumers)
+
     async def backlog(self, place: Place, subscription: str) -> int | None:
         self._topics.stores.check(place.store)
         found = self._topics.get(place.name)

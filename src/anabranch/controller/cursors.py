@@ -56,6 +56,12 @@ class Cursors:
         elif record.initial_position == "earliest":
             await segments.create_subscription(place, sub, "earliest", term)
 
+    async def in_use(self, sub: str) -> bool:
+        """Whether anybody is attached, also without being registered."""
+        segments = self._lead.world.segments
+        places = [self._lead.place(segment) for segment in self._lead.layout.segments.values()]
+        return any(await together(segments.consumers(place, sub) for place in places))
+
     async def drained(
         self, sub: str, record: SubscriptionRecord, only: Collection[int] | None = None
     ) -> tuple[list[int], dict[int, Ranges]]:

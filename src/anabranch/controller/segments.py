@@ -96,6 +96,10 @@ class Segments(Protocol):
         """
         ...
 
+    async def consumers(self, place: Place, subscription: str) -> int:
+        """How many consumers are attached, registered or not."""
+        ...
+
     async def backlog(self, place: Place, subscription: str) -> int | None:
         """Entries not acknowledged yet; None when the segment lacks the subscription."""
         ...

@@ -199,7 +199,8 @@ class Subscriptions:
     async def _change_kind(
         self, sub: str, record: SubscriptionRecord, kind: SubscriptionKind
     ) -> SubscriptionRecord:
-        if record.consumers:
+        # Queue consumers do not register, and those of a stream would wait for them without end.
+        if record.consumers or (record.type == "QUEUE" and await self._cursors.in_use(sub)):
             raise ConsumerBusyError(
                 f"subscription {sub} has {record.type} consumers; close them before using it as {kind}"
             )

@@ -88,7 +88,7 @@ def test_every_verb_that_changes_something_carries_a_term() -> None:
         name: inspect.signature(verb).parameters for name, verb in vars(Segments).items() if name[0] != "_"
     }
     assert {name for name, parameters in verbs.items() if "term" in parameters} == BY_TERM.keys()
-    assert verbs.keys() - BY_TERM.keys() == {"backlog", "drained", "load", "on_drained"}
+    assert verbs.keys() - BY_TERM.keys() == {"backlog", "consumers", "drained", "load", "on_drained"}
 
 
 def test_sealing_what_is_not_there_is_an_error() -> None:

@@ -339,6 +339,19 @@ def test_a_subscription_held_by_a_stream_is_refused_at_once() -> None:
     run(test)
 
 
+def test_a_subscription_held_by_a_queue_is_refused_to_a_stream_and_stays_what_it_is() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client, world.client() as other:
+            queue = await client.subscribe_queue(TOPIC, "s", initial_position="earliest")
+            with pytest.raises(ConsumerBusyError, match="QUEUE consumers"):
+                await other.subscribe_stream(TOPIC, "s")
+            assert (await world.controller()).subscriptions()["s"].type == "QUEUE"
+            await queue.close()
+            assert (await other.subscribe_stream(TOPIC, "s")).assignment
+
+    run(test)
+
+
 def test_closing_twice_is_fine_and_nothing_works_afterwards() -> None:
     async def test(world: World) -> None:
         await publish(world, 1)

@@ -549,6 +549,23 @@ def test_a_subscription_has_one_kind_at_a_time() -> None:
     simulate(main)
 
 
+def test_a_stream_does_not_take_a_subscription_from_attached_queue_consumers() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
+        attached = plant.world.stored[plant.segment(controller.layout, 1)].attached
+        attached["s"] = 1
+        with pytest.raises(ConsumerBusyError, match="QUEUE consumers"):
+            await join(plant, "a")
+        assert controller.subscriptions()["s"].type == "QUEUE"
+        attached["s"] = 0
+        await join(plant, "a")
+        assert controller.subscriptions()["s"].type == "STREAM"
+        await plant.stop()
+
+    simulate(main)
+
+
 def test_deleting_a_subscription_with_connected_consumers_must_be_forced() -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant)
