@@ -30,8 +30,9 @@ class WriteBehind:
 
     def add(self, ledger: Ledger, size_bytes: int) -> None:
         """The ledger has `size_bytes` more waiting."""
-        self._waiting[ledger.id] = ledger
-        self.waiting_bytes += size_bytes
+        if not ledger.dropped:
+            self._waiting[ledger.id] = ledger
+            self.waiting_bytes += size_bytes
 
     async def flush(self) -> None:
         """Write everything that waits now."""
@@ -61,8 +62,11 @@ class WriteBehind:
             await self._disk.sync([file for ledger in ledgers for file in _files_of(ledger)])
 
     async def drop(self, ledgers: Sequence[Ledger]) -> None:
-        """Delete the files of ledgers that are marked as dropped."""
+        """Delete the files of ledgers that are marked as dropped, and what waits for them."""
         async with self._lock:
+            for ledger in ledgers:
+                self._waiting.pop(ledger.id, None)
+                self._unsynced.pop(ledger.id, None)
             await self.delete([file for ledger in ledgers for file in _files_of(ledger)])
 
     async def delete(self, files: Sequence[str]) -> None:

@@ -143,14 +143,18 @@ def test_a_dropped_log_does_not_hold_up_the_others() -> None:
     assert kept.read(0, 1, 100) is None
 
 
-async def test_a_deleted_log_leaves_nothing_in_memory() -> None:
-    async with opened(DictDisk()) as storage:
+@pytest.mark.parametrize("behind_bytes", [1, 2**20])
+async def test_a_deleted_log_leaves_nothing_in_memory(behind_bytes: int) -> None:
+    async with opened(DictDisk(), behind_bytes=behind_bytes) as storage:
         log = await storage.create(NAME)
         await put(log, *[bytes(1000) for _ in range(300)])
-        assert storage._shared.cache.size_bytes > 300_000
+        await settle(log)
+        assert storage._behind._waiting or storage._behind._unsynced
         await storage.delete(NAME)
         assert storage._shared.cache.size_bytes == 0
         assert not storage._shared.cache._chunks
+        assert not storage._behind._waiting
+        assert not storage._behind._unsynced
 
 
 def test_a_block_is_found_where_its_reader_stopped() -> None:
