@@ -2,7 +2,9 @@
 
 A process's name is its host. A link joins two hosts and carries all their connections. Bytes of one
 direction arrive in order, after a delay drawn from the seed, in pieces cut anywhere. What was sent before a
-process dies still arrives, then the connection breaks. It must not know what the bytes mean.
+process dies still arrives, then the connection breaks. It must not know what the bytes mean. The module is
+long because it writes asyncio's interfaces of transports and servers out; the two ends of a connection and
+the network know each other too well to be parted.
 """
 
 from __future__ import annotations
