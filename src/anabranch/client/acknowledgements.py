@@ -14,8 +14,8 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 IDS_MAX = 1000
 """Most ids in one acknowledgement."""
 
-Place = tuple[int, int]
-"""Ledger and entry."""
+LedgerEntry = tuple[int, int]
+"""A Position without its name, since one is made for each delivery."""
 
 
 class Acknowledgements:
@@ -23,9 +23,9 @@ class Acknowledgements:
 
     def __init__(self) -> None:
         self._up_to: tuple[int, int, int] | None = None
-        self._single: dict[Place, int] = {}
+        self._single: dict[LedgerEntry, int] = {}
         self._unanswered: dict[int, pb.CommandAck] = {}
-        self._on_the_way: dict[Place, tuple[int, int]] = {}
+        self._on_the_way: dict[LedgerEntry, tuple[int, int]] = {}
         """For entries in `_unanswered`: how often they are in it, and the bits that these leave."""
 
     @property
@@ -38,11 +38,11 @@ class Acknowledgements:
         if self._up_to is None or (ledger, entry) >= self._up_to[:2]:
             self._up_to = (ledger, entry, remaining)
 
-    def add(self, place: Place, remaining: int) -> None:
+    def add(self, place: LedgerEntry, remaining: int) -> None:
         """One entry, except for the messages whose bits are in `remaining`."""
         self._single[place] = self._single.get(place, -1) & remaining
 
-    def pending(self, place: Place) -> int:
+    def pending(self, place: LedgerEntry) -> int:
         """Bits of the entry's messages that no acknowledgement here covers; confirmed ones are forgotten."""
         return self._single.get(place, -1) & self._on_the_way.get(place, (0, -1))[1]
 

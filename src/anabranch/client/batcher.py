@@ -34,7 +34,7 @@ class Extras(NamedTuple):
 Row = tuple[bytes, str | bytes | None, int, int]
 """Value, key, sequence id and bucket hash of one message."""
 
-Place = tuple[int, int, int]
+StoredAt = tuple[int, int, int]
 """Segment, ledger and entry where a batch was stored; -1 where the broker did not say."""
 
 OPEN, STORED, FAILED, MOVED = range(4)
@@ -85,7 +85,7 @@ class Outgoing:
         self.sequence = -1
         self.size = 0
         self.state = OPEN
-        self.place: Place = (-1, -1, -1)
+        self.place: StoredAt = (-1, -1, -1)
         self.error: Exception | None = None
         self.seen = False
         self.moved: Sequence[tuple[Outgoing, int]] = ()

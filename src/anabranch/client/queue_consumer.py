@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from anabranch.client.acknowledgements import Place
+from anabranch.client.acknowledgements import LedgerEntry
 from anabranch.client.connections import ConnectionPool
 from anabranch.client.inbox import Inbox
 from anabranch.client.layouts import LayoutWatch, TopicLayout
@@ -90,7 +90,7 @@ class AsyncQueueConsumer(Inbox[T]):
         self._processing: deque[tuple[float, Received, int]] = deque()
         self._processing_timer: asyncio.TimerHandle | None = None
         self._redelivery = redelivery
-        self._given_back: list[tuple[float, int, SegmentConsumer, Place, int]] = []
+        self._given_back: list[tuple[float, int, SegmentConsumer, LedgerEntry, int]] = []
         self._redeliver_timer: asyncio.TimerHandle | None = None
         self._given_back_count = 0
         self._dead_letter = dead_letter
@@ -292,7 +292,9 @@ class AsyncQueueConsumer(Inbox[T]):
                 self._processing_timer = self.loop.call_later(self._processing_s, self._overdue)
         return True
 
-    def _locate(self, message: Message[T] | MessageId) -> tuple[SegmentConsumer | None, Place, int, int]:
+    def _locate(
+        self, message: Message[T] | MessageId
+    ) -> tuple[SegmentConsumer | None, LedgerEntry, int, int]:
         """Segment, entry, bit of the message and bits of the whole entry."""
         if isinstance(message, Message):
             entry: Received = message._entry
@@ -307,7 +309,7 @@ class AsyncQueueConsumer(Inbox[T]):
         if source is not None:
             self._acknowledge_bits(source, place, bits, whole)
 
-    def _acknowledge_bits(self, source: SegmentConsumer, place: Place, bits: int, whole: int) -> None:
+    def _acknowledge_bits(self, source: SegmentConsumer, place: LedgerEntry, bits: int, whole: int) -> None:
         left = source.unacked.get(place, whole) & ~bits
         if left:
             source.unacked[place] = left
@@ -327,7 +329,7 @@ class AsyncQueueConsumer(Inbox[T]):
 
     # Giving back.
 
-    def _give_back(self, source: SegmentConsumer, place: Place, bits: int, delay_s: float) -> None:
+    def _give_back(self, source: SegmentConsumer, place: LedgerEntry, bits: int, delay_s: float) -> None:
         self._given_back_count += 1
         due_at = self.loop.time() + delay_s
         heapq.heappush(self._given_back, (due_at, self._given_back_count, source, place, bits))
@@ -346,7 +348,7 @@ class AsyncQueueConsumer(Inbox[T]):
     def _redeliver(self) -> None:
         self._redeliver_timer = None
         now = self.loop.time()
-        asked: dict[SegmentConsumer, dict[Place, None]] = {}
+        asked: dict[SegmentConsumer, dict[LedgerEntry, None]] = {}
         while self._given_back and self._given_back[0][0] <= now:
             _, _, source, place, bits = heapq.heappop(self._given_back)
             if source.held.get(place, 0) & bits:

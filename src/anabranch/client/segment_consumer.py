@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from anabranch.client.acknowledgements import Acknowledgements, Place
+from anabranch.client.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.message import Received
 from anabranch.client.ordering import before_first, covers
@@ -107,11 +107,11 @@ class SegmentConsumer:
         """Messages the broker may send ahead of their being handed out."""
         self.entries: deque[Received] = deque()
         """Delivered and not handed out."""
-        self.held: dict[Place, int] = {}
+        self.held: dict[LedgerEntry, int] = {}
         """Bits of messages that are here or with the application, neither acknowledged nor given back."""
         self.outstanding: deque[Received] = deque()
         """For cumulative acknowledgement: entries handed out, in order, at least in part not acknowledged."""
-        self.unacked: dict[Place, int] = {}
+        self.unacked: dict[LedgerEntry, int] = {}
         """For single acknowledgement: bits of an entry's messages without one."""
         self.acks = Acknowledgements()
         self.floor: MessageId | None = None
@@ -221,7 +221,7 @@ class SegmentConsumer:
             self.let_go(entry.position, entry.wanted)
         self.entries.clear()
 
-    def let_go(self, place: Place, bits: int) -> None:
+    def let_go(self, place: LedgerEntry, bits: int) -> None:
         """These messages may be delivered again."""
         held = self.held.get(place, 0) & ~bits
         if held:
@@ -270,7 +270,7 @@ class SegmentConsumer:
             self._ack_waiters.append(waiter)
             await waiter
 
-    def redeliver(self, places: list[Place]) -> None:
+    def redeliver(self, places: list[LedgerEntry]) -> None:
         """Ask for entries again; without a connection they come again by themselves."""
         if self._connection is not None and places:
             ids = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in places]

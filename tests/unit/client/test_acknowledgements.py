@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import count
 
 from anabranch.client import acknowledgements
-from anabranch.client.acknowledgements import Acknowledgements, Place
+from anabranch.client.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 CONSUMER = 3
 
 
-def places(command: pb.CommandAck) -> list[Place]:
+def places(command: pb.CommandAck) -> list[LedgerEntry]:
     return [(id_.ledgerId, id_.entryId) for id_ in command.message_id]
 
 
