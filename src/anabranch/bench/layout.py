@@ -401,5 +401,5 @@ def _cycles(scratch: Path, fast: bool) -> list[Row]:
         # allocator's share of memory is reached only after some hundreds of cycles.
         _flat_row("record", "bytes", marks, record, 0.05 * record[1]),
         _flat_row("files", "files", marks, files, 4),
-        _flat_row("memory", "MB", marks, memory, 8),
+        _flat_row("memory", "MB", marks, memory, 10),
     ]
