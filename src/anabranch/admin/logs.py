@@ -94,7 +94,10 @@ class LocalLogs:
 
     async def _log(self, place: Place) -> Segment:
         self._broker.stores.check(place.store)
-        if place.name.is_segment:
+        found = self._broker.topics.get(place.name)
+        if found is not None:
+            return found
+        if place.name.is_segment or await self._broker.topics.is_migrated(place.name):
             # Which segments there are is for their topic's leader to say.
             return self._broker.topics.require(place.name)
         return await self._broker.topics.make(place.name, place.store)

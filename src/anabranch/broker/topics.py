@@ -127,7 +127,7 @@ class Topics:
         if record is None:
             if not await self._is_declared(name) and not (create and await self.may_create(name)):
                 raise TopicNotFoundError(f"{name} does not exist")
-            if not await self._is_migrated(name):
+            if not await self.is_migrated(name):
                 with suppress(TopicExistsError):
                     await self.create(name)
         elif record.partitions:
@@ -135,7 +135,7 @@ class Topics:
         store = await self.store_of(name)
         if store not in self.stores.opened:
             raise ServiceNotReadyError(f"{name} is not served by this broker; look it up again")
-        if await self._is_migrated(name):
+        if await self.is_migrated(name):
             raise TopicTerminatedError(f"{name} was a part of what is a scalable topic now, and is gone")
         return await self.make(name, store)
 
@@ -222,7 +222,8 @@ class Topics:
                 found.append(name)
         return sorted(found, key=str)
 
-    async def _is_migrated(self, name: TopicName) -> bool:
+    async def is_migrated(self, name: TopicName) -> bool:
+        """Whether a classic topic, or one of its partitions, is a part of a scalable topic now."""
         whole = name if name.partition is None else name.partitioned_topic
         record = await self.records.find_classic(whole)
         return record is not None and record.migrated

@@ -186,6 +186,9 @@ def test_a_migrated_topic_is_not_made_again_by_old_clients_once_retention_took_i
         old = await old_client()
         answer = await old.producer(f"{NAME}-partition-0")
         assert (type(answer), answer.error) == (pb.CommandError, pb.TopicTerminatedError)
+        for path in ("partitioned-stats", "partitioned-internalStats", "subscriptions"):
+            await admin._call("GET", f"{CLASSIC}/{path}", None)
+        await admin._call("PUT", f"{CLASSIC}/subscription/late", "earliest")
         assert admin.broker.topics.get(TopicName.parse(f"{NAME}-partition-0")) is None
 
     admin.loop.run(main())
