@@ -87,7 +87,7 @@ class Stores:
         return await self._opened[found].create(name)
 
     async def delete(self, name: str) -> None:
-        """Remove the log with its cursors; unknown names are fine."""
-        store = self.store_of(name)
-        if store is not None:
-            await self._opened[store].delete(name)
+        """Remove the log with its cursors, durably; unknown names are fine."""
+        # One that has just been removed is not gone for good before its store says so.
+        for storage in tuple(self._opened.values()):
+            await storage.delete(name)

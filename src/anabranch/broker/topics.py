@@ -88,9 +88,9 @@ class Topics:
         found = self.get(name)
         if found is not None:
             found.close()
-            await self.stores.delete(str(name))
-            if self._served.get(name) is found:
-                del self._served[name]
+        await self.stores.delete(str(name))
+        if found is not None and self._served.get(name) is found:
+            del self._served[name]
 
     def leave(self, store: int) -> None:
         """Serve no log of this store any more: everybody is sent away, to look for the next owner."""

@@ -151,6 +151,8 @@ class FileStorage:
         self._check_open()
         log = self._logs.get(name)
         if log is None:
+            # Somebody else may be deleting it: then it is gone for good when that is durable.
+            await self._journal.flush()
             return
         self._journal.add_change(LogDeleted(log.id))
         del self._logs[name]

@@ -7,6 +7,7 @@ import errno
 
 import pytest
 
+from anabranch.broker.stores import Stores
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.files import FileStorage
@@ -245,3 +246,21 @@ async def test_a_storage_that_was_never_opened_can_be_closed() -> None:
     with pytest.raises(AlreadyClosedError):
         await storage.create(NAME)
     await storage.close()
+
+
+async def test_who_deletes_a_log_while_another_does_waits_until_it_is_gone_for_good() -> None:
+    disk = DictDisk()
+    stores = Stores(lambda number: make(disk))
+    await stores.open(0)
+    await stores.create(NAME, 0)
+    disk.gate = asyncio.Event()
+    first = asyncio.ensure_future(stores.delete(NAME))
+    await asyncio.sleep(0)
+    assert stores.get(NAME) is None
+    second = asyncio.ensure_future(stores.delete(NAME))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not second.done(), "a crash would bring it back"
+    disk.gate.set()
+    await asyncio.gather(first, second)
+    await stores.close(0)
