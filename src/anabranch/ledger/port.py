@@ -239,7 +239,7 @@ class SegmentStorage(Protocol):
         ...
 
     async def delete(self, name: str) -> None:
-        """Remove the log with its cursors, durably; unknown names are fine. The name may be used again, empty.
+        """Remove the log with its cursors, durably; unknown names are fine. The name may be used anew.
 
         Whoever deletes it while another does waits for the same.
         """
