@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, get_args
 
@@ -74,7 +75,6 @@ async def migrate(call: Call) -> None:
     if await call.topics.find(name) is not None:
         raise TopicExistsError(f"{name} is a scalable topic already")
     places = await classic_places(call)
-    kinds: dict[str, SubscriptionKind] = {}
     for place in places:
         await call.logs.make(place)
         old = await call.logs.old_clients(place)
@@ -82,16 +82,29 @@ async def migrate(call: Call) -> None:
             raise ConflictError(
                 f"{place.name} has clients that cannot follow it: {', '.join(old)}; close them, or use force"
             )
-        for subscription, kind in (await call.logs.kinds(place)).items():
-            kinds[subscription] = "QUEUE" if "QUEUE" in (kind, kinds.get(subscription)) else "STREAM"
-    for place in places:
-        for subscription in sorted(kinds.keys() - (await call.logs.subscriptions(place)).keys()):
-            await call.logs.create_subscription(place, subscription, "latest")
+    kinds = await _subscribed_everywhere(call, places)
     record = await call.topics.find_classic(classic)
     await call.broker.topics.mark_migrated(classic)
     await call.broker.controllers.migrate_topic(
         name, places, kinds, {} if record is None else record.properties
     )
+    with suppress(TopicNotFoundError):  # When retention was quick to take what was sealed.
+        made_meanwhile = await _subscribed_everywhere(call, places)
+        for subscription in sorted(made_meanwhile.keys() - kinds.keys()):
+            controller = await _controller(call)
+            await controller.ensure_subscription(subscription, made_meanwhile[subscription], "earliest")
+
+
+async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[str, SubscriptionKind]:
+    """The subscriptions of classic logs, from now on on all of them."""
+    kinds: dict[str, SubscriptionKind] = {}
+    for place in places:
+        for subscription, kind in (await call.logs.kinds(place)).items():
+            kinds[subscription] = "QUEUE" if "QUEUE" in (kind, kinds.get(subscription)) else "STREAM"
+    for place in places:
+        for subscription in sorted(kinds.keys() - (await call.logs.subscriptions(place)).keys()):
+            await call.logs.create_subscription(place, subscription, "latest")
+    return kinds
 
 
 async def split(call: Call) -> None:

@@ -142,6 +142,31 @@ def test_the_segments_that_were_partitions_are_looked_at_where_they_are(admin: A
     admin.loop.run(main())
 
 
+def test_a_subscription_made_while_a_topic_is_migrated_loses_nothing(admin: Admin) -> None:
+    async def main() -> None:
+        assert (await admin._call("PUT", f"{CLASSIC}/partitions", 2)).status == 204
+        async with client() as one:
+            producer = await one.create_producer(NAME)
+            await publish(producer, 0, 5)
+            mark = admin.broker.topics.mark_migrated
+
+            async def slowly(name: TopicName) -> None:
+                log = admin.broker.topics.get(name.partition_name(0))
+                assert log is not None
+                await log.subscription("late", durable=True, ordinal=log.log.next_ordinal)
+                await mark(name)
+
+            admin.broker.topics.mark_migrated = slowly  # type: ignore[method-assign]
+            assert (await admin._call("POST", f"{SCALABLE}/migrate", None)).status == 204
+            await publish(producer, 5, 8)
+            seen: dict[str, list[int]] = defaultdict(list)
+            await take(await one.subscribe_stream(TOPIC.local, "late"), seen, "cumulative")
+            for key in KEYS:
+                assert seen[key] == [5, 6, 7], "all since it was made, and nothing from before"
+
+    admin.loop.run(main())
+
+
 async def old_client() -> Client:
     """A client that knows nothing of scalable topics."""
     loop = asyncio.get_running_loop()
