@@ -160,7 +160,15 @@ def table(nodes: Sequence[Node]) -> tuple[list[str], list[list[str]]]:
 
 
 def _ids(ids: Sequence[int]) -> str:
-    return ", ".join(map(str, ids)) or "-"
+    """Ids in ascending order; three or more in a row by the first and the last of them."""
+    runs: list[list[int]] = []
+    for id_ in sorted(ids):
+        if runs and id_ == runs[-1][-1] + 1:
+            runs[-1].append(id_)
+        else:
+            runs.append([id_])
+    texts = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return ", ".join(texts) or "-"
 
 
 def _addresses(urls: Sequence[str | None]) -> list[str]:

@@ -71,6 +71,13 @@ def test_the_table_shows_what_the_stats_know() -> None:
     assert rows[1] == ["1", "0000-7fff", "active", "0", "-", "2", "1,234", "5.0 MiB"]
 
 
+def test_many_ids_in_a_row_are_told_by_the_first_and_the_last() -> None:
+    layout = Layout.initial(2, now_ms=0).split(0, [8, 16, 24], now_ms=1).merge([5, 1], now_ms=2)
+    _, rows = dag.table(dag.nodes_of(metadata_of(layout), {}))
+    assert rows[0][4] == "2-5"
+    assert rows[-1][3] == "1, 5"
+
+
 def test_the_table_says_who_serves_each_segment_when_that_is_not_one_broker() -> None:
     layout = Layout.initial(2, now_ms=0)
 
