@@ -131,14 +131,21 @@ def test_a_subscription_confirmed_while_a_split_runs_is_on_the_children(
     simulate(main)
 
 
+@pytest.mark.parametrize("first", ["split", "group"])
 @pytest.mark.parametrize("turns", range(0, 40, 3))
-def test_a_checkpoint_group_that_registers_while_a_split_runs_gets_the_children(turns: int) -> None:
+def test_a_checkpoint_group_that_registers_beside_a_split_gets_the_children(turns: int, first: str) -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant)
-        split = plant.process.spawn(controller.split(0))
-        await asyncio.sleep(turns * 0.0004)
         inbox = Inbox()
-        held = await plant.call(controller.register("g", "a", "CHECKPOINT", None, inbox))
+        if first == "split":
+            split = plant.process.spawn(controller.split(0))
+            await asyncio.sleep(turns * 0.0004)
+            held = await plant.call(controller.register("g", "a", "CHECKPOINT", None, inbox))
+        else:
+            group = plant.process.spawn(controller.register("g", "a", "CHECKPOINT", None, inbox))
+            await asyncio.sleep(turns * 0.0004)
+            split = plant.process.spawn(controller.split(0))
+            held = await group
         layout = await split
         await asyncio.sleep(0.1)
         known = inbox.told[-1] if inbox.told else held.assignment
