@@ -129,7 +129,7 @@ class Topics:
                 raise TopicNotFoundError(f"{name} does not exist")
             if not await self.is_migrated(name):
                 with suppress(TopicExistsError):
-                    await self.create(name)
+                    await self._create_here(name)
         elif record.partitions:
             raise NotAllowedError(f"{name} is partitioned; attach to one of its partitions")
         store = await self.store_of(name)
@@ -159,8 +159,24 @@ class Topics:
         start = key_hash(str(name)) + first
         return tuple(stores[(start + number) % len(stores)] for number in range(count))
 
+    async def _create_here(self, name: TopicName) -> None:
+        """Record a topic for a client that was sent here, wherever it would be sent by now.
+
+        Some clients do not look a topic up again when they are refused.
+        """
+        opened = sorted(self.stores.opened)
+        if name.partition is None and opened and await self.store_of(name) not in opened:
+            await self.create(name, stores=(opened[key_hash(str(name)) % len(opened)],))
+        else:
+            await self.create(name)
+
     async def create(
-        self, name: TopicName, partitions: int = 0, properties: Mapping[str, str] | None = None
+        self,
+        name: TopicName,
+        partitions: int = 0,
+        properties: Mapping[str, str] | None = None,
+        *,
+        stores: tuple[int, ...] = (),
     ) -> None:
         """Record a topic; its logs are made when they are first used. Raises TopicExistsError.
 
@@ -174,7 +190,7 @@ class Topics:
             partitions=partitions,
             properties=dict(properties or {}),
             created_at_ms=self._around.clock.wall_ms(),
-            stores=self._spread(name, partitions) if partitions else (await self.store_of(name),),
+            stores=stores or (self._spread(name, partitions) if partitions else (await self.store_of(name),)),
         )
         await self.records.create_classic(name, record)
 

@@ -347,6 +347,18 @@ def test_classic_topics_are_spread_and_each_broker_says_where() -> None:
     run(main)
 
 
+def test_a_client_that_was_sent_to_a_broker_makes_its_topic_there_whatever_is_served_by_now() -> None:
+    async def main(brokers: Brokers) -> None:
+        clients = [await brokers.client(number) for number in (0, 1)]
+        for number in range(8):
+            name = f"persistent://public/default/fresh-{number}"
+            made = await clients[1].producer(name, producer_id=number)
+            assert isinstance(made, pb.CommandProducerSuccess)
+            assert [await look_up(client, name) for client in clients] == [brokers[1].url] * 2
+
+    run(main)
+
+
 def test_a_registration_ends_with_the_connection_between_the_brokers_and_is_made_again() -> None:
     async def main(brokers: Brokers) -> None:
         await brokers[0].controllers.create_topic(ORDERS, 2)
