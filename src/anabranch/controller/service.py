@@ -10,7 +10,8 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -176,7 +177,7 @@ class ControllerService:
         classic = await self._world.topics.find_classic(name)
         if classic is not None and not classic.migrated:
             raise ConflictError(f"a classic topic {name.local} exists; migrate it, or choose another name")
-        async with self._turns.held(name):
+        async with self._making(name):
             await lifecycle.record_topic(self._world, name, segments, properties)
         await self._begin(name)
 
@@ -192,13 +193,23 @@ class ControllerService:
         The logs exist, and each has all of these subscriptions.
         """
         _check_name(name)
-        async with self._turns.held(name):
+        async with self._making(name):
             await lifecycle.record_migration(self._world, name, classic, subscriptions, properties)
         await self._begin(name)
 
+    @asynccontextmanager
+    async def _making(self, name: TopicName) -> AsyncIterator[None]:
+        """Take turns, and sweep in the end, whoever made the topic.
+
+        What its predecessor left may have been listed here after the one that deleted that had swept.
+        """
+        try:
+            async with self._turns.held(name):
+                yield
+        finally:
+            self._spawn(self._until_done(self._sweep, name), f"sweep {name}")
+
     async def _begin(self, name: TopicName) -> None:
-        # Making it may have listed what its predecessor left, after the one that deleted that had swept.
-        self._spawn(self._until_done(self._sweep, name), f"sweep {name}")
         try:
             controller = await self.controller(name)
         except TopicNotFoundError:

@@ -225,8 +225,17 @@ def test_what_is_listed_after_the_deleter_has_swept_is_swept_by_the_maker() -> N
         await asyncio.sleep(1)
         topics = TopicStore(MemoryStore(plant.tree))
         left = GarbageRecord(name=str(TOPIC.segment_name(FULL, 0)), since_ms=0)
-        await topics.update_lineage(TOPIC, lambda found: msgspec.structs.replace(found, garbage=(left,)))
+
+        async def listed() -> None:
+            await topics.update_lineage(TOPIC, lambda found: msgspec.structs.replace(found, garbage=(left,)))
+
+        await listed()
         await plant.call(service.create_topic(TOPIC))
+        await asyncio.sleep(1)
+        assert (await topics.load_lineage(TOPIC)).garbage == ()
+        await listed()
+        with pytest.raises(TopicExistsError):
+            await plant.call(service.create_topic(TOPIC))
         await asyncio.sleep(1)
         assert (await topics.load_lineage(TOPIC)).garbage == ()
         await plant.stop()
