@@ -9,47 +9,37 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from anabranch.broker.broker import Broker
 from anabranch.client.producer import AsyncProducer
 from anabranch.config import BrokerConfig
 from anabranch.controller.port import Controller
-from anabranch.controller.segments import StartAt
 from anabranch.errors import (
     AnabranchError,
-    ConflictError,
-    LayoutError,
-    NotFoundError,
-    SegmentNotFoundError,
-    SubscriptionNotFoundError,
-    TopicExistsError,
-    TopicNotFoundError,
 )
-from anabranch.ledger.port import SegmentLog
-from anabranch.metadata.records import SubscriptionKind
 from anabranch.metadata.topics import layout_of
-from anabranch.model.hashing import equal_bucket_splits, key_hash, segment_hash
+from anabranch.model.hashing import key_hash, segment_hash
 from anabranch.model.ids import MessageId
-from anabranch.model.layout import Layout, Segment
-from anabranch.model.names import TopicName
+from anabranch.model.layout import Layout
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
 from anabranch.model.routing import Router
+from anabranch.testing.audit import Audit
 from anabranch.testing.checkers import Outcome, Sent, violations
 from anabranch.testing.cluster import Cluster, Host
 from anabranch.testing.faults import StoreTrouble
 from anabranch.testing.network import Mode
 from anabranch.testing.readers import CHECKPOINT, QUEUE, STREAM, TOPIC, Readers, persist
+from anabranch.testing.requests import Requests
 from anabranch.testing.shape import FAILPOINTS, OPERATIONS, draw
 from anabranch.testing.simdisk import Platter
-from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError, State
+from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
 from anabranch.testing.wiretap import WireTap
-from anabranch.testing.witness import Witness, behind
+from anabranch.testing.witness import Witness
 
 T = TypeVar("T")
 
@@ -92,32 +82,9 @@ SOMETIMES = (
 )
 """What must happen in some of many runs; a generator that cannot produce a case tests nothing."""
 
-KINDS: tuple[SubscriptionKind, ...] = ("STREAM", "QUEUE")
-STARTS: tuple[StartAt, ...] = ("earliest", "latest")
-
-OTHER = TopicName("topic", "public", "default", "comes-and-goes")
-
-OVERTAKEN = (
-    TopicExistsError,
-    TopicNotFoundError,
-    NotFoundError,
-    ConflictError,
-    LayoutError,
-    SegmentNotFoundError,
-)
-"""What somebody may hear whose earlier attempt was interrupted and has had its effect since."""
-
-ATTEMPTS_MAX = 20
-AUDITS_MAX = 40
 
 CLOCK_ERROR_MS = 3_600_000
 """How wrong wall clocks are at most, at the start and after a jump."""
-
-TAKEOVER_S = 2.0
-"""How long after the end of a lease the next owner of a store may take, recovery included."""
-
-REWIND_S = 20.0
-"""Until then a seek has taken effect, also one that was interrupted."""
 
 HEAL_S = 60.0
 """Within this long after the last fault everything must be back to normal, as far as it is not just slow."""
@@ -136,17 +103,12 @@ class Scenario:
         self.cluster: Cluster
         self.readers: Readers
         self.witness: Witness
-        self.tap: WireTap
         self.found: list[str] = []
         self._clients: list[SimProcess] = []
         self._consumers: dict[str, tuple[str, SimProcess]] = {}
         """Those that live: what they read, and where."""
         self._producing: list[asyncio.Task[None]] = []
         self._consuming: dict[str, asyncio.Task[None]] = {}
-        self._late: dict[str, int] = {}
-        """Subscriptions that were confirmed during the run, and in which epoch."""
-        self._attempted: dict[str, None] = {}
-        """Those that may exist."""
         self._heirs = 0
         """Consumers that are about to take the place of one that was killed."""
 
@@ -166,10 +128,12 @@ class Scenario:
         self.cluster = cluster = Cluster(self.loop, config=config, limits=shape.limits)
         cluster.counts = self.counts
         self.readers = Readers(cluster, shape, self.counts)
+        asked = Requests(cluster, shape, self.rng, self.counts, self.step)
+        audit = Audit(cluster, self.readers, asked, self.found)
         if shape.clock_jumps:
             cluster.clock_offsets_ms = (-CLOCK_ERROR_MS, CLOCK_ERROR_MS)
         keeping = self.loop.create_task(cluster.keep_up(), name="keep the brokers up")
-        self.witness = witness = Witness(
+        self.witness = asked.witness = witness = Witness(
             self.loop,
             cluster.history,
             self.counts,
@@ -177,13 +141,14 @@ class Scenario:
             ordered=[STREAM],
             grace_s=config.consumer_grace_s,
             log_of=cluster.log_of,
-            committed=self._look_at_children,
+            committed=audit.look_at_children,
         )
         cluster.tree.seen = witness.changed
-        cluster.network.tap = self.tap = WireTap(witness)
+        cluster.network.tap = tap = WireTap(witness)
+        audit.look_through(witness, tap)
         for host in cluster.hosts:
             await host.up.wait()
-        takeovers = self.loop.create_task(self._watch_takeovers(), name="watch takeovers")
+        takeovers = self.loop.create_task(audit.watch_takeovers(shape), name="watch takeovers")
         await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, shape.segments))
         for subscription in self.readers.subscriptions:
             await cluster.with_controller(TOPIC, partial(_subscribe, subscription))
@@ -197,14 +162,14 @@ class Scenario:
         for setting in fields(StoreTrouble):
             setattr(cluster.store_trouble, setting.name, getattr(shape.store_trouble, setting.name))
         await asyncio.gather(
-            self._operations(), self._faults(), self._late_subscriptions(), self._seeks(), self._churn()
+            asked.change_layouts(), self._faults(), asked.change_subscriptions(), asked.seek(), asked.churn()
         )
         cluster.store_trouble.heal()
         cluster.deaths.clear()
         cluster.network.heal()
         if await self._settled():
             await self._probe()
-            await self._audit()
+            await audit.run()
             await self._end_consumers()
             await self._look_again()
         witness.settle_doubts()
@@ -327,135 +292,6 @@ class Scenario:
         self._consuming[name] = process.spawn(self.readers.read(kind, process, rng))
 
     # Layout changes and faults.
-
-    async def _operations(self) -> None:
-        if self.step:
-            # Another change or a store that refuses may get in its way; in the end it dies at the step.
-            for _ in range(ATTEMPTS_MAX):
-                await self._change(self.step.partition(".")[0])
-                if self.counts[f"died at {self.step}"]:
-                    break
-        async with asyncio.TaskGroup() as askers:
-            for _ in range(self.shape.askers):
-                askers.create_task(self._ask_for_changes())
-
-    async def _ask_for_changes(self) -> None:
-        for _ in range(self.shape.operations):
-            await self._change(self.rng.choice(OPERATIONS))
-
-    async def _change(self, kind: str) -> None:
-        await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / (self.shape.operations + 1)))
-        self.counts[f"{kind} asked for"] += 1
-        try:
-            await self.cluster.with_controller(TOPIC, partial(self._operate, kind))
-        except (LayoutError, SegmentNotFoundError):
-            self.counts["operation overtaken"] += 1
-        except AnabranchError as error:
-            # With a store that refuses, the caller hears of it and the controller finishes later.
-            if not error.retryable:
-                raise
-            self.counts["operation interrupted"] += 1
-
-    async def _operate(self, kind: str, controller: Controller) -> None:
-        assert self.witness.layout is not None
-        active = self.witness.layout.active
-        if kind == "merge" and len(active) == 1:
-            active = (await controller.split(active[0].id)).active
-        chosen = self.rng.randrange(len(active) - (kind == "merge"))
-        segment = active[chosen]
-        if kind == "split":
-            parts = self.rng.randrange(2, 5)
-            await controller.split(segment.id, [part.start for part in segment.range.parts(parts)[1:]])
-        elif kind == "merge":
-            run = active[chosen : chosen + self.rng.randrange(2, 4)]
-            await controller.merge([one.id for one in run])
-        else:
-            await controller.rebucket(segment.id, equal_bucket_splits(segment.bucket_count % 8 + 1))
-
-    async def _late_subscriptions(self) -> None:
-        for number in range(self.shape.late_subscriptions):
-            await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / self.shape.late_subscriptions))
-            name = f"late-{number}"
-            self._attempted[name] = None
-            if await self._ask(partial(_make, name, self.rng.choice(KINDS), self.rng.choice(STARTS))):
-                self.counts["late subscription made"] += 1
-                self._late[name] = self.witness.layout.epoch if self.witness.layout else 0
-            if self.rng.random() < 0.3:
-                await self._ask(partial(_skip if self.rng.random() < 0.5 else _rewind, name))
-            if self.rng.random() < 0.3:
-                self._late.pop(name, None)
-                if await self._ask(partial(_unmake, name)):
-                    self.counts["late subscription deleted"] += 1
-                    self._attempted.pop(name)
-
-    async def _watch_takeovers(self) -> None:
-        """A store is served again soon after its owner's lease is over, where nothing else is in the way."""
-        shape, cluster = self.shape, self.cluster
-        if shape.workers == 1 or shape.slow_disk or shape.stalls or shape.disk_errors:
-            return
-        if shape.store_trouble != StoreTrouble():
-            return
-        served_at = dict.fromkeys(cluster.platters, self.loop.time())
-        started_at: dict[SimProcess, float] = {}
-        while True:
-            now = self.loop.time()
-            running = [
-                host for host in cluster.running if host.process and host.process.state is State.RUNNING
-            ]
-            for host in running:
-                assert host.process is not None
-                started_at.setdefault(host.process, now)
-            # A broker that has just started leaves the stores of the others to them for one lease.
-            since = max((started_at[h.process] for h in running if h.process), default=now)
-            for store in served_at:
-                if not running or any(h.broker and store in h.broker.stores.opened for h in running):
-                    served_at[store] = now
-                elif now - max(since, served_at[store]) > shape.lease_s + TAKEOVER_S:
-                    self.found.append(
-                        f"store {store} has no owner since {served_at[store]:.3f}, now {now:.3f}"
-                    )
-                    return
-            await asyncio.sleep(0.1)
-
-    async def _churn(self) -> None:
-        """Make and delete a topic, time and again; an attempt that is interrupted may have done either."""
-        for _ in range(self.shape.churn):
-            await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / self.shape.churn))
-            segments = self.rng.randrange(1, 4)
-            await self._in_broker(partial(_create_other, segments))
-            await self._in_broker(_change_other)
-            await self._in_broker(_delete_other)
-            self.counts["topic deleted"] += await self.cluster.record(OTHER) is None
-
-    async def _in_broker(self, work: Callable[[Broker], Awaitable[None]]) -> None:
-        try:
-            await self.cluster.in_broker(work)
-        except OVERTAKEN:
-            self.counts["topic change overtaken"] += 1
-        except AnabranchError as error:
-            if not error.retryable:
-                raise
-
-    async def _seeks(self) -> None:
-        for _ in range(self.shape.seeks):
-            await asyncio.sleep(self.rng.uniform(0, self.shape.busy_s / self.shape.seeks))
-            self.cluster.history.rewind(STREAM)
-            self.witness.rewind(STREAM)
-            if await self._ask(partial(_rewind, STREAM)):
-                self.counts["stream sent back"] += 1
-            # One that was not answered is carried out all the same, and so are acknowledgements on their way.
-            await asyncio.sleep(REWIND_S)
-            self.witness.rewind(STREAM)
-            self.cluster.history.rewound.discard(STREAM)
-
-    async def _ask(self, work: Callable[[Controller], Awaitable[bool]]) -> bool:
-        """Ask the leader for something; whether it was done for sure."""
-        try:
-            return bool(await self.cluster.with_controller(TOPIC, work))
-        except AnabranchError as error:
-            if not error.retryable:
-                raise
-            return False
 
     async def _faults(self) -> None:
         shape = self.shape
@@ -630,87 +466,6 @@ class Scenario:
             self.found.append(f"some hash is not writable: {type(error).__name__}: {error}")
         await self._settled()
 
-    async def _audit(self) -> None:
-        """Nothing stays half done or left over, and the subscription is everywhere."""
-        wrong = await self._look_over()
-        for _ in range(AUDITS_MAX):
-            if not wrong:
-                return
-            # Auto-scaling may have been in the middle of something.
-            await asyncio.sleep(0.5)
-            wrong = await self._look_over()
-        self.found += wrong
-
-    def _look_at_children(self, layout: Layout) -> None:
-        """When a layout becomes visible its new segments have every subscription already (L3).
-
-        Consumers make what is missing as they come; who looked later would not know.
-        """
-        before = self.cluster.history.layouts[:-1]
-        if not before:
-            return
-        for id_ in sorted(layout.segments.keys() - before[-1].segments.keys()):
-            log = self.cluster.log_of(str(TOPIC.segment_name(layout.segments[id_].range, id_)))
-            if log is not None:
-                self.found += self._absent(layout.segments[id_], log.cursors)
-
-    def _absent(self, segment: Segment, cursors: Container[str]) -> list[str]:
-        due = [name for name, epoch in self._late.items() if segment.active or segment.created_epoch > epoch]
-        absent = [name for name in [*self.readers.subscriptions, *due] if name not in cursors]
-        return [f"segment {segment.id} lacks the subscription {name}" for name in absent]
-
-    async def _look_over(self) -> list[str]:
-        record = await self.cluster.record(TOPIC)
-        assert record is not None
-        wrong = [f"a {record.intent.kind} is still under way"] if record.intent is not None else []
-        wrong += [f"{item.name} is still garbage" for item in record.garbage]
-        layout = layout_of(record)
-        expected = {str(TOPIC.segment_name(s.range, s.id)): s for s in layout.segments.values()}
-        other = await self._look_at_other(wrong)
-        for host in self.cluster.hosts:
-            stores = None if host.broker is None else host.broker.stores
-            for name in stores.names() if stores is not None else ():
-                if name not in expected and name not in other:
-                    wrong.append(f"log {name} belongs to no segment")
-        for name, segment in expected.items():
-            wrong += self._look_at(segment, self.cluster.log_of(name))
-        known = {*self.readers.kinds, *self._late, *self._attempted}
-        for sub, found in self.witness.subscriptions.items():
-            if found.unfinished is not None:
-                wrong.append(f"the {found.unfinished.kind} of subscription {sub} is still under way")
-            if sub not in known:
-                wrong.append(f"subscription {sub} was deleted and is there")
-        return wrong + behind(self.tap.open_watches(), {str(TOPIC): record.epoch}) + self._leaders()
-
-    async def _look_at_other(self, wrong: list[str]) -> frozenset[str]:
-        """The logs of the topic that comes and goes."""
-        record = await self.cluster.record(OTHER)
-        if record is None:
-            return frozenset()
-        if record.deleted or record.intent is not None or record.garbage:
-            wrong.append(f"{OTHER} is still being changed")
-        return frozenset(str(OTHER.segment_name(s.range, s.id)) for s in layout_of(record).segments.values())
-
-    def _look_at(self, segment: Segment, log: SegmentLog | None) -> list[str]:
-        if log is None:
-            return [f"segment {segment.id} has no log"]
-        if log.sealed == segment.active:
-            return [f"segment {segment.id} is {segment.state}, its log says otherwise"]
-        known = {*self.readers.subscriptions, *self._late, *self._attempted}
-        orphans = [name for name in log.cursors if name not in known]
-        return [f"segment {segment.id} has a cursor {name} of nobody" for name in orphans] + self._absent(
-            segment, log.cursors
-        )
-
-    def _leaders(self) -> list[str]:
-        """Exactly one controller acts (V1)."""
-        leading = [
-            host.name
-            for host in self.cluster.hosts
-            if host.broker is not None and TOPIC in host.broker.controllers.layouts()
-        ]
-        return [] if len(leading) == 1 else [f"the topic is led by {leading or 'nobody'}"]
-
     async def _layout(self) -> Layout:
         record = await self.cluster.record(TOPIC)
         assert record is not None
@@ -742,52 +497,6 @@ class Scenario:
         await asyncio.sleep(3.0)
         await self._settled()
         await self._end_consumers()
-
-
-async def _create_other(segments: int, broker: Broker) -> None:
-    await broker.controllers.create_topic(OTHER, segments)
-
-
-async def _change_other(broker: Broker) -> None:
-    controller = await broker.controllers.controller(OTHER)
-    await controller.ensure_subscription("s", "STREAM", "earliest")
-    await controller.split(0)
-
-
-async def _delete_other(broker: Broker) -> None:
-    await broker.controllers.delete_topic(OTHER, True)
-
-
-async def _make(name: str, kind: SubscriptionKind, start: StartAt, controller: Controller) -> bool:
-    try:
-        await controller.ensure_subscription(name, kind, start)
-    except ConflictError:
-        return False
-    return True
-
-
-async def _rewind(name: str, controller: Controller) -> bool:
-    try:
-        await controller.seek(name, 0)
-    except SubscriptionNotFoundError:
-        return False
-    return True
-
-
-async def _skip(name: str, controller: Controller) -> bool:
-    try:
-        await controller.skip_all(name)
-    except SubscriptionNotFoundError:
-        return False
-    return True
-
-
-async def _unmake(name: str, controller: Controller) -> bool:
-    try:
-        await controller.delete_subscription(name)
-    except SubscriptionNotFoundError:
-        return False
-    return True
 
 
 async def _subscribe(subscription: str, controller: Controller) -> None:

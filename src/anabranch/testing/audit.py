@@ -1,0 +1,150 @@
+"""What must be true of the stored state: while layouts change hands, and when everything has healed.
+
+Looks into brokers, logs and metadata from outside; must not change anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+
+from anabranch.ledger.port import SegmentLog
+from anabranch.metadata.topics import layout_of
+from anabranch.model.layout import Layout, Segment
+from anabranch.testing.cluster import Cluster
+from anabranch.testing.faults import StoreTrouble
+from anabranch.testing.readers import TOPIC, Readers
+from anabranch.testing.requests import OTHER, Requests
+from anabranch.testing.shape import Shape
+from anabranch.testing.simloop import SimProcess, State
+from anabranch.testing.wiretap import WireTap
+from anabranch.testing.witness import Witness, behind
+
+AUDITS_MAX = 40
+
+TAKEOVER_S = 2.0
+"""How long after the end of a lease the next owner of a store may take, recovery included."""
+
+
+class Audit:
+    """Of one run; what it finds goes to `found`, in words."""
+
+    def __init__(self, cluster: Cluster, readers: Readers, asked: Requests, found: list[str]) -> None:
+        self.found = found
+        self._cluster = cluster
+        self._loop = cluster.loop
+        self._readers = readers
+        self._asked = asked
+        self._witness: Witness
+        self._tap: WireTap
+
+    def look_through(self, witness: Witness, tap: WireTap) -> None:
+        """Use what these know."""
+        self._witness, self._tap = witness, tap
+
+    async def run(self) -> None:
+        """Nothing stays half done or left over, and the subscription is everywhere."""
+        wrong = await self._look_over()
+        for _ in range(AUDITS_MAX):
+            if not wrong:
+                return
+            # Auto-scaling may have been in the middle of something.
+            await asyncio.sleep(0.5)
+            wrong = await self._look_over()
+        self.found += wrong
+
+    def look_at_children(self, layout: Layout) -> None:
+        """When a layout becomes visible its new segments have every subscription already (L3).
+
+        Consumers make what is missing as they come; who looked later would not know.
+        """
+        before = self._cluster.history.layouts[:-1]
+        if not before:
+            return
+        for id_ in sorted(layout.segments.keys() - before[-1].segments.keys()):
+            log = self._cluster.log_of(str(TOPIC.segment_name(layout.segments[id_].range, id_)))
+            if log is not None:
+                self.found += self._absent(layout.segments[id_], log.cursors)
+
+    def _absent(self, segment: Segment, cursors: Container[str]) -> list[str]:
+        due = [
+            name
+            for name, epoch in self._asked.late.items()
+            if segment.active or segment.created_epoch > epoch
+        ]
+        absent = [name for name in [*self._readers.subscriptions, *due] if name not in cursors]
+        return [f"segment {segment.id} lacks the subscription {name}" for name in absent]
+
+    async def _look_over(self) -> list[str]:
+        record = await self._cluster.record(TOPIC)
+        assert record is not None
+        wrong = [f"a {record.intent.kind} is still under way"] if record.intent is not None else []
+        wrong += [f"{item.name} is still garbage" for item in record.garbage]
+        layout = layout_of(record)
+        expected = {str(TOPIC.segment_name(s.range, s.id)): s for s in layout.segments.values()}
+        other = await self._look_at_other(wrong)
+        for host in self._cluster.hosts:
+            stores = None if host.broker is None else host.broker.stores
+            for name in stores.names() if stores is not None else ():
+                if name not in expected and name not in other:
+                    wrong.append(f"log {name} belongs to no segment")
+        for name, segment in expected.items():
+            wrong += self._look_at(segment, self._cluster.log_of(name))
+        known = {*self._readers.kinds, *self._asked.late, *self._asked.attempted}
+        for sub, found in self._witness.subscriptions.items():
+            if found.unfinished is not None:
+                wrong.append(f"the {found.unfinished.kind} of subscription {sub} is still under way")
+            if sub not in known:
+                wrong.append(f"subscription {sub} was deleted and is there")
+        return wrong + behind(self._tap.open_watches(), {str(TOPIC): record.epoch}) + self._leaders()
+
+    async def _look_at_other(self, wrong: list[str]) -> frozenset[str]:
+        """The logs of the topic that comes and goes."""
+        record = await self._cluster.record(OTHER)
+        if record is None:
+            return frozenset()
+        if record.deleted or record.intent is not None or record.garbage:
+            wrong.append(f"{OTHER} is still being changed")
+        return frozenset(str(OTHER.segment_name(s.range, s.id)) for s in layout_of(record).segments.values())
+
+    def _look_at(self, segment: Segment, log: SegmentLog | None) -> list[str]:
+        if log is None:
+            return [f"segment {segment.id} has no log"]
+        if log.sealed == segment.active:
+            return [f"segment {segment.id} is {segment.state}, its log says otherwise"]
+        known = {*self._readers.subscriptions, *self._asked.late, *self._asked.attempted}
+        orphans = [name for name in log.cursors if name not in known]
+        return [f"segment {segment.id} has a cursor {name} of nobody" for name in orphans] + self._absent(
+            segment, log.cursors
+        )
+
+    def _leaders(self) -> list[str]:
+        """Exactly one controller acts (V1)."""
+        leading = [
+            host.name
+            for host in self._cluster.hosts
+            if host.broker is not None and TOPIC in host.broker.controllers.layouts()
+        ]
+        return [] if len(leading) == 1 else [f"the topic is led by {leading or 'nobody'}"]
+
+    async def watch_takeovers(self, shape: Shape) -> None:
+        """A store is served again soon after its owner's lease is over, where nothing else is in the way."""
+        if shape.workers == 1 or shape.slow_disk or shape.stalls or shape.disk_errors:
+            return
+        if shape.store_trouble != StoreTrouble():
+            return
+        served_at = dict.fromkeys(self._cluster.platters, self._loop.time())
+        started_at: dict[SimProcess, float] = {}
+        while True:
+            now = self._loop.time()
+            lives = [host.life for host in self._cluster.running if host.life]
+            lives = [life for life in lives if life.process.state is State.RUNNING]
+            # A broker that has just started leaves the stores of the others to them for one lease.
+            since = max((started_at.setdefault(life.process, now) for life in lives), default=now)
+            for store in served_at:
+                if not lives or any(store in life.broker.stores.opened for life in lives):
+                    served_at[store] = now
+                elif now - max(since, served_at[store]) > shape.lease_s + TAKEOVER_S:
+                    self.found.append(f"store {store} had no owner from {served_at[store]:.3f} to {now:.3f}")
+                    return
+            await asyncio.sleep(0.1)

@@ -1,0 +1,217 @@
+"""What administrators ask for while a cluster run is busy: layouts, subscriptions and topics changed.
+
+A request may be interrupted anywhere; then it is not known whether it was done. Knows nothing of faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from anabranch.broker.broker import Broker
+from anabranch.controller.port import Controller
+from anabranch.controller.segments import StartAt
+from anabranch.errors import (
+    AnabranchError,
+    ConflictError,
+    LayoutError,
+    NotFoundError,
+    SegmentNotFoundError,
+    SubscriptionNotFoundError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from anabranch.metadata.records import SubscriptionKind
+from anabranch.model.hashing import equal_bucket_splits
+from anabranch.model.names import TopicName
+from anabranch.testing.cluster import Cluster
+from anabranch.testing.readers import STREAM, TOPIC
+from anabranch.testing.shape import OPERATIONS, Shape
+from anabranch.testing.witness import Witness
+
+KINDS: tuple[SubscriptionKind, ...] = ("STREAM", "QUEUE")
+STARTS: tuple[StartAt, ...] = ("earliest", "latest")
+
+OTHER = TopicName("topic", "public", "default", "comes-and-goes")
+
+OVERTAKEN = (
+    TopicExistsError,
+    TopicNotFoundError,
+    NotFoundError,
+    ConflictError,
+    LayoutError,
+    SegmentNotFoundError,
+)
+"""What somebody may hear whose earlier attempt was interrupted and has had its effect since."""
+
+ATTEMPTS_MAX = 20
+
+REWIND_S = 20.0
+"""Until then a seek has taken effect, also one that was interrupted."""
+
+
+class Requests:
+    """Those of one run; `witness` must be set before any is made."""
+
+    def __init__(
+        self, cluster: Cluster, shape: Shape, rng: random.Random, counts: Counter[str], step: str | None
+    ) -> None:
+        self.witness: Witness
+        self.late: dict[str, int] = {}
+        """Subscriptions that were confirmed during the run, and in which epoch."""
+        self.attempted: dict[str, None] = {}
+        """Those that may exist."""
+        self._cluster = cluster
+        self._shape = shape
+        self._rng = rng
+        self._counts = counts
+        self._step = step
+
+    async def change_layouts(self) -> None:
+        if self._step:
+            # Another change or a store that refuses may get in its way; in the end it dies at the step.
+            for _ in range(ATTEMPTS_MAX):
+                await self._change(self._step.partition(".")[0])
+                if self._counts[f"died at {self._step}"]:
+                    break
+        async with asyncio.TaskGroup() as askers:
+            for _ in range(self._shape.askers):
+                askers.create_task(self._ask_for_changes())
+
+    async def _ask_for_changes(self) -> None:
+        for _ in range(self._shape.operations):
+            await self._change(self._rng.choice(OPERATIONS))
+
+    async def _change(self, kind: str) -> None:
+        await asyncio.sleep(self._rng.uniform(0, self._shape.busy_s / (self._shape.operations + 1)))
+        self._counts[f"{kind} asked for"] += 1
+        try:
+            await self._cluster.with_controller(TOPIC, partial(self._operate, kind))
+        except (LayoutError, SegmentNotFoundError):
+            self._counts["operation overtaken"] += 1
+        except AnabranchError as error:
+            # With a store that refuses, the caller hears of it and the controller finishes later.
+            if not error.retryable:
+                raise
+            self._counts["operation interrupted"] += 1
+
+    async def _operate(self, kind: str, controller: Controller) -> None:
+        assert self.witness.layout is not None
+        active = self.witness.layout.active
+        if kind == "merge" and len(active) == 1:
+            active = (await controller.split(active[0].id)).active
+        chosen = self._rng.randrange(len(active) - (kind == "merge"))
+        segment = active[chosen]
+        if kind == "split":
+            parts = self._rng.randrange(2, 5)
+            await controller.split(segment.id, [part.start for part in segment.range.parts(parts)[1:]])
+        elif kind == "merge":
+            run = active[chosen : chosen + self._rng.randrange(2, 4)]
+            await controller.merge([one.id for one in run])
+        else:
+            await controller.rebucket(segment.id, equal_bucket_splits(segment.bucket_count % 8 + 1))
+
+    async def change_subscriptions(self) -> None:
+        for number in range(self._shape.late_subscriptions):
+            await asyncio.sleep(self._rng.uniform(0, self._shape.busy_s / self._shape.late_subscriptions))
+            name = f"late-{number}"
+            self.attempted[name] = None
+            if await self._ask(partial(_make, name, self._rng.choice(KINDS), self._rng.choice(STARTS))):
+                self._counts["late subscription made"] += 1
+                self.late[name] = self.witness.layout.epoch if self.witness.layout else 0
+            if self._rng.random() < 0.3:
+                await self._ask(partial(_skip if self._rng.random() < 0.5 else _rewind, name))
+            if self._rng.random() < 0.3:
+                self.late.pop(name, None)
+                if await self._ask(partial(_unmake, name)):
+                    self._counts["late subscription deleted"] += 1
+                    self.attempted.pop(name)
+
+    async def churn(self) -> None:
+        """Make and delete a topic, time and again; an attempt that is interrupted may have done either."""
+        for _ in range(self._shape.churn):
+            await asyncio.sleep(self._rng.uniform(0, self._shape.busy_s / self._shape.churn))
+            segments = self._rng.randrange(1, 4)
+            await self._in_broker(partial(_create_other, segments))
+            await self._in_broker(_change_other)
+            await self._in_broker(_delete_other)
+            self._counts["topic deleted"] += await self._cluster.record(OTHER) is None
+
+    async def _in_broker(self, work: Callable[[Broker], Awaitable[None]]) -> None:
+        try:
+            await self._cluster.in_broker(work)
+        except OVERTAKEN:
+            self._counts["topic change overtaken"] += 1
+        except AnabranchError as error:
+            if not error.retryable:
+                raise
+
+    async def seek(self) -> None:
+        for _ in range(self._shape.seeks):
+            await asyncio.sleep(self._rng.uniform(0, self._shape.busy_s / self._shape.seeks))
+            self._cluster.history.rewind(STREAM)
+            self.witness.rewind(STREAM)
+            if await self._ask(partial(_rewind, STREAM)):
+                self._counts["stream sent back"] += 1
+            # One that was not answered is carried out all the same, and so are acknowledgements on their way.
+            await asyncio.sleep(REWIND_S)
+            self.witness.rewind(STREAM)
+            self._cluster.history.rewound.discard(STREAM)
+
+    async def _ask(self, work: Callable[[Controller], Awaitable[bool]]) -> bool:
+        """Ask the leader for something; whether it was done for sure."""
+        try:
+            return bool(await self._cluster.with_controller(TOPIC, work))
+        except AnabranchError as error:
+            if not error.retryable:
+                raise
+            return False
+
+
+async def _create_other(segments: int, broker: Broker) -> None:
+    await broker.controllers.create_topic(OTHER, segments)
+
+
+async def _change_other(broker: Broker) -> None:
+    controller = await broker.controllers.controller(OTHER)
+    await controller.ensure_subscription("s", "STREAM", "earliest")
+    await controller.split(0)
+
+
+async def _delete_other(broker: Broker) -> None:
+    await broker.controllers.delete_topic(OTHER, True)
+
+
+async def _make(name: str, kind: SubscriptionKind, start: StartAt, controller: Controller) -> bool:
+    try:
+        await controller.ensure_subscription(name, kind, start)
+    except ConflictError:
+        return False
+    return True
+
+
+async def _rewind(name: str, controller: Controller) -> bool:
+    try:
+        await controller.seek(name, 0)
+    except SubscriptionNotFoundError:
+        return False
+    return True
+
+
+async def _skip(name: str, controller: Controller) -> bool:
+    try:
+        await controller.skip_all(name)
+    except SubscriptionNotFoundError:
+        return False
+    return True
+
+
+async def _unmake(name: str, controller: Controller) -> bool:
+    try:
+        await controller.delete_subscription(name)
+    except SubscriptionNotFoundError:
+        return False
+    return True
