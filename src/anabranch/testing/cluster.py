@@ -320,6 +320,13 @@ class Cluster:
                 return log
         return None
 
+    def leads(self, process: SimProcess | None, name: TopicName) -> bool:
+        """Whether a process is the broker that leads a topic."""
+        return any(
+            host.broker is not None and host.process is process and name in host.broker.controllers.layouts()
+            for host in self.running
+        )
+
     # Clients.
 
     def client(self, process: SimProcess) -> AsyncClient:

@@ -141,6 +141,7 @@ class Scenario:
             ordered=[STREAM],
             grace_s=config.consumer_grace_s,
             log_of=cluster.log_of,
+            leads=lambda process: cluster.leads(process, TOPIC),
             committed=audit.look_at_children,
         )
         cluster.tree.seen = witness.changed

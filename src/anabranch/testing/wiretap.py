@@ -50,6 +50,8 @@ class Attached:
 class Registered:
     """A consumer that asked the leader of its topic for a share."""
 
+    broker: SimProcess | None
+    """The one that its connection leads to, which may pass on what it asks."""
     client: str
     name: str
     subscription: str
@@ -202,9 +204,9 @@ class WireTap:
             case pb.CommandAck():
                 self._acknowledging(heard, command)
             case pb.CommandScalableTopicSubscribe():
-                member = Registered(
-                    end.remote[0], command.consumer_name, command.subscription, TopicName.parse(command.topic)
-                )
+                topic = TopicName.parse(command.topic)
+                asked = command.consumer_name, command.subscription
+                member = Registered(end.process, end.remote[0], *asked, topic)
                 heard.joining[command.request_id] = command.consumer_id, member
             case pb.CommandScalableTopicUnsubscribe():
                 left = heard.members.pop(command.consumer_id, None)

@@ -22,7 +22,7 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.checkers import Early, History, Waiting
-from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simloop import SimLoop, SimProcess
 from anabranch.testing.wiretap import Acked, Attached, Registered, Watch
 
 Member = tuple[str, str]
@@ -53,8 +53,8 @@ class WitnessedTree(MemoryTree):
 class Witness:
     """Watches one topic of one run.
 
-    `log_of` finds the log of a segment at whoever serves it now; `ordered` are the subscriptions that promise
-    order; `committed` is told each new layout.
+    `log_of` finds the log of a segment at whoever serves it now; `leads` says who leads the topic; `ordered`
+    are the subscriptions that promise order; `committed` is told each new layout.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Witness:
         ordered: Iterable[str],
         grace_s: float,
         log_of: Callable[[str], SegmentLog | None],
+        leads: Callable[[SimProcess | None], bool],
         committed: Callable[[Layout], None],
     ) -> None:
         self._loop = loop
@@ -76,6 +77,7 @@ class Witness:
         self._ordered = frozenset(ordered)
         self._grace_s = grace_s
         self._log_of = log_of
+        self._leads = leads
         self._committed = committed
         self.record: TopicRecord | None = None
         self.layout: Layout | None = None
@@ -198,7 +200,11 @@ class Witness:
                 continue
             self._counts["consumer evicted"] += 1
             gone_s = self._loop.time() - self._lost_at.get(member, -self._grace_s)
-            if member in self._connected:
+            connected = self._connected.get(member)
+            if connected is not None and not self._leads(connected.broker):
+                # Between a broker that passes on and the leader there is a connection that nobody sees here.
+                self._counts["evicted behind another broker"] += 1
+            elif connected is not None:
                 self._wrong(f"{sub}: {name} was evicted while it was connected")
             elif gone_s < self._grace_s - MOMENT_S:
                 self._wrong(f"{sub}: {name} was evicted after {gone_s:.3f} s, not {self._grace_s:g} s")

@@ -43,6 +43,7 @@ class Scene:
             ordered=[SUB],
             grace_s=GRACE_S,
             log_of=self.storage.get,
+            leads=lambda process: process is None,
             committed=lambda layout: None,
         )
         self.write_topic(term=1)
@@ -191,7 +192,7 @@ def test_a_member_is_evicted_after_a_whole_grace_period_without_a_connection(loo
     def evicted_after(gone_s: float, *, leaves: bool = False) -> list[str]:
         scene = Scene(loop)
         scene.write_members(1, a=(0,))
-        member = Registered("a", "a", SUB, TOPIC)
+        member = Registered(None, "a", "a", SUB, TOPIC)
         scene.witness.registered(member, pb.ScalableConsumerAssignment(layout_epoch=0, generation=1))
         if leaves:
             scene.witness.leaving(member)
