@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 1000
+JOBS ?= 2
 FAST ?=
 export PYTHONDONTWRITEBYTECODE ?=
 
@@ -33,9 +34,9 @@ check: $(STAMP)  ## Lint, types, import rules, determinism, generated code
 	@echo "==> determinism";    $(BIN)/python tools/check_determinism.py
 	@echo "==> generated code"; $(BIN)/python tools/generate_proto.py --check
 
-test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests
+test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS=n at a time
 	@echo "==> tests"
-	$(BIN)/python -m pytest tests --ignore tests/process --ignore tests/interop
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests --ignore tests/process --ignore tests/interop
 
 sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
 	$(BIN)/python -m anabranch.testing.run --seeds $(SEEDS)
