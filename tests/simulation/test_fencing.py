@@ -47,6 +47,7 @@ class Play:
             ordered=["s"],
             grace_s=GRACE_S,
             log_of=cluster.log_of,
+            leads=lambda process: cluster.leads(process, TOPIC),
             committed=lambda layout: None,
         )
         cluster.tree.seen = self.witness.changed
