@@ -43,6 +43,10 @@ BACKLOG = 128
 POLL_S = 0.01
 """How often a worker looks for what others wrote into the metadata store, so that it hears within 20 ms."""
 
+TIDY_S = 1.0
+TIDY_LOGS = 64
+"""So many removed logs are worth a full collection."""
+
 LEAVING_S = 10.0
 """How long a start waits for the workers of a supervisor that was killed."""
 
@@ -192,7 +196,10 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
     )
     clock = SystemClock()
     broker = _make_broker(config, worker, store, clock)
-    failing = asyncio.ensure_future(_stop_when_failed(broker, stopping))
+    beside = [
+        asyncio.ensure_future(_stop_when_failed(broker, stopping)),
+        asyncio.ensure_future(_tidy_up(broker)),
+    ]
     try:
         if await _unless(stopping, broker.start()):
             worker.ready()
@@ -204,7 +211,8 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
             gc.set_threshold(10_000, 20, 100)
             await _serve_http(broker, clock, worker, stopping)
     finally:
-        failing.cancel()
+        for task in beside:
+            task.cancel()
         if worker.parent is not None:
             loop.remove_reader(worker.parent)
         for listener in worker.http_listeners:
@@ -217,6 +225,16 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
 async def _stop_when_failed(broker: Broker, stopping: asyncio.Event) -> None:
     await broker.failed.wait()
     stopping.set()
+
+
+async def _tidy_up(broker: Broker) -> None:
+    """Collect what removed logs leave behind: they refer to themselves, and collections are rare here."""
+    collected = 0
+    while True:
+        await asyncio.sleep(TIDY_S)
+        if broker.topics.dropped >= collected + TIDY_LOGS:
+            collected = broker.topics.dropped
+            gc.collect()
 
 
 async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

@@ -397,9 +397,8 @@ def _cycles(scratch: Path, fast: bool) -> list[Row]:
     files = [float(each.files) for each in prints]
     memory = [each.memory_bytes / 1e6 for each in prints]
     return [
-        # Ids and times have more digits in the end, and files come and go with the journal's turns. What
-        # refers to itself is collected rarely: memory rises for some 800 cycles, falls, and stays below that.
+        # Ids and times have more digits in the end, files come and go with the journal, memory by the page.
         _flat_row("record", "bytes", marks, record, 0.05 * record[1]),
         _flat_row("files", "files", marks, files, 4),
-        _flat_row("memory", "MB", marks, memory, 10),
+        _flat_row("memory", "MB", marks, memory, 4),
     ]

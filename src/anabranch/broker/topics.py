@@ -49,6 +49,8 @@ class Topics:
         self._served_stores = served
         self.drained: Callable[[Segment, str, Ranges], None] = lambda segment, subscription, ranges: None
         """Told when all of a sealed log, or all of some buckets, is acknowledged on a subscription."""
+        self.dropped = 0
+        """How many logs were removed since the start."""
         self._around = surroundings
         self._served: dict[TopicName, Segment] = {}
 
@@ -91,6 +93,7 @@ class Topics:
         await self.stores.delete(str(name))
         if found is not None and self._served.get(name) is found:
             del self._served[name]
+            self.dropped += 1
 
     def leave(self, store: int) -> None:
         """Serve no log of this store any more: everybody is sent away, to look for the next owner."""
