@@ -63,7 +63,11 @@ class Directory:
         number = self._next_watcher
         self._next_watcher += 1
         self._watchers[number] = changed
-        return lambda: self._watchers.pop(number, None) and None
+
+        def undo() -> None:
+            self._watchers.pop(number, None)
+
+        return undo
 
     async def start(self) -> None:
         """Look once, and follow from then on."""
