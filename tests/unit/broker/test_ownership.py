@@ -144,6 +144,14 @@ class World:
         self.generation += 1
         return Member(self, number, self.generation, workers)
 
+    async def survivor(self) -> Member:
+        """Member 0, after member 1 has died and its store was taken over."""
+        survivor, dead = await self.member(0).start(), await self.member(1).start()
+        await asyncio.sleep(2 * PATIENCE_S)
+        dead.kill()
+        await asyncio.sleep(1)
+        return survivor
+
     async def owner(self, store: int) -> StoreRecord:
         found = await MemoryStore(self.tree).get(records.store_path(store))
         assert found is not None
@@ -245,10 +253,7 @@ def test_a_living_holder_is_left_alone_though_it_has_published_nothing_yet() -> 
 
 def test_a_store_goes_back_to_its_own_broker_when_that_lives_again() -> None:
     async def scenario(world: World) -> None:
-        survivor, dead = await world.member(0).start(), await world.member(1).start()
-        await asyncio.sleep(2 * PATIENCE_S)
-        dead.kill()
-        await asyncio.sleep(1)
+        survivor = await world.survivor()
         assert survivor.storages.opened == [0, 1]
         back = await world.member(1).start()
         await asyncio.sleep(1)
@@ -265,10 +270,7 @@ def test_a_store_goes_back_to_its_own_broker_when_that_lives_again() -> None:
 
 def test_a_store_is_served_until_it_can_be_handed_over_quickly() -> None:
     async def scenario(world: World) -> None:
-        survivor, dead = await world.member(0).start(), await world.member(1).start()
-        await asyncio.sleep(2 * PATIENCE_S)
-        dead.kill()
-        await asyncio.sleep(1)
+        survivor = await world.survivor()
         world.checkpoint_s = 20.0
         back = world.member(1)
         starting = asyncio.ensure_future(back.start())
@@ -286,10 +288,7 @@ def test_a_store_is_served_until_it_can_be_handed_over_quickly() -> None:
 
 def test_a_store_is_kept_when_its_own_broker_died_again_before_it_could_be_handed_over() -> None:
     async def scenario(world: World) -> None:
-        survivor, dead = await world.member(0).start(), await world.member(1).start()
-        await asyncio.sleep(2 * PATIENCE_S)
-        dead.kill()
-        await asyncio.sleep(1)
+        survivor = await world.survivor()
         world.checkpoint_s = 20.0
         back = world.member(1)
         starting = asyncio.ensure_future(back.start())
@@ -366,10 +365,7 @@ def test_a_takeover_that_fails_is_tried_until_it_succeeds(what: str) -> None:
 @pytest.mark.parametrize("what", ["publish", "tell"])
 def test_giving_back_goes_on_when_a_part_of_it_fails(what: str) -> None:
     async def scenario(world: World) -> None:
-        survivor, dead = await world.member(0).start(), await world.member(1).start()
-        await asyncio.sleep(2 * PATIENCE_S)
-        dead.kill()
-        await asyncio.sleep(1)
+        survivor = await world.survivor()
         survivor.store.refusals = 3 if what == "publish" else 0
         survivor.failures = 3 if what == "tell" else 0
         back = await world.member(1).start()
@@ -384,10 +380,7 @@ def test_giving_back_goes_on_when_a_part_of_it_fails(what: str) -> None:
 
 def test_nobody_is_said_to_own_what_was_given_back_also_when_that_could_not_be_said_at_once() -> None:
     async def scenario(world: World) -> None:
-        survivor, dead = await world.member(0).start(), await world.member(1).start()
-        await asyncio.sleep(2 * PATIENCE_S)
-        dead.kill()
-        await asyncio.sleep(1)
+        survivor = await world.survivor()
         survivor.store.refusals = 3
         slow = world.member(1)
         await slow.store.put(records.broker_path(1), records.encode(slow.record), ephemeral=True)
