@@ -138,11 +138,13 @@ class World:
         self.opens = 0
         self.damaged = 0
         self.checkpoint_s = 0.01
-        self.generation = 0
+        # A member that was killed is kept: what it waits for is never collected while the world lasts.
+        self.members: list[Member] = []
 
     def member(self, number: int, workers: int = 2) -> Member:
-        self.generation += 1
-        return Member(self, number, self.generation, workers)
+        member = Member(self, number, len(self.members) + 1, workers)
+        self.members.append(member)
+        return member
 
     async def survivor(self) -> Member:
         """Member 0, after member 1 has died and its store was taken over."""
@@ -159,8 +161,9 @@ class World:
 
 
 def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    world = World()
     with SimLoop(1) as loop:
-        loop.run(scenario(World()))
+        loop.run(scenario(world))
         assert not loop.errors
 
 
