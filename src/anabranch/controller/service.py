@@ -412,7 +412,7 @@ class ControllerService:
 
     async def _finish_making(self, name: TopicName) -> bool:
         record = None if name in self._controllers else await self._world.topics.find(name)
-        if record is None or record.deleted or record.intent is None or record.intent.kind != "create":
+        if record is None or record.deleted or record.intent is None:
             return True
         return await self._resume(name)
 

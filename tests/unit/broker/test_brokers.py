@@ -12,6 +12,7 @@ from anabranch.broker import peers
 from anabranch.controller import lifecycle
 from anabranch.controller.controller import TopicController
 from anabranch.controller.members import Registration
+from anabranch.controller.segments import Place
 from anabranch.errors import (
     LayoutError,
     MetadataError,
@@ -472,5 +473,24 @@ def test_a_topic_whose_maker_died_is_finished_when_somebody_looks_anywhere(numbe
         assert sorted(segments_of(dag).values()) == [0, 0, 1, 1]
         record = await brokers[0].records.load(ORDERS)
         assert record.intent is None
+
+    run(main)
+
+
+@pytest.mark.parametrize("what", ["created", "migrated"])
+def test_a_topic_whose_maker_died_is_finished_at_its_home_though_nobody_looks(what: str) -> None:
+    async def main(brokers: Brokers) -> None:
+        await hand_over()
+        world = brokers[0].controllers._world
+        if what == "created":
+            await lifecycle.record_topic(world, ORDERS, 4, {})
+        else:
+            old = TopicName.parse("persistent://public/default/orders")
+            await brokers[1].topics.make(old, 1)
+            await lifecycle.record_migration(world, ORDERS, [Place(old, 1)], {}, {})
+        await asyncio.sleep(30.0)
+        record = await brokers[0].records.load(ORDERS)
+        assert record.intent is None
+        assert brokers.leader_of(ORDERS) == record.store
 
     run(main)
