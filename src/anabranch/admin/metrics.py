@@ -16,7 +16,6 @@ from typing import Literal
 from starlette.responses import Response
 
 from anabranch.admin.calls import Call, route
-from anabranch.admin.stats import backlog_messages
 from anabranch.broker.broker import Broker
 from anabranch.broker.keyed_reading import KeyedReading
 from anabranch.broker.segment import Segment
@@ -95,7 +94,7 @@ def _traffic(segments: Iterable[Segment]) -> list[Family]:
         producers.add(len(segment.producers), topic=topic)
         for name, subscription in segment.subscriptions.items():
             if subscription.durable:
-                backlog.add(backlog_messages(subscription), topic=topic, subscription=name)
+                backlog.add(subscription.backlog_messages, topic=topic, subscription=name)
             consumers.add(len(subscription.consumers), topic=topic, subscription=name)
             waiting = sum(consumer.unacked for consumer in subscription.consumers)
             unacked.add(waiting, topic=topic, subscription=name)

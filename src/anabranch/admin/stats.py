@@ -106,7 +106,7 @@ def publisher_stats(producer: Producer) -> Json:
 def subscription_stats(subscription: Subscription) -> Json:
     consumers = list(subscription.consumers)
     counters = subscription.counters
-    backlog = backlog_messages(subscription)
+    backlog = subscription.backlog_messages
     return {
         "bytesOutCounter": counters.bytes_out,
         "msgOutCounter": counters.messages_out,
@@ -125,18 +125,6 @@ def subscription_stats(subscription: Subscription) -> Json:
         "isReplicated": False,
         "subscriptionProperties": dict(subscription.cursor.properties),
     }
-
-
-def backlog_messages(subscription: Subscription) -> int:
-    """Messages from the first that is not acknowledged on, without those acknowledged out of order."""
-    log, acks = subscription.log, subscription.cursor.acks
-    first = max(acks.mark, log.first_ordinal)
-    entries = log.next_ordinal - first
-    if entries <= 0:
-        return 0
-    messages = log.next_index - log.index_of(first)
-    # Entries acknowledged ahead of the mark count with the average size, not looked up one by one.
-    return round(messages * acks.pending_count(log.next_ordinal) / entries)
 
 
 def _backlog_bytes(log: SegmentLog, messages: int) -> int:

@@ -115,7 +115,7 @@ class LocalSegments:
         if known.backlog == 0:
             # Nobody may build on an acknowledgement that a crash could take back.
             await known.cursor.flush()
-        return known.backlog
+        return known.backlog_messages
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
         self._topics.stores.check(place.store)
@@ -128,15 +128,10 @@ class LocalSegments:
         found = self._topics.get(place.name)
         if found is None:
             return SegmentLoad()
-        log = found.log
-        waiting = [
-            log.next_index - log.index_of(max(sub.cursor.acks.mark, log.first_ordinal))
-            for sub in found.subscriptions.values()
-            if sub.durable
-        ]
+        waiting = [sub.backlog_messages for sub in found.subscriptions.values() if sub.durable]
         messages_in, bytes_in, messages_out, bytes_out = found.rates()
         return SegmentLoad(
-            messages_in, bytes_in, messages_out, bytes_out, max(waiting, default=0), log.size_bytes
+            messages_in, bytes_in, messages_out, bytes_out, max(waiting, default=0), found.log.size_bytes
         )
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:

@@ -139,6 +139,14 @@ class Subscription:
         return self.cursor.acks.pending_count(self.log.next_ordinal)
 
     @property
+    def backlog_messages(self) -> int:
+        """Messages not acknowledged yet; entries acknowledged out of order count with the average size."""
+        first = max(self.cursor.acks.mark, self.log.first_ordinal)
+        entries = self.log.next_ordinal - first
+        behind = self.log.next_index - self.log.index_of(first) if entries > 0 else 0
+        return round(behind * self.backlog / entries) if behind else 0
+
+    @property
     def done(self) -> bool:
         """Whether the log is sealed and all of it acknowledged, or for a reader delivered."""
         if not self.log.sealed:

@@ -83,9 +83,9 @@ async def _subscription(
 
     found = await together(backlog(segment) for segment in segments)
     by_segment = {
-        str(segment.id): entries
-        for segment, entries in zip(segments, found, strict=True)
-        if entries is not None
+        str(segment.id): messages
+        for segment, messages in zip(segments, found, strict=True)
+        if messages is not None
     }
     return {
         "consumerCount": len(record.consumers),

@@ -101,7 +101,7 @@ class Segments(Protocol):
         ...
 
     async def backlog(self, place: Place, subscription: str) -> int | None:
-        """Entries not acknowledged yet; None when the segment lacks the subscription."""
+        """Messages not acknowledged yet; None when the segment lacks the subscription."""
         ...
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:

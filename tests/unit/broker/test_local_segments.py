@@ -32,10 +32,10 @@ BY_TERM: dict[str, tuple[object, ...]] = {
 """The verbs that change something, and what they are given besides place and term."""
 
 
-async def append(world: World, count: int) -> None:
+async def append(world: World, count: int, messages: int = 1) -> None:
     log = world.broker.topics.require(SEGMENT).log
     for number in range(count):
-        log.append(b"x" * 100, 1, 1_000 + number, lambda appended, error: None)
+        log.append(b"x" * 100, messages, 1_000 + number, lambda appended, error: None)
     await log.flush()
 
 
@@ -112,6 +112,19 @@ def test_seek_and_skip_move_a_subscription_and_pass_over_one_that_is_not_there()
         assert await segments.backlog(PLACE, "a") == 0
         await segments.seek(PLACE, "unknown", 0, 1)
         await segments.skip_all(PLACE, "unknown", 1)
+
+    run(scenario)
+
+
+def test_a_backlog_is_counted_in_messages_also_when_they_are_acknowledged_out_of_order() -> None:
+    async def scenario(world: World) -> None:
+        segments = world.broker.segments
+        await segments.create(PLACE, {"a": "earliest", "b": "earliest"}, 1)
+        await append(world, 10, messages=7)
+        cursor = world.broker.topics.require(SEGMENT).subscriptions["a"].cursor
+        cursor.acknowledge([0, 4, 5])
+        assert [await segments.backlog(PLACE, sub) for sub in ("a", "b")] == [49, 70]
+        assert (await segments.load(PLACE)).backlog_messages == 70
 
     run(scenario)
 
