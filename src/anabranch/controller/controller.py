@@ -418,7 +418,7 @@ class TopicController:
             except Exception as error:
                 self.troubles["background"] = in_words(error)
 
-        self._jobs.post(turn)
+        self._jobs.post(turn, work)
 
     async def _turn(self, work: Callable[[], Awaitable[T]], *, settle: bool = True) -> T:
         """One job: settle, work, and let subscriptions follow the layout it left."""

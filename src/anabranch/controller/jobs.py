@@ -22,7 +22,8 @@ T = TypeVar("T")
 class _Job(Generic[T]):
     work: Callable[[], Awaitable[T]]
     answer: asyncio.Future[T] | None
-    orphaned: Callable[[T], None] | None
+    orphaned: Callable[[T], None] | None = None
+    key: object = None
 
 
 class JobQueue:
@@ -32,6 +33,8 @@ class JobQueue:
         self._limit = limit
         self._name = name
         self._jobs: deque[_Job[Any]] = deque()
+        self._posted: set[object] = set()
+        """The keys of what was posted and waits."""
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._refusal: Callable[[], Exception] | None = None
@@ -55,16 +58,18 @@ class JobQueue:
         """
         if self._refusal is not None:
             raise self._refusal()
-        if len(self._jobs) >= self._limit:
-            raise TooManyRequestsError(f"{len(self._jobs)} changes of {self._name} wait already")
+        waiting = len(self._jobs) - len(self._posted)
+        if waiting >= self._limit:
+            raise TooManyRequestsError(f"{waiting} changes of {self._name} wait already")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._push(_Job(work, answer, orphaned))
         return await answer
 
-    def post(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work` in turn; it must deal with its own failures."""
-        if self._refusal is None:
-            self._push(_Job(work, None, None))
+    def post(self, work: Callable[[], Awaitable[None]], key: object) -> None:
+        """Do `work` in turn, unless something of the same key waits; it must deal with its own failures."""
+        if self._refusal is None and key not in self._posted:
+            self._posted.add(key)
+            self._push(_Job(work, None, key=key))
 
     async def stop(self) -> None:
         """Cancel the running job; those that wait are told to look for another leader."""
@@ -97,7 +102,9 @@ class JobQueue:
                 self._arrived.clear()
                 await self._arrived.wait()
             job = self._jobs.popleft()
-            if job.answer is not None and job.answer.cancelled():
+            if job.answer is None:
+                self._posted.discard(job.key)
+            elif job.answer.cancelled():
                 continue
             try:
                 result = await job.work()

@@ -283,7 +283,6 @@ class Subscriptions:
         """An owner says that a sealed segment is drained; noted now, looked at in turn."""
         for segment in self._lead.layout.segments.values():
             if self._lead.segment_name(segment) == event.segment:
-                # Posted for each event: an earlier turn may have ended before it took what it was posted for.
                 self._drains[event.subscription, segment.id] = None
                 self._post(self._take_drains)
 

@@ -176,3 +176,20 @@ async def test_locks_are_per_key_and_forgotten_when_free() -> None:
     assert trace.index("1 out") < trace.index("2 in")
     assert trace.index("3 in") < trace.index("1 out")
     assert locks._locks == {}
+
+
+async def test_what_is_posted_again_while_it_waits_is_done_once_and_stands_in_no_callers_way() -> None:
+    queue = JobQueue(1, "t")
+    queue.start()
+    done: list[str] = []
+
+    async def work(name: str) -> None:
+        done.append(name)
+        if len(done) == 1:
+            queue.post(partial(work, "a"), "a")
+
+    for name in "abab":
+        queue.post(partial(work, name), name)
+    await queue.run(partial(work, "caller"))
+    assert done == ["a", "b", "caller", "a"], "what has begun may be posted again"
+    await queue.stop()
