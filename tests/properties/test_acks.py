@@ -90,7 +90,7 @@ class AckSetMachine(RuleBasedStateMachine):
 
 
 TestAckSetMachine = AckSetMachine.TestCase
-TestAckSetMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAckSetMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5))

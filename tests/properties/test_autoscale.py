@@ -134,7 +134,7 @@ def loads(draw: st.DrawFn) -> Cells:
 
 
 @given(layouts(steps=3), loads(), st.integers(0, 12), policies(), st.booleans())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_a_steady_load_leads_to_silence(
     layout: Layout, cells: Cells, consumers: int, policy: AutoScalePolicy, sketch: bool
 ) -> None:
@@ -148,7 +148,6 @@ def test_a_steady_load_leads_to_silence(
 
 
 @given(layouts(steps=3), loads(), st.integers(0, 12), policies())
-@settings(deadline=None)
 def test_after_the_silence_nothing_that_can_be_cut_is_too_full(
     layout: Layout, cells: Cells, consumers: int, policy: AutoScalePolicy
 ) -> None:
@@ -166,7 +165,6 @@ def test_after_the_silence_nothing_that_can_be_cut_is_too_full(
 
 
 @given(st.integers(1, 16), st.integers(0, 16), st.integers(1, 16))
-@settings(deadline=None)
 def test_an_idle_topic_with_any_consumers_never_swings(segments: int, consumers: int, budget: int) -> None:
     layout = Layout.initial(segments, now_ms=0, bucket_budget=budget)
     world = World(layout, [], consumers, AutoScalePolicy())
@@ -180,7 +178,7 @@ def test_an_idle_topic_with_any_consumers_never_swings(segments: int, consumers:
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), loads()), min_size=2, max_size=12))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_merges_of_one_lineage_stay_bounded_however_the_load_swings(
     times: list[tuple[int, Cells]],
 ) -> None:
@@ -195,7 +193,6 @@ def test_merges_of_one_lineage_stay_bounded_however_the_load_swings(
 
 
 @given(layouts(steps=2), loads(), st.integers(0, 12), policies(), st.data())
-@settings(deadline=None)
 def test_stale_or_missing_load_never_causes_a_merge(
     layout: Layout, cells: Cells, consumers: int, policy: AutoScalePolicy, data: st.DataObject
 ) -> None:

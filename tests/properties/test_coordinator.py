@@ -18,7 +18,7 @@ STEPS = ["join", "join", "leave", "drain", "drain in part", "drain in part", "sp
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_every_history_keeps_order_ownership_and_generations(data: st.DataObject) -> None:
     layout = Layout.initial(data.draw(st.integers(1, 3)), now_ms=0)
@@ -80,7 +80,7 @@ def check_generations(before: SubscriptionRecord, after: SubscriptionRecord) -> 
             assert consumer.generation == after.generation > before.generation
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(["join", "lose", "go"]), NAMES, st.integers(1, 6)), max_size=30))
 def test_timers_run_for_exactly_the_names_whose_connection_is_lost(steps: list[tuple[str, str, int]]) -> None:
     leases, timers, token = Leases(), set[int](), 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.model.assignment import assign, assignable
@@ -62,7 +62,6 @@ def test_sets_of_slots_are_sets(given_: list[HashRange], other: Ranges, part: Ha
     assert covers(one, part) == all(has(one, slot) for slot in inside)
 
 
-@settings(deadline=None)
 @given(st.data(), layouts())
 def test_a_slot_is_open_exactly_when_every_ancestor_has_drained_it(
     data: st.DataObject, layout: Layout
@@ -90,7 +89,6 @@ def test_a_slot_is_open_exactly_when_every_ancestor_has_drained_it(
     }
 
 
-@settings(deadline=None)
 @given(st.data(), layouts(), names, names)
 def test_an_assignment_by_buckets_is_ordered_complete_and_sticky(
     data: st.DataObject, layout: Layout, first: list[str], second: list[str]
@@ -120,7 +118,6 @@ def test_an_assignment_by_buckets_is_ordered_complete_and_sticky(
     )
 
 
-@settings(deadline=None)
 @given(st.data(), layouts(), names)
 def test_more_open_buckets_of_the_same_segments_move_nobody(
     data: st.DataObject, layout: Layout, group: list[str]

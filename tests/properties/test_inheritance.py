@@ -162,9 +162,9 @@ class BoundedTopicMachine(TopicMachine):
 
 
 TestTopic = TopicMachine.TestCase
-TestTopic.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTopic.settings = settings(max_examples=60, stateful_step_count=40)
 TestBoundedTopic = BoundedTopicMachine.TestCase
-TestBoundedTopic.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBoundedTopic.settings = settings(max_examples=60, stateful_step_count=40)
 
 sequences = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 5), max_size=4)
 

@@ -159,7 +159,7 @@ class FixedClock:
         return 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(operations, max_size=25),
     st.sampled_from([1, 100, 10**6]),
@@ -207,7 +207,7 @@ def _is_between(low: AckSet, found: AckSet, high: AckSet) -> bool:
     return all(o in found for o in range(60) if o in low) and all(o in high for o in range(60) if o in found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=6), min_size=1, max_size=15),

@@ -189,7 +189,7 @@ def check_rows(rows: Sequence[Message], topic: ToyTopic) -> None:
     assert seen == {key: list(range(count)) for key, count in topic.sent.items()}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     operations=st.lists(OPERATIONS, min_size=5, max_size=60),
     chain=st.booleans(),
@@ -222,7 +222,7 @@ def test_each_message_comes_once_and_each_key_in_order(
     event(f"segments: {min(len(topic.layout.segments) // 10 * 10, 100)}")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     before=st.lists(OPERATIONS.filter(lambda operation: operation[0] in RUNS), max_size=20),
     operations=st.lists(OPERATIONS, min_size=5, max_size=40),
@@ -258,7 +258,7 @@ def test_a_topic_that_was_a_classic_one_is_read_once_and_in_order_too(
     check_rows(spark.rows, topic)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     before=st.lists(OPERATIONS, max_size=30), meanwhile=st.lists(OPERATIONS, max_size=30), chain=st.booleans()
 )
@@ -277,7 +277,7 @@ def test_a_replayed_batch_is_planned_alike_after_the_topic_has_changed(
     assert spark.plan() == planned
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     before=st.lists(OPERATIONS, max_size=30),
     meanwhile=st.lists(OPERATIONS, max_size=30),
@@ -300,7 +300,7 @@ def test_a_run_on_one_view_ends_though_the_topic_goes_on(
     assert len(spark.rows) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     operations=st.lists(OPERATIONS, max_size=50),
     split_bytes=st.integers(1000, 100_000),
@@ -336,7 +336,7 @@ def test_a_batch_read_holds_every_message_once(
     check_rows(in_order, topic)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(first=st.lists(OPERATIONS, max_size=30), second=st.lists(OPERATIONS, max_size=30))
 def test_a_range_up_to_a_cut_and_a_range_from_it_make_the_whole(
     first: list[tuple[str, int]], second: list[tuple[str, int]]
@@ -355,7 +355,7 @@ def test_a_range_up_to_a_cut_and_a_range_from_it_make_the_whole(
     check_rows(rows, topic)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(operations=st.lists(OPERATIONS, min_size=10, max_size=50), chain=st.booleans())
 def test_segments_pruned_after_they_were_read_are_no_loss(
     operations: list[tuple[str, int]], chain: bool

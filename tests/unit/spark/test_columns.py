@@ -4,7 +4,7 @@ import mmh3
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.spark.columns import binary_column, binary_parts, hash_column
@@ -14,7 +14,6 @@ KEYS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(KEYS, st.integers(0, 5), st.sampled_from([pa.binary(), pa.large_binary()]))
 def test_the_hash_of_a_column_is_the_hash_of_each_key(
     keys: list[bytes | None], skip: int, kind: object
@@ -32,7 +31,6 @@ def test_the_hash_of_text_is_that_of_its_utf8(key: str, raw: int) -> None:
     assert hash_column(pa.array([key], pa.string())).tolist() == [raw]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=30), st.booleans()), max_size=30))
 def test_spans_of_one_buffer_become_a_column(rows: list[tuple[bytes, bytes, bool]]) -> None:
     data = b"".join(gap + value for gap, value, _ in rows)

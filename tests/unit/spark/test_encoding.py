@@ -60,7 +60,7 @@ def as_bytes(key: Any) -> bytes | None:
     return key.encode() if isinstance(key, str) else key
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     ROWS,
     st.sampled_from([ONE, MANY]),

@@ -65,7 +65,7 @@ def values(spans: Spans) -> list[bytes | None]:
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(MESSAGES, COMPRESSIONS), min_size=1, max_size=4))
 def test_spans_agree_with_the_reader_of_the_protocol(
     batches: list[tuple[list[dict[str, Any]], Compression]],
@@ -81,7 +81,6 @@ def test_spans_agree_with_the_reader_of_the_protocol(
     assert spans.properties.tolist() == [bool(p) for c in columns for p in c.properties or [{}] * c.count]
 
 
-@settings(deadline=None)
 @given(
     value=st.binary(max_size=50),
     key=st.one_of(st.none(), st.text(max_size=5), st.binary(max_size=5)),
@@ -124,7 +123,7 @@ def test_a_message_that_compaction_took_out_is_marked() -> None:
     assert spans.compacted.tolist() == [True]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(MESSAGES, st.data())
 def test_damaged_payloads_are_refused_or_read_as_something_never_beyond_their_end(
     messages: list[dict[str, Any]], data: st.DataObject

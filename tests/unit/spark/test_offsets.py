@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import InvalidConfigurationError
@@ -21,7 +21,6 @@ CUTS = st.dictionaries(
 OFFSETS = st.one_of(CUTS, st.sampled_from([Start("earliest"), Start("latest")]), CUTS.map(Start))
 
 
-@settings(deadline=None)
 @given(OFFSETS)
 def test_decode_undoes_encode_also_through_text(offset: Offset) -> None:
     assert decode(json.loads(json.dumps(encode(offset)))) == offset
