@@ -89,6 +89,14 @@ def test_messages_go_in_and_come_out_in_order(run: Run) -> None:
     assert run("consume", "orders", "--timeout", "0.3")[1] == ""
 
 
+def test_a_message_is_said_to_be_where_it_was_sent(run: Run) -> None:
+    for given, stored in (
+        ("orders", "topic://public/default/orders"),
+        ("persistent://public/default/classic", "persistent://public/default/classic"),
+    ):
+        assert json.loads(run("produce", given, "--value", "v", "--json")[1])["topic"] == stored
+
+
 def test_a_queue_consumer_prints_json(run: Run) -> None:
     run("topic", "create", "orders")
     run("produce", "orders", "--value", "hello", "--key", "k")
@@ -123,5 +131,11 @@ def test_the_wrong_one_of_two_ports_is_told(
 
 
 def test_a_broker_that_is_not_there_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topic", "list", "--admin-url", "http://127.0.0.1:1"]) == 1
-    assert "is `anabranch serve` running" in capsys.readouterr().err
+    url = ["--url", "pulsar://127.0.0.1:1,127.0.0.1:2"]
+    for arguments in (
+        ["topic", "list", "--admin-url", "http://127.0.0.1:1"],
+        ["produce", "t", "--value", "v", *url],
+        ["consume", "t", *url],
+    ):
+        assert main(arguments) == 1
+        assert "is `anabranch serve` running" in capsys.readouterr().err

@@ -178,7 +178,7 @@ def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--force", action="store_true", help="also when clients are connected that cannot follow"
     )
     delete = action("delete", "delete a topic with everything in it")
-    delete.add_argument("--force", action="store_true", help="also while stream consumers are connected")
+    delete.add_argument("--force", action="store_true", help="also while consumers are connected")
     listing = action("list", "list the topics of a namespace", names_topic=False)
     listing.add_argument("namespace", nargs="?", default="public/default", help="public/default if left out")
     listing.add_argument(
@@ -272,7 +272,9 @@ def _add_consume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Print messages as they come, `key<TAB>value`, and acknowledge them. Ctrl-C ends it.",
     )
     _add_client_options(parser)
-    parser.add_argument("--subscription", default="anabranch-cli", metavar="NAME", help="(anabranch-cli)")
+    parser.add_argument(
+        "--subscription", default="anabranch-cli", metavar="NAME", help="which one to read (anabranch-cli)"
+    )
     parser.add_argument("--count", type=int, metavar="N", help="end after this many messages")
     parser.add_argument(
         "--timeout", type=float, metavar="S", help="end when nothing came for so many seconds"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import anabranch
-from anabranch.errors import InvalidConfigurationError
+from anabranch.client.options import parse_service_url, parse_topic
+from anabranch.errors import ConnectError, InvalidConfigurationError
+
+CONNECT_TIMEOUT_S = 5.0
 
 
 def produce(arguments: argparse.Namespace) -> int:
@@ -20,14 +24,14 @@ def produce(arguments: argparse.Namespace) -> int:
         raise InvalidConfigurationError("--count must be 1 or more")
     began = time.monotonic()
     sent = 0
-    with anabranch.Client(arguments.url) as client:
+    topic = parse_topic(arguments.topic)
+    with _open(arguments.url) as client:
         producer: anabranch.Producer[bytes] = client.create_producer(arguments.topic)
         for value in _values(arguments):
             key = arguments.key.replace("{n}", str(sent)) if arguments.key is not None else None
             producer.enqueue(value, key=key)
             sent += 1
         producer.flush()
-        topic = producer.topic
         producer.close()
     seconds = time.monotonic() - began
     if arguments.json:
@@ -35,6 +39,20 @@ def produce(arguments: argparse.Namespace) -> int:
     else:
         print(f"{sent} message{'' if sent == 1 else 's'} stored in {topic}", file=sys.stderr)
     return 0
+
+
+def _open(url: str) -> anabranch.Client:
+    """A client, once somebody listens at the URL: a program waits for its broker, a person wants to know."""
+    refused: OSError | None = None
+    for address in parse_service_url(url):
+        try:
+            socket.create_connection(address, CONNECT_TIMEOUT_S).close()
+            return anabranch.Client(url)
+        except OSError as error:
+            refused = error
+    raise ConnectError(
+        f"cannot reach a broker at {url}: {refused}; is `anabranch serve` running, with this --port?"
+    )
 
 
 def _values(arguments: argparse.Namespace) -> Iterator[bytes]:
@@ -48,7 +66,7 @@ def _values(arguments: argparse.Namespace) -> Iterator[bytes]:
 
 def consume(arguments: argparse.Namespace) -> int:
     """Print and acknowledge until told to stop."""
-    with anabranch.Client(arguments.url) as client:
+    with _open(arguments.url) as client:
         subscribe = client.subscribe_stream if arguments.kind == "stream" else client.subscribe_queue
         consumer: Any = subscribe(arguments.topic, arguments.subscription, initial_position=arguments.start)
         taken = 0
