@@ -1,10 +1,12 @@
 """One admin call: its parts decoded and checked, and an exception turned into a status.
 
+A call that meets a broker that dies, takes over or hands over is made again, so handlers are safe to repeat.
 Knows HTTP as far as handlers need it; knows nothing of what they do.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -19,17 +21,23 @@ from anabranch.admin.logs import Logs
 from anabranch.broker.broker import Broker
 from anabranch.clock import Clock
 from anabranch.errors import (
+    AlreadyClosedError,
     AnabranchError,
     AuthenticationError,
     AuthorizationError,
     ConflictError,
+    ConnectError,
     ConsumerBusyError,
     InvalidConfigurationError,
     InvalidNameError,
     LayoutError,
     NotAllowedError,
+    NotConnectedError,
     NotFoundError,
+    NotLeaderError,
+    NotOwnerError,
     SegmentNotFoundError,
+    ServiceNotReadyError,
     SubscriptionNotFoundError,
     TooManyRequestsError,
     TopicExistsError,
@@ -45,6 +53,21 @@ T = TypeVar("T")
 BODY_BYTES_MAX = 1024 * 1024
 NUMBER_MAX = 2**63 - 1
 """What every field and file has room for."""
+
+TAKEOVER_S = 5.0
+"""How long brokers may take, once a lease is over, to do what the dead one did."""
+
+AGAIN_S = 0.1
+
+MOVING = (
+    AlreadyClosedError,
+    ConnectError,
+    NotConnectedError,
+    NotLeaderError,
+    NotOwnerError,
+    ServiceNotReadyError,
+)
+"""What a call meets while one broker takes the place of another; the next one answers it."""
 
 # The first match decides, so narrower classes come before their bases.
 _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
@@ -62,6 +85,7 @@ _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
     (AuthorizationError, 403),
     (TooManyRequestsError, 429),
     (UnsupportedFeatureError, 501),
+    (AlreadyClosedError, 503),
 )
 
 
@@ -89,6 +113,18 @@ class Call:
         """Classic logs, wherever they are served."""
         self.http_url: str = request.app.state.http_url
         """Where this API is reached."""
+        self.again = False
+        """Whether the handler was left by an error before, so that what it asks for may be done already."""
+        self.repeatable = True
+        """Cleared by a handler whose next step would do more if it were done twice."""
+        self._subject: object = None
+        self._body: bytes | None = None
+
+    def meets_another(self, subject: object) -> bool:
+        """Whether a repeated call finds something else in the place of what it found at first."""
+        if self._subject is None:
+            self._subject = subject
+        return self._subject != subject
 
     @property
     def parts(self) -> Mapping[str, str]:
@@ -138,17 +174,22 @@ class Call:
 
     async def body(self, kind: type[T]) -> T | None:
         """The decoded JSON body; None when there is none."""
+        if self._body is None:
+            self._body = await self._read()
+        if not self._body.strip():
+            return None
+        try:
+            return msgspec.json.decode(self._body, type=kind)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise InvalidConfigurationError(f"the body is not what is expected here: {error}") from error
+
+    async def _read(self) -> bytes:
         data = bytearray()
         async for chunk in self._request.stream():
             data += chunk
             if len(data) > BODY_BYTES_MAX:
                 raise InvalidConfigurationError(f"the body is larger than {BODY_BYTES_MAX} bytes")
-        if not data.strip():
-            return None
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise InvalidConfigurationError(f"the body is not what is expected here: {error}") from error
+        return bytes(data)
 
 
 def whole(text: str, name: str) -> int:
@@ -172,13 +213,28 @@ def route(method: str, path: str, handler: Handler) -> Route:
     """
 
     async def endpoint(request: Request) -> Response:
+        call = Call(request)
         try:
-            answer = await handler(Call(request))
+            answer = await _answer(call, handler)
         except Exception as error:
-            return refusal(error)
+            return refusal(error, changing=method != "GET")
         return render(answer)
 
     return Route(path, endpoint, methods=[method])
+
+
+async def _answer(call: Call, handler: Handler) -> Any:
+    """What the handler returns; while brokers take over from each other it is called again."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + call.broker.config.lease_s + TAKEOVER_S
+    while True:
+        try:
+            return await handler(call)
+        except MOVING:
+            if loop.time() >= until_s or not call.repeatable:
+                raise
+        call.again = True
+        await asyncio.sleep(AGAIN_S)
 
 
 def render(answer: Any) -> Response:
@@ -192,14 +248,19 @@ def render(answer: Any) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-def refusal(error: BaseException) -> Response:
-    """The HTTP form of an error; what we did not raise on purpose is logged, and its text kept inside."""
+def refusal(error: BaseException, *, changing: bool = False) -> Response:
+    """The HTTP form of an error; what we did not raise on purpose is logged, and its text kept inside.
+
+    Who asked for a change and gets no answer is told that it may have been made.
+    """
     if isinstance(error, PreconditionFailedError):
         return reason(412, str(error))
     status = status_of(error)
     if not isinstance(error, AnabranchError):
         log.error("an admin call failed", exc_info=error)
         return reason(500, "the broker failed to answer this call; its log says why")
+    if changing and status == 503:
+        return reason(status, f"{error}; it may have been done, or be done yet: look before you ask again")
     return reason(status, str(error))
 
 

@@ -33,6 +33,8 @@ Json = Any
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 REDIRECTS_MAX = 5
+ATTEMPTS = 3
+"""How often something is read anew when its connection is lost: an idle one ends, and a worker may die."""
 
 _ERRORS: Mapping[int, type[AnabranchError]] = {
     400: InvalidConfigurationError,
@@ -102,13 +104,14 @@ class AdminClient:
             return json.loads(answer)
         return answer.decode()
 
-    def _exchange(self, method: str, target: str, data: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _exchange(
+        self, method: str, target: str, data: bytes, attempts: int = ATTEMPTS
+    ) -> tuple[int, dict[str, str], bytes]:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if method != "GET":
             # A server may close an idle connection just when it is used again. Then nobody knows whether the
             # request was carried out, so what changes something never rides on an old connection.
             self.close()
-        reused = self._connection is not None
         try:
             return self._request(method, target, data, headers)
         except TimeoutError as error:
@@ -118,10 +121,11 @@ class AdminClient:
             ) from error
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
             self.close()
-            if reused:
-                return self._exchange(method, target, data)
+            if method == "GET" and attempts > 1:
+                return self._exchange(method, target, data, attempts - 1)
             raise ConnectError(
-                f"{self._url} closed the connection; is this the HTTP port of the broker?"
+                f"{self._url} closed the connection instead of answering {method} {target}: the broker died, "
+                "and may have done it, or this is not its HTTP port"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, get_args
 
 import msgspec
@@ -11,22 +11,24 @@ import msgspec
 from anabranch.admin.calls import Call, object_of, route, whole
 from anabranch.admin.topics import classic_places
 from anabranch.controller.jobs import together
-from anabranch.controller.operation import segment_name
+from anabranch.controller.operation import segment_name, was_made
 from anabranch.controller.port import Controller
 from anabranch.controller.segments import Place
 from anabranch.errors import (
     ConflictError,
     ConsumerBusyError,
     InvalidConfigurationError,
+    LayoutError,
+    SegmentNotFoundError,
     SubscriptionNotFoundError,
     TopicExistsError,
     TopicNotFoundError,
 )
 from anabranch.metadata import records
-from anabranch.metadata.records import SubscriptionKind
+from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
 from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import equal_bucket_splits
-from anabranch.model.layout import Segment
+from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
 from anabranch.model.policy import override_from_json, resolve, to_json
 
@@ -52,9 +54,15 @@ async def create(call: Call) -> None:
     segments = call.number("numInitialSegments")
     properties = await call.body(dict[str, str])
     await call.topics.load_namespace(call.namespace())
-    await call.broker.controllers.create_topic(
-        call.topic("topic"), 1 if segments is None else segments, properties or {}
-    )
+    try:
+        await call.broker.controllers.create_topic(
+            call.topic("topic"), 1 if segments is None else segments, properties or {}
+        )
+    except TopicExistsError:
+        if not call.again:
+            raise
+        # Recorded the first time; only then a leader is asked for anything.
+        await (await _controller(call)).settled()
 
 
 async def metadata(call: Call) -> Any:
@@ -63,9 +71,15 @@ async def metadata(call: Call) -> Any:
 
 async def delete(call: Call) -> None:
     name, force = call.topic("topic"), call.flag("force")
-    if not force:
-        await check_unused(call, name)
-    await call.broker.controllers.delete_topic(name, force=force)
+    try:
+        if call.meets_another((await call.topics.load(name)).incarnation):
+            return
+        if not force:
+            await check_unused(call, name)
+        await call.broker.controllers.delete_topic(name, force=force)
+    except TopicNotFoundError:
+        if not call.again:
+            raise
 
 
 async def migrate(call: Call) -> None:
@@ -73,7 +87,11 @@ async def migrate(call: Call) -> None:
     force = call.flag("force")
     name, classic = call.topic("topic"), call.topic("persistent")
     if await call.topics.find(name) is not None:
-        raise TopicExistsError(f"{name} is a scalable topic already")
+        if not call.again:
+            raise TopicExistsError(f"{name} is a scalable topic already")
+        await (await _controller(call)).settled()
+        await _adopt_latecomers(call, await classic_places(call))
+        return
     places = await classic_places(call)
     for place in places:
         await call.logs.make(place)
@@ -88,11 +106,17 @@ async def migrate(call: Call) -> None:
     await call.broker.controllers.migrate_topic(
         name, places, kinds, {} if record is None else record.properties
     )
+    await _adopt_latecomers(call, places)
+
+
+async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:
+    """Register the subscriptions that were made on classic logs while these became segments."""
     with suppress(TopicNotFoundError):  # When retention was quick to take what was sealed.
-        made_meanwhile = await _subscribed_everywhere(call, places)
-        for subscription in sorted(made_meanwhile.keys() - kinds.keys()):
+        kinds = await _subscribed_everywhere(call, places)
+        known = await call.topics.load_subscriptions(call.topic("topic"))
+        for subscription in sorted(kinds.keys() - known.keys()):
             controller = await _controller(call)
-            await controller.ensure_subscription(subscription, made_meanwhile[subscription], "earliest")
+            await controller.ensure_subscription(subscription, kinds[subscription], "earliest")
 
 
 async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[str, SubscriptionKind]:
@@ -111,19 +135,21 @@ async def split(call: Call) -> None:
     points, parts = call.numbers("points"), call.number("parts")
     if points is not None and parts is not None:
         raise InvalidConfigurationError("give either points or parts, not both")
+    id_ = call.number_part("segment")
     controller = await _controller(call)
-    layout = layout_of(await call.topics.load(call.topic("topic")))
-    segment = layout.segment(call.number_part("segment"))
-    if parts is not None and parts < 2:
-        raise InvalidConfigurationError(f"a split makes two parts or more, not {parts}")
-    if parts is not None:
-        points = tuple(part.start for part in segment.range.parts(parts)[1:])
-    await controller.split(segment.id, points)
+    async with _done_once(call, (id_,), lambda layout: layout.split(id_, points, now_ms=0)):
+        segment = layout_of(await call.topics.load(call.topic("topic"))).segment(id_)
+        if parts is not None and parts < 2:
+            raise InvalidConfigurationError(f"a split makes two parts or more, not {parts}")
+        if parts is not None:
+            points = tuple(part.start for part in segment.range.parts(parts)[1:])
+        await controller.split(id_, points)
 
 
 async def merge(call: Call) -> None:
     ids = [whole(text, "segment") for text in call.part("segments").split("/")]
-    await (await _controller(call)).merge(ids)
+    async with _done_once(call, ids, lambda layout: layout.merge(ids, now_ms=0)):
+        await (await _controller(call)).merge(ids)
 
 
 async def rebucket(call: Call) -> None:
@@ -131,7 +157,30 @@ async def rebucket(call: Call) -> None:
     if (count is None) == (boundaries is None):
         raise InvalidConfigurationError("give either bucketCount or boundaries")
     splits = boundaries if boundaries is not None else equal_bucket_splits(count or 0)
-    await (await _controller(call)).rebucket(call.number_part("segment"), splits)
+    id_ = call.number_part("segment")
+    async with _done_once(call, (id_,), lambda layout: layout.rebucket(id_, splits, now_ms=0)):
+        await (await _controller(call)).rebucket(id_, splits)
+
+
+@asynccontextmanager
+async def _done_once(
+    call: Call, parents: Sequence[int], change: Callable[[Layout], Layout]
+) -> AsyncIterator[None]:
+    """Take the refusal of a change for its answer if `change` was made before the call was repeated.
+
+    A segment is sealed once, so nothing is done twice. When a leader's answer was lost, the next one ends
+    what it began and refuses the repetition; what is in the place of the parents says which of them it was.
+    """
+    try:
+        yield
+    except (LayoutError, SegmentNotFoundError) as error:
+        if not call.again:
+            raise
+        layout = layout_of(await call.topics.load(call.topic("topic")))
+        if not layout.segments.keys() >= set(parents):
+            raise ConflictError(f"{error}; this may have been done to it before it went") from error
+        if not was_made(layout, parents, change):
+            raise
 
 
 async def why(call: Call) -> Any:
@@ -160,18 +209,30 @@ async def create_subscription(call: Call) -> None:
 
 async def _existing(call: Call) -> tuple[Controller, str]:
     controller = await _controller(call)
+    await _subscription(call)
+    return controller, call.part("subscription")
+
+
+async def _subscription(call: Call) -> SubscriptionRecord:
     name, subscription = call.topic("topic"), call.part("subscription")
-    if await call.topics.load_subscription(name, subscription) is None:
+    record = await call.topics.load_subscription(name, subscription)
+    if record is None:
         raise SubscriptionNotFoundError(f"{name} has no subscription {subscription!r}")
-    return controller, subscription
+    return record
 
 
 async def delete_subscription(call: Call) -> None:
-    controller, subscription = await _existing(call)
     force = call.flag("force")
-    if not force:
-        await check_unused(call, call.topic("topic"), subscription)
-    await controller.delete_subscription(subscription, force=force)
+    try:
+        controller, subscription = await _existing(call)
+        if call.meets_another((await _subscription(call)).created_at_ms):
+            return
+        if not force:
+            await check_unused(call, call.topic("topic"), subscription)
+        await controller.delete_subscription(subscription, force=force)
+    except SubscriptionNotFoundError:
+        if not call.again:
+            raise
 
 
 async def check_unused(call: Call, topic: TopicName, subscription: str | None = None) -> None:

@@ -94,7 +94,8 @@ async def delete_namespace(call: Call) -> None:
     if call.flag("force"):
         await call.topics.load_namespace(namespace)
         for name in await call.topics.list(namespace):
-            await call.broker.controllers.delete_topic(name, force=True)
+            with suppress(TopicNotFoundError):
+                await call.broker.controllers.delete_topic(name, force=True)
         for name in await call.topics.list_classic(namespace):
             # A partition goes with its topic.
             with suppress(TopicNotFoundError):

@@ -14,6 +14,7 @@ from anabranch.errors import (
     InvalidConfigurationError,
     NotAllowedError,
     SubscriptionNotFoundError,
+    TopicExistsError,
     TopicNotFoundError,
 )
 from anabranch.model.names import TopicName, validate_subscription
@@ -34,7 +35,11 @@ async def list_partitioned(call: Call) -> list[str]:
 async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
     name = call.topic("persistent")
-    await call.broker.topics.create(name, 0, properties or {})
+    try:
+        await call.broker.topics.create(name, 0, properties or {})
+    except TopicExistsError:
+        if not call.again:
+            raise
     await call.logs.make(await _place(call, name))
 
 
@@ -139,14 +144,19 @@ async def create_subscription(call: Call) -> None:
     start = await call.body(object)
     places = await classic_places(call)
     known = await together(call.logs.subscriptions(place) for place in places)
-    if all(name in part for part in known):
+    if all(name in part for part in known) and not call.again:
         raise ConflictError(f"subscription {name} exists already")
     for place in places:
         await call.logs.create_subscription(place, name, start)
 
 
 async def delete_subscription(call: Call) -> None:
-    places, name, consumers = await _subscribed(call)
+    try:
+        places, name, consumers = await _subscribed(call)
+    except SubscriptionNotFoundError:
+        if not call.again:
+            raise
+        return
     if consumers and not call.flag("force"):
         raise PreconditionFailedError("the subscription has consumers; disconnect them, or pass force=true")
     for place in places:
@@ -162,6 +172,7 @@ async def skip_all(call: Call) -> None:
 async def skip(call: Call) -> None:
     left = call.number_part("count")
     places, name, _ = await _subscribed(call)
+    call.repeatable = False
     for place in places:
         left = await call.logs.skip(place, name, left)
 

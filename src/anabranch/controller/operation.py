@@ -8,15 +8,16 @@ planned here is carried out by the controller.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.controller.segments import Place
 from anabranch.errors import LayoutError
 from anabranch.metadata.records import IntentRecord, OperationKind, StepRecord
 from anabranch.model.autoscale import Action, History, Merge, Rebucket, Split, record_action
-from anabranch.model.layout import Layout, Segment
+from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import HashRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,25 @@ def children(intent: IntentRecord) -> tuple[Place, ...]:
         Place(TopicName.parse(name), store)
         for name, store in zip(intent.child_names, intent.child_stores, strict=True)
     )
+
+
+def was_made(layout: Layout, parents: Iterable[int], change: Callable[[Layout], Layout]) -> bool:
+    """Whether the layout has, in the place of these parents, what `change` would have made of them."""
+    sealed = [layout.segment(id_) for id_ in parents]
+    if any(segment.active for segment in sealed):
+        return False
+    opened = {s.id: replace(s, state=SegmentState.ACTIVE, children=()) for s in sealed}
+    try:
+        after = change(replace(layout, segments={**layout.segments, **opened}))
+    except LayoutError:
+        return False
+    wanted = [after.segments[id_] for id_ in range(layout.next_id, after.next_id)]
+    found = [layout.segment(id_) for id_ in sealed[0].children]
+    return list(map(_shape, wanted)) == list(map(_shape, found))
+
+
+def _shape(segment: Segment) -> tuple[HashRange, tuple[int, ...], tuple[int, ...]]:
+    return segment.range, segment.parents, segment.bucket_splits
 
 
 def spread(held: Iterable[Segment], count: int, stores: Sequence[int]) -> tuple[int, ...]:

@@ -143,3 +143,37 @@ def test_new_segments_go_to_the_stores_that_hold_the_fewest() -> None:
     assert [place.store for place in operation.children(intent)] == [1, 2, 1, 2]
     after = finish(intent)
     assert [after.segment(id_).store for id_ in (0, 4, 5, 6, 7)] == [0, 1, 2, 1, 2]
+
+
+# What a leader whose answer was lost has made.
+
+
+@pytest.mark.parametrize("points", [None, [0x5000], [0x5000, 0x6000]])
+def test_a_split_was_made_if_the_children_are_those_that_were_asked_for(points: list[int] | None) -> None:
+    def change(layout: Layout, at: list[int] | None = points) -> Layout:
+        return layout.split(1, at, now_ms=0)
+
+    after = finish(operation.plan_split(LAYOUT, TOPIC, {1: points}, ORIGIN))
+    assert operation.was_made(after, [1], change)
+    assert operation.was_made(after.merge([4, 5], now_ms=0), [1], change), "whatever came then"
+    assert not operation.was_made(LAYOUT, [1], change), "it is not sealed"
+    assert not operation.was_made(after, [1], lambda layout: change(layout, [0x4800]))
+    assert not operation.was_made(after, [1], lambda layout: change(layout, [0x9000])), "it cannot be made"
+    other = LAYOUT.merge([1, 2], now_ms=0)
+    assert not operation.was_made(other, [1], change)
+
+
+def test_a_merge_was_made_if_the_same_segments_have_one_child() -> None:
+    after = LAYOUT.merge([2, 1], now_ms=0)
+    assert operation.was_made(after, [1, 2], lambda layout: layout.merge([1, 2], now_ms=0))
+    assert not operation.was_made(
+        LAYOUT.merge([1, 2, 3], now_ms=0), [1, 2], lambda layout: layout.merge([1, 2], now_ms=0)
+    )
+    apart = LAYOUT.split(1, now_ms=0).split(2, now_ms=0)
+    assert not operation.was_made(apart, [1, 2], lambda layout: layout.merge([1, 2], now_ms=0))
+
+
+def test_a_rebucket_was_made_if_the_boundaries_are_those_that_were_asked_for() -> None:
+    after = LAYOUT.rebucket(1, [0x4000], now_ms=0)
+    assert operation.was_made(after, [1], lambda layout: layout.rebucket(1, [0x4000], now_ms=0))
+    assert not operation.was_made(after, [1], lambda layout: layout.rebucket(1, [0x5000], now_ms=0))
