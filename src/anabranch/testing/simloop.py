@@ -13,7 +13,6 @@ import contextlib
 import contextvars
 import heapq
 import random
-import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -76,9 +75,8 @@ class SimProcess:
         self.machine_lost = False
         self.on_death: list[Callable[[], None]] = []
         self._parked: list[asyncio.Handle] = []
-        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
-        # A suspended coroutine that is collected runs its `finally` blocks; the dead are kept to prevent it.
-        self._graveyard: list[asyncio.Task[Any]] = []
+        # A suspended coroutine that is collected runs its `finally` blocks; what waits is kept to prevent it.
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
         loop.processes.append(self)
@@ -101,9 +99,8 @@ class SimProcess:
         self.loop.note(f"kill {self.name}{' with its machine' if machine else ''}")
         self.machine_lost = machine
         self.state = State.DEAD
-        self._graveyard = list(self._tasks)
         self._parked.clear()
-        for task in self._graveyard:
+        for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         for tell in self.on_death:
             tell()
@@ -126,9 +123,8 @@ class SimProcess:
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """Count a task as part of this process."""
-        self._tasks.add(task)
+        _keep(task, self._tasks)
         if self.state is State.DEAD:
-            self._graveyard.append(task)
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def withhold(self, handle: asyncio.Handle) -> None:
@@ -138,10 +134,16 @@ class SimProcess:
 
     def bury(self) -> None:
         """Free the memory of the dead, when the simulation is over and nothing they do counts any more."""
-        tasks = [*self._graveyard, *(t for t in self._tasks if not t.done())]
-        self._graveyard.clear()
+        tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.clear()
         self.state = State.DEAD
         _close_tasks(tasks)
+
+
+def _keep(task: asyncio.Task[Any], tasks: set[asyncio.Task[Any]]) -> None:
+    """Hold a task until it is done, whenever garbage is collected."""
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 def _close_tasks(tasks: list[asyncio.Task[Any]]) -> None:
@@ -234,7 +236,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._limit = float("inf")
         self._instant_events = 0
         self._task_count = 0
-        self._orphans: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._orphans: set[asyncio.Task[Any]] = set()
         self._world = contextvars.copy_context()
         self._selector = _VirtualSelector(self)
         self._clock_resolution = 1e-9
@@ -322,7 +324,7 @@ class SimLoop(asyncio.BaseEventLoop):
         )
         process = PROCESS.get() if context is None else context.get(PROCESS)
         if process is None:
-            self._orphans.add(task)
+            _keep(task, self._orphans)
         else:
             process.adopt(task)
         return task

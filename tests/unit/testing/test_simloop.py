@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,6 +126,32 @@ def test_a_killed_process_runs_no_finally_and_no_except(loop: SimLoop) -> None:
 
     loop.run(main())
     assert ran == ["started"]
+
+
+@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.parametrize("of_a_process", [False, True])
+def test_a_task_that_nobody_else_holds_waits_on_when_garbage_is_collected(
+    loop: SimLoop, of_a_process: bool, dead: bool
+) -> None:
+    ran: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await loop.create_future()
+        finally:
+            ran.append("finally")
+
+    async def main() -> None:
+        process = SimProcess(loop, "program")
+        start = process.spawn if of_a_process else loop.create_task
+        start(wait())
+        await asyncio.sleep(1)
+        if dead:
+            process.kill()
+        gc.collect()
+        assert not ran
+
+    loop.run(main())
 
 
 def test_what_a_process_starts_belongs_to_it(loop: SimLoop) -> None:
