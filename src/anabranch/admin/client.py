@@ -123,9 +123,10 @@ class AdminClient:
             self.close()
             if method == "GET" and attempts > 1:
                 return self._exchange(method, target, data, attempts - 1)
+            doubt = "" if method == "GET" else " If so, the broker died, and may have done it."
             raise ConnectError(
-                f"{self._url} closed the connection instead of answering {method} {target}: the broker died, "
-                "and may have done it, or this is not its HTTP port"
+                f"{self._url} closed the connection instead of answering {method} {target}; "
+                f"is this the HTTP port of the broker?{doubt}"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
