@@ -69,8 +69,18 @@ MOVING = (
 )
 """What a call meets while one broker takes the place of another; the next one answers it."""
 
+
+class MalformedBodyError(AnabranchError):
+    """The body is not JSON."""
+
+
+class PreconditionFailedError(AnabranchError):
+    """The resource is in a state that does not allow the call; the text says what to do first."""
+
+
 # The first match decides, so narrower classes come before their bases.
 _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
+    (MalformedBodyError, 400),
     (TopicNotFoundError, 404),
     (SegmentNotFoundError, 404),
     (SubscriptionNotFoundError, 404),
@@ -78,6 +88,7 @@ _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
     (TopicExistsError, 409),
     (ConflictError, 409),
     (ConsumerBusyError, 412),
+    (PreconditionFailedError, 412),
     (InvalidConfigurationError, 412),
     (LayoutError, 412),
     (NotAllowedError, 405),
@@ -95,10 +106,6 @@ def status_of(error: BaseException) -> int:
         if isinstance(error, kind):
             return status
     return 503 if isinstance(error, AnabranchError) and error.retryable else 500
-
-
-class PreconditionFailedError(AnabranchError):
-    """The resource is in a state that does not allow the call; the text says what to do first."""
 
 
 class Call:
@@ -180,8 +187,10 @@ class Call:
             return None
         try:
             return msgspec.json.decode(self._body, type=kind)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except msgspec.ValidationError as error:
             raise InvalidConfigurationError(f"the body is not what is expected here: {error}") from error
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise MalformedBodyError(f"the body is not JSON that can be read: {error}") from error
 
     async def _read(self) -> bytes:
         data = bytearray()
@@ -253,8 +262,6 @@ def refusal(error: BaseException, *, changing: bool = False) -> Response:
 
     Who asked for a change and gets no answer is told that it may have been made.
     """
-    if isinstance(error, PreconditionFailedError):
-        return reason(412, str(error))
     status = status_of(error)
     if not isinstance(error, AnabranchError):
         log.error("an admin call failed", exc_info=error)

@@ -406,7 +406,10 @@ def test_metrics_are_in_prometheus_format(orders: Admin) -> None:
         ("POST", f"{ORDERS}/merge/0/one", None, 412),
         ("POST", f"{ORDERS}/rebucket/0?boundaries={2**80}", None, 412),
         ("POST", f"{ORDERS}/subscriptions/s/seek?timestamp={2**80}", None, 412),
-        ("POST", "/admin/v2/namespaces/public/default/retention", b"[" * 100_000, 412),
+        ("POST", "/admin/v2/namespaces/public/default/retention", b"[" * 100_000, 400),
+        ("PUT", "/admin/v2/scalable/public/default/x", b'{"colour": "red"', 400),
+        ("PUT", "/admin/v2/scalable/public/default/x", b"\xff", 400),
+        ("POST", f"{ORDERS}/autoScalePolicy", b"maxSegments=9", 400),
     ],
 )
 def test_bad_calls_are_refused_with_a_reason(
