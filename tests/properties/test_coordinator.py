@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.controller import coordinator
-from anabranch.controller.coordinator import ConnectionLost, ConsumerGone, ConsumerJoined, LeaseEvent, Leases
+from anabranch.controller.coordinator import (
+    ConnectionLost,
+    ConsumerGone,
+    ConsumerJoined,
+    Introduction,
+    LeaseEvent,
+    Leases,
+)
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.assignment import assignable
@@ -27,7 +34,7 @@ def test_every_history_keeps_order_ownership_and_generations(data: st.DataObject
         before, what = record, data.draw(st.sampled_from(STEPS))
         if what == "join":
             whole = data.draw(st.integers(0, 5)) == 0
-            record = coordinator.join(record, layout, data.draw(NAMES), {}, whole=whole)
+            record = coordinator.join(record, layout, data.draw(NAMES), {}, Introduction(whole=whole))
         elif what == "leave":
             record = coordinator.leave(record, layout, data.draw(NAMES), {})
         elif what == "drain" and layout.sealed:

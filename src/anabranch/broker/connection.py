@@ -58,9 +58,13 @@ class ListeningMachine(ServerMachine):
     heard: asyncio.Future[None] | None = None
 
     def receive(self, data: bytes, now: float) -> list[Command]:
+        self.stop_listening()
+        return super().receive(data, now)
+
+    def stop_listening(self) -> None:
+        """Whoever waits has waited long enough: there was a sign, or the connection is gone."""
         if self.heard is not None and not self.heard.done():
             self.heard.set_result(None)
-        return super().receive(data, now)
 
 
 class Attached(NamedTuple):
@@ -343,6 +347,8 @@ class Connection:
         if not self.ended:
             self.ended = True
             self._connections.pop(self, None)
+            if self._pump is not None and isinstance(self._pump.machine, ListeningMachine):
+                self._pump.machine.stop_listening()
             self._release()
 
     def _release(self) -> None:

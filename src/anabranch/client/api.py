@@ -159,8 +159,9 @@ class AsyncClient:
     ) -> AsyncStreamConsumer[V]:
         """Read in key order with cumulative acknowledgement; consumers of one subscription share the topic.
 
-        Give a stable `name` to come back to the same share. Acknowledge as you go: what is not acknowledged
-        keeps later segments closed.
+        Give a stable `name` to come back to the same share. A name has one owner: ConsumerBusyError says who
+        has it, here or, when another took it while this one was away, when receiving. Acknowledge as you go:
+        what is not acknowledged keeps later segments closed.
         """
         one_of("initial_position", initial_position, InitialPosition)
         consumer: AsyncStreamConsumer[V] = AsyncStreamConsumer(

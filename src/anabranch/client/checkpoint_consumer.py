@@ -92,6 +92,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
                 latest,
                 pb.CHECKPOINT,
                 self._assigned,
+                self._fail,
                 lambda: self._finished,
             )
 

@@ -1,8 +1,8 @@
 """A stream consumer's place in its subscription: registered with whoever leads the topic, told what to read.
 
 The registration comes back for ever after a lost connection, under the same name, so that the leader finds
-the share it had; also when the topic is deleted and made again. Of the assignments of one registration those
-that are older than the one in force are ignored.
+the share it had; also when the topic is deleted and made again. It ends when another consumer has the name.
+Of the assignments of one registration those that are older than the one in force are ignored.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.layouts import RECONNECT, look_up_layout
-from anabranch.client.tasks import Tasks, log, retry
-from anabranch.errors import AnabranchError
+from anabranch.client.tasks import Tasks, is_transient, log, retry
+from anabranch.errors import AnabranchError, ConsumerBusyError
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -79,6 +79,7 @@ class Registration:
         initial_position: pb.CommandSubscribe.InitialPosition.ValueType,
         kind: pb.ScalableConsumerType.ValueType,
         assigned: Callable[[Assignment], None],
+        refused: Callable[[AnabranchError], None],
         finished: Callable[[], Iterable[int]] | None = None,
     ) -> None:
         self.resolved: TopicName = topic.topic
@@ -88,9 +89,13 @@ class Registration:
         self._topic = topic
         self._subscription = subscription
         self._consumer_name = consumer_name
+        self._instance = pool.rng.getrandbits(64)
+        """Tells this consumer from others of its name."""
         self._initial_position = initial_position
         self._kind = kind
         self._assigned = assigned
+        self._refused = refused
+        """Called once, when an open consumer has lost its place for good."""
         self._finished = finished
         """In a checkpoint group: what this consumer has read to its end."""
         self._current: Assignment | None = None
@@ -109,6 +114,7 @@ class Registration:
             within_s=self._pool.operation_timeout_s,
             backoff=RECONNECT,
             rng=self._pool.rng,
+            transient=lambda error: is_transient(error) and not self._is_final(error),
         )
         self._take(first)
         self._tasks.start(self._stay(), f"registration with {self._topic}")
@@ -178,10 +184,15 @@ class Registration:
             consumer_id=consumer_id,
             consumer_type=self._kind,
             initial_position=self._initial_position,
+            instance=self._instance,
         )
         if self._finished is not None:
             command.finished.CopyFrom(pb.FinishedSegments(segment_ids=self._finished()))
         return command
+
+    def _is_final(self, error: BaseException) -> bool:
+        """Whether the leader will not have this consumer; others do not know one that comes back."""
+        return self._ours and isinstance(error, ConsumerBusyError)
 
     async def _stay(self) -> None:
         failures = 0
@@ -191,6 +202,9 @@ class Registration:
                 self._take(await self._register())
                 failures = 0
             except (AnabranchError, TimeoutError) as error:
+                if isinstance(error, AnabranchError) and self._is_final(error):
+                    self._refused(error)
+                    return
                 log.debug("registration with %s: %s", self._topic, error)
                 await asyncio.sleep(RECONNECT.delay(failures, self._pool.rng))
                 failures += 1

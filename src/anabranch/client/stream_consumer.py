@@ -91,7 +91,15 @@ class AsyncStreamConsumer(Inbox[T]):
         """Segments another reads by now: the first number that was not confirmed there, and what to say."""
         self._on_assignment = on_assignment
         self._registration = Registration(
-            pool, self.tasks, topic, subscription, self.name, start, pb.STREAM, self._assigned
+            pool,
+            self.tasks,
+            topic,
+            subscription,
+            self.name,
+            start,
+            pb.STREAM,
+            self._assigned,
+            self._refused,
         )
 
     async def open(self) -> None:
@@ -156,6 +164,8 @@ class AsyncStreamConsumer(Inbox[T]):
         self._send_acks()
         for source in list(self._sources.values()):
             await source.acks_done()
+        if self._failure is not None:
+            raise self._failure
         lost = [error for number, error in self._taken_over if number <= self._acked]
         self._taken_over = [entry for entry in self._taken_over if entry[0] > self._acked]
         if lost:
@@ -200,6 +210,16 @@ class AsyncStreamConsumer(Inbox[T]):
             except Exception:
                 # The caller's mistake must not cost it the connection.
                 log.exception("on_assignment failed")
+
+    def _refused(self, error: AnabranchError) -> None:
+        """This consumer has no place any more: what it held is for others, at once."""
+        self._fail(error)
+        self._wanted = {}
+        for release in self._releases.values():
+            release.cancel()
+        for source in self._sources.values():
+            source.release()
+            self.tasks.start(source.close(), f"leave {source.topic}")
 
     def _reconcile(self) -> None:
         """Attach to what is assigned, give up what is not; both at their own pace."""

@@ -15,6 +15,7 @@ import msgspec
 
 from anabranch.controller import operation, reports
 from anabranch.controller.admission import Grant
+from anabranch.controller.coordinator import NOTHING_SAID, Introduction
 from anabranch.controller.jobs import JobQueue
 from anabranch.controller.layout_changes import LayoutChanges, Plan
 from anabranch.controller.leading import Leading, World
@@ -313,23 +314,19 @@ class TopicController:
         kind: SubscriptionKind,
         start: StartAt | None,
         push: Push,
-        *,
-        whole: bool = False,
-        finished: tuple[int, ...] | None = None,
+        said: Introduction = NOTHING_SAID,
     ) -> Registration:
         """Make a consumer a member and say what it reads; `push` is told each time that changes.
 
-        ConsumerBusyError while another connection of that name lives. With `start` None an unknown
+        ConsumerBusyError while another consumer of that name lives. With `start` None an unknown
         subscription is registered without a position; the first `ensure_subscription` gives it one.
-        While a member reads segments only `whole`, nobody shares one by buckets. A member of a checkpoint
-        group says what it has `finished`, and registers again when that grows; None means it cannot tell.
+        While a member reads segments only whole, nobody shares one by buckets. A member of a checkpoint
+        group registers again when it has finished more.
         """
         # Not in the queue, since the dead take long to answer.
-        await self._subs.drop_dead(sub, consumer_name)
+        await self._subs.make_room(sub, consumer_name, said)
         return await self._jobs.run(
-            lambda: self._turn(
-                lambda: self._subs.register(sub, consumer_name, kind, start, push, whole, finished)
-            ),
+            lambda: self._turn(lambda: self._subs.register(sub, consumer_name, kind, start, push, said)),
             # A caller that died while it waited would otherwise stay a living member for ever.
             orphaned=self.connection_lost,
         )

@@ -54,21 +54,38 @@ class ConsumerAssignment:
     segments: tuple[AssignedSegment, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a consumer says of itself when it registers."""
+
+    whole: bool = False
+    """Whether its client can only read segments alone, not by buckets."""
+    finished: tuple[int, ...] | None = None
+    """In a checkpoint group: what it has read to the end; None when its client cannot tell."""
+    address: str = ""
+    instance: int | None = None
+    """Tells it from others of its name, where its client says so."""
+    attempt: int = 0
+    """Rises each time the same instance registers on another connection."""
+
+    def returns(self, former: Introduction) -> bool:
+        """Whether this is the consumer that said the other, come back; not if that came back later."""
+        same = self.instance is not None and self.instance == former.instance
+        return same and self.attempt >= former.attempt
+
+
+NOTHING_SAID = Introduction()
+
+
 def join(
-    record: SubscriptionRecord,
-    layout: Layout,
-    name: str,
-    load: Load,
-    *,
-    whole: bool = False,
-    finished: tuple[int, ...] | None = None,
+    record: SubscriptionRecord, layout: Layout, name: str, load: Load, said: Introduction = NOTHING_SAID
 ) -> SubscriptionRecord:
     """The group with one more consumer, or with one that says something new of itself."""
     known = record.consumers.get(name, ConsumerRecord())
-    said = msgspec.structs.replace(known, whole=whole, finished=finished)
-    if record.consumers.get(name) == said:
+    told = msgspec.structs.replace(known, whole=said.whole, finished=said.finished, instance=said.instance)
+    if record.consumers.get(name) == told:
         return record
-    joined = {**record.consumers, name: said}
+    joined = {**record.consumers, name: told}
     return reassign(msgspec.structs.replace(record, consumers=joined), layout, load)
 
 
@@ -159,6 +176,7 @@ def reassign(
             segments=tuple(AssignedRecord(segment_id=a.segment, shared=a.shared) for a in given[name]),
             whole=consumer.whole,
             finished=consumer.finished,
+            instance=consumer.instance,
         )
         for name, consumer in record.consumers.items()
     }
@@ -344,6 +362,7 @@ class ConsumerJoined:
 
     name: str
     token: int
+    said: Introduction = NOTHING_SAID
     connected: bool = True
 
 
@@ -383,7 +402,10 @@ class Lease:
 
     name: str
     token: int
+    said: Introduction
     connected: bool
+    restored: bool = False
+    """Whether it is only known from storage: its holder may live, and be looking for its new leader."""
 
 
 class Leases:
@@ -402,20 +424,21 @@ class Leases:
     def all(self) -> tuple[Lease, ...]:
         return tuple(self._by_name[name] for name in sorted(self._by_name))
 
-    def check_free(self, name: str) -> None:
-        """ConsumerBusyError while a living connection holds the name."""
+    def check_free(self, name: str, said: Introduction) -> None:
+        """ConsumerBusyError while the connection of another consumer holds the name."""
         lease = self._by_name.get(name)
-        if lease is not None and lease.connected:
+        if lease is not None and lease.connected and not said.returns(lease.said):
             raise ConsumerBusyError(
-                f"consumer {name} is connected already; close it, or choose another consumer name"
+                f"consumer {name} is connected already, from {lease.said.address or 'elsewhere'}; "
+                "close it, or choose another consumer name"
             )
 
     def handle(self, event: LeaseEvent) -> tuple[LeaseEffect, ...]:
         match event:
-            case ConsumerJoined(name, token, connected):
-                self.check_free(name)
+            case ConsumerJoined(name, token, said, connected):
+                self.check_free(name, said)
                 former = self._drop(self._by_name.get(name))
-                lease = Lease(name, token, connected)
+                lease = Lease(name, token, said, connected, restored=not connected)
                 self._by_name[name] = self._by_token[token] = lease
                 return former if connected else (*former, StartTimer(token))
             case ConnectionLost(token):

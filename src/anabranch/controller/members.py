@@ -7,7 +7,8 @@ it asks for an eviction and is told when a consumer is gone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -17,11 +18,16 @@ from anabranch.controller.coordinator import (
     ConsumerAssignment,
     ConsumerGone,
     ConsumerJoined,
+    Introduction,
     Lease,
     LeaseEvent,
     Leases,
     StartTimer,
 )
+from anabranch.metadata.records import ConsumerRecord
+
+RETURN_S = 2.0
+"""How long a new leader keeps a name for the consumer that held it under the former one."""
 
 Push = Callable[[ConsumerAssignment | None], None]
 """Tells a consumer what it reads; None that nobody leads it here any more, so it has to register again."""
@@ -66,6 +72,8 @@ class Members:
         self._pushes: dict[int, Push] = {}
         self._due: set[int] = set()
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._replaced: dict[int, asyncio.Event] = {}
+        """Who waits for what becomes of a name, by the token that holds it."""
 
     def of(self, sub: str) -> tuple[Lease, ...]:
         return self._leases[sub].all() if sub in self._leases else ()
@@ -78,22 +86,36 @@ class Members:
         """Whether any consumer of any subscription is connected."""
         return any(lease.connected for sub in self._leases for lease in self.of(sub))
 
-    async def drop_dead(self, sub: str, name: str) -> None:
-        """Before a name is refused: does the connection that holds it still live?"""
-        for lease in self.of(sub):
-            push = self._pushes.get(lease.token)
-            if lease.name == name and isinstance(push, Living) and not await push.alive():
-                self.lost(sub, lease.token)
+    async def make_room(self, sub: str, name: str, said: Introduction) -> None:
+        """Before a name is refused or given away: does the one that holds it still live, or come back?"""
+        lease = self._leases[sub].holder(name) if sub in self._leases else None
+        if lease is None or said.returns(lease.said):
+            return
+        push = self._pushes.get(lease.token)
+        if isinstance(push, Living) and not await push.alive():
+            self.lost(sub, lease.token)
+        elif lease.restored and None not in (said.instance, lease.said.instance):
+            await self._await_return(lease)
 
-    def check_free(self, sub: str, name: str) -> None:
-        """ConsumerBusyError while a living connection holds the name."""
+    async def _await_return(self, lease: Lease) -> None:
+        passed_s = self._grace_s - (self.seconds_left(lease) or 0.0)
+        replaced = self._replaced.setdefault(lease.token, asyncio.Event())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETURN_S - passed_s):
+                await replaced.wait()
+
+    def check_free(self, sub: str, name: str, said: Introduction) -> None:
+        """ConsumerBusyError while the connection of another consumer holds the name."""
         if sub in self._leases:
-            self._leases[sub].check_free(name)
+            self._leases[sub].check_free(name, said)
 
-    def join(self, sub: str, name: str, push: Push) -> int:
+    def join(self, sub: str, name: str, push: Push, said: Introduction) -> int:
         """Give the name to a new connection; returns the token that stands for it."""
+        former = self._leases[sub].holder(name) if sub in self._leases else None
         token = next(self._tokens)
-        self._handle(sub, ConsumerJoined(name, token))
+        self._handle(sub, ConsumerJoined(name, token, said))
+        if former is not None:
+            self._end(former.token)
         self._pushes[token] = push
         return token
 
@@ -104,18 +126,23 @@ class Members:
 
     def gone(self, sub: str, token: int) -> None:
         """The consumer is no member any more."""
-        self._pushes.pop(token, None)
+        self._end(token)
         self._handle(sub, ConsumerGone(token))
 
-    def fit(self, sub: str, names: Iterable[str]) -> None:
-        """Make the leases those of `names`: a member nobody holds counts as lost just now."""
-        members = sorted(names)
+    def _end(self, token: int) -> None:
+        self._pushes.pop(token, None)
+        if token in self._replaced:
+            self._replaced.pop(token).set()
+
+    def fit(self, sub: str, members: Mapping[str, ConsumerRecord]) -> None:
+        """Make the leases those of these members: one that nobody holds counts as lost just now."""
         for lease in self.of(sub):
             if lease.name not in members:
                 self.gone(sub, lease.token)
-        for name in members:
+        for name in sorted(members):
             if sub not in self._leases or self._leases[sub].holder(name) is None:
-                self._handle(sub, ConsumerJoined(name, next(self._tokens), connected=False))
+                said = Introduction(instance=members[name].instance)
+                self._handle(sub, ConsumerJoined(name, next(self._tokens), said, connected=False))
         if not members:
             self._leases.pop(sub, None)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from anabranch.controller.admission import Grant
+from anabranch.controller.coordinator import NOTHING_SAID, Introduction
 from anabranch.controller.members import Push, Registration
 from anabranch.controller.segments import Aim, Drained, StartAt
 from anabranch.metadata.records import SubscriptionKind
@@ -68,9 +69,7 @@ class Controller(Protocol):
         kind: SubscriptionKind,
         start: StartAt | None,
         push: Push,
-        *,
-        whole: bool = False,
-        finished: tuple[int, ...] | None = None,
+        said: Introduction = NOTHING_SAID,
     ) -> Registration: ...
 
     async def leave(self, registration: Registration) -> None: ...

@@ -13,7 +13,7 @@ import msgspec
 
 from anabranch.controller import admission, coordinator, reports
 from anabranch.controller.admission import Grant
-from anabranch.controller.coordinator import ConsumerAssignment
+from anabranch.controller.coordinator import ConsumerAssignment, Introduction
 from anabranch.controller.cursors import Cursors
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
@@ -311,31 +311,28 @@ class Subscriptions:
         kind: SubscriptionKind,
         start: StartAt | None,
         push: Push,
-        whole: bool,
-        finished: tuple[int, ...] | None = None,
+        said: Introduction,
     ) -> Registration:
-        """Make the consumer a member, or give it back what it held if its former connection is lost."""
+        """Make the consumer a member, or give it back what it held."""
         if kind == "QUEUE":
             raise NotAllowedError("queue consumers read every segment and do not register")
         if not name:
             raise ConflictError("a consumer that registers needs a name")
-        self._members.check_free(sub, name)
+        self._members.check_free(sub, name, said)
         await self.ensure(sub, kind, start)
-        known = self.records[sub].consumers.get(name)
-        if known is None or (known.whole, known.finished) != (whole, finished):
-            await self._save(
-                sub,
-                lambda found: coordinator.join(
-                    found, self._lead.layout, name, self.load_by_segment, whole=whole, finished=finished
-                ),
-            )
+
+        def joined(found: SubscriptionRecord) -> SubscriptionRecord:
+            return coordinator.join(found, self._lead.layout, name, self.load_by_segment, said)
+
+        if joined(self.records[sub]) is not self.records[sub]:
+            await self._save(sub, joined)
             self._changed()
-        token = self._members.join(sub, name, push)
+        token = self._members.join(sub, name, push, said)
         return Registration(token, sub, name, self.assignment(sub, name))
 
-    async def drop_dead(self, sub: str, name: str) -> None:
-        """Start the grace period of a name whose connection is dead and nobody noticed yet."""
-        await self._members.drop_dead(sub, name)
+    async def make_room(self, sub: str, name: str, said: Introduction) -> None:
+        """Find out who else has the name: a connection nobody knows to be dead, a consumer on its way."""
+        await self._members.make_room(sub, name, said)
 
     def admit(
         self, sub: str, kind: SubscriptionKind, segment_id: int, consumer_name: str, generation: int | None
@@ -483,7 +480,7 @@ class Subscriptions:
 
     def _forget(self, sub: str) -> None:
         self._members.say_farewell(sub, self._nothing(sub))
-        self._members.fit(sub, ())
+        self._members.fit(sub, {})
         del self.records[sub]
         self._rosters.forget(sub)
         self.troubles.pop(sub, None)

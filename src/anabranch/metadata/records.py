@@ -131,6 +131,8 @@ class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """Whether its client can only read segments alone, not by buckets."""
     finished: tuple[int, ...] | None = None
     """In a checkpoint group: the sealed segments it has read to the end; None when its client cannot tell."""
+    instance: int | None = None
+    """Tells it from others of its name; None when its client says nothing of the kind."""
 
 
 class AimRecord(Record, frozen=True, kw_only=True, rename="camel"):

@@ -160,7 +160,7 @@ def test_messages_go_to_the_owner_and_another_broker_sends_clients_there() -> No
     run(main)
 
 
-async def register(client: Client, name: str = "c", consumer_id: int = 1) -> Any:
+async def register(client: Client, name: str = "c", consumer_id: int = 1, **more: Any) -> Any:
     return await client.request(
         pb.CommandScalableTopicSubscribe(
             request_id=0,
@@ -170,6 +170,7 @@ async def register(client: Client, name: str = "c", consumer_id: int = 1) -> Any
             consumer_name=name,
             consumer_type=pb.STREAM,
             initial_position=pb.CommandSubscribe.Earliest,
+            **more,
         )
     )
 
@@ -217,6 +218,25 @@ def test_a_name_is_free_again_when_its_connection_to_any_broker_is_lost() -> Non
         left = await second.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
         assert isinstance(left, pb.CommandSuccess)
         assert brokers[far]._peers.lines == 0, "nothing is kept for those who left"
+
+    run(main)
+
+
+@pytest.mark.parametrize("first", ["near", "far"])
+def test_who_comes_back_through_another_broker_takes_its_name_over_at_once(first: str) -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        leader = brokers.leader_of(ORDERS)
+        at = [leader, 1 - leader] if first == "near" else [1 - leader, leader]
+        old, new = await brokers.client(at[0]), await brokers.client(at[1])
+        await register(old, "c", 1, instance=7)
+        assert (await register(new, "c", 2, instance=8)).error == pb.ConsumerBusy
+        assert given((await register(new, "c", 2, instance=7)).assignment) == [0, 1]
+        assert (await register(old, "c", 1, instance=7)).error == pb.ConsumerBusy, "it has come later"
+        old.close()
+        await (await brokers[leader].controllers.controller(ORDERS)).split(0)
+        update = await new.expect(pb.CommandScalableTopicAssignmentUpdate)
+        assert given(update.assignment) == [1, 2, 3]
 
     run(main)
 

@@ -6,10 +6,12 @@ import pytest
 
 from anabranch.controller import coordinator
 from anabranch.controller.coordinator import (
+    NOTHING_SAID,
     CancelTimer,
     ConnectionLost,
     ConsumerGone,
     ConsumerJoined,
+    Introduction,
     Lease,
     Leases,
     StartTimer,
@@ -170,7 +172,7 @@ def test_a_leaver_s_part_of_a_draining_segment_goes_to_those_who_read_it() -> No
 def test_a_member_that_reads_whole_segments_makes_all_wait_for_whole_segments() -> None:
     record = coordinator.reassign(group("a", layout=FOUR), SPLIT, {})
     half = coordinator.drain(record, SPLIT, (), {}, {0: (LOWER,)})
-    mixed = coordinator.join(half, SPLIT, "m1", {}, whole=True)
+    mixed = coordinator.join(half, SPLIT, "m1", {}, Introduction(whole=True))
     assert sorted(id_ for ids in held(mixed).values() for id_ in ids) == [0]
     assert by_buckets(mixed) == set()
     waits = coordinator.waiting(mixed, SPLIT)[1]
@@ -232,10 +234,10 @@ def test_surplus_consumers_share_by_all_the_buckets_of_the_segment() -> None:
 
 def test_nobody_shares_while_a_member_can_only_read_whole_segments() -> None:
     layout = Layout.initial(1, now_ms=0, bucket_budget=4)
-    mixed = coordinator.join(group("a", layout=layout), layout, "b", {}, whole=True)
+    mixed = coordinator.join(group("a", layout=layout), layout, "b", {}, Introduction(whole=True))
     assert held(mixed) == {"a": [0], "b": []}
     assert not mixed.consumers["a"].segments[0].shared
-    assert coordinator.join(mixed, layout, "b", {}, whole=True) is mixed
+    assert coordinator.join(mixed, layout, "b", {}, Introduction(whole=True)) is mixed
     passed_on = coordinator.leave(mixed, layout, "a", {})
     assert held(passed_on) == {"b": [0]}
     assert passed_on.consumers["b"].whole
@@ -274,19 +276,19 @@ def test_a_checkpoint_group_gets_children_when_its_members_have_read_all_ancesto
     layout = TWO.split(0, now_ms=100).merge([2, 3], now_ms=200)
     record = SubscriptionRecord(type="CHECKPOINT")
     for name in ("a", "b"):
-        record = coordinator.join(record, layout, name, {}, finished=())
+        record = coordinator.join(record, layout, name, {}, Introduction(finished=()))
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [0, 1]
     reader = next(name for name, ids in held(record).items() if 0 in ids)
     assert coordinator.waiting(record, layout)[4][0].consumers == (reader,)
     assert coordinator.prunable(layout, [record], sealed_until_ms=1000) == (), "it is still needed"
-    record = coordinator.join(record, layout, reader, {}, finished=(0,))
+    record = coordinator.join(record, layout, reader, {}, Introduction(finished=(0,)))
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [1, 2, 3]
-    record = coordinator.join(record, layout, reader, {}, finished=(0, 2, 3))
+    record = coordinator.join(record, layout, reader, {}, Introduction(finished=(0, 2, 3)))
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [1, 4]
     assert coordinator.waiting(record, layout) == {}
     assert coordinator.prunable(layout, [record], sealed_until_ms=1000) == (0, 2, 3)
     # It came back from an older checkpoint, or does not come back at all.
-    again = coordinator.join(record, layout, reader, {}, finished=(0,))
+    again = coordinator.join(record, layout, reader, {}, Introduction(finished=(0,)))
     assert sorted(id_ for ids in held(again).values() for id_ in ids) == [1, 2, 3]
     without = coordinator.leave(record, layout, reader, {})
     assert sorted(id_ for ids in held(without).values() for id_ in ids) == [0, 1]
@@ -329,7 +331,7 @@ def test_a_living_holder_keeps_its_name() -> None:
     assert leases.handle(ConsumerJoined("a", 1)) == ()
     with pytest.raises(ConsumerBusyError, match="a is connected"):
         leases.handle(ConsumerJoined("a", 2))
-    assert leases.holder("a") == Lease("a", 1, True)
+    assert leases.holder("a") == Lease("a", 1, NOTHING_SAID, True)
 
 
 def test_a_lost_holder_is_followed_by_whoever_comes_within_the_grace_period() -> None:
@@ -337,7 +339,7 @@ def test_a_lost_holder_is_followed_by_whoever_comes_within_the_grace_period() ->
     leases.handle(ConsumerJoined("a", 1))
     assert leases.handle(ConnectionLost(1)) == (StartTimer(1),)
     assert leases.handle(ConsumerJoined("a", 2)) == (CancelTimer(1),)
-    assert leases.holder("a") == Lease("a", 2, True)
+    assert leases.holder("a") == Lease("a", 2, NOTHING_SAID, True)
 
 
 def test_events_of_an_old_connection_change_nothing() -> None:
@@ -347,7 +349,7 @@ def test_events_of_an_old_connection_change_nothing() -> None:
     leases.handle(ConsumerJoined("a", 2))
     assert leases.handle(ConnectionLost(1)) == ()
     assert leases.handle(ConsumerGone(1)) == ()
-    assert leases.holder("a") == Lease("a", 2, True)
+    assert leases.holder("a") == Lease("a", 2, NOTHING_SAID, True)
     assert leases.of(1) is None
 
 

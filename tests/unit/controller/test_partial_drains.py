@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from anabranch.controller.controller import TopicController
+from anabranch.controller.coordinator import Introduction
 from anabranch.errors import ServiceNotReadyError
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import SubscriptionRecord
@@ -32,7 +33,9 @@ async def split_with_backlog(plant: Plant, *names: str) -> tuple[TopicController
 async def join(plant: Plant, name: str, *, whole: bool = False) -> Inbox:
     inbox = Inbox()
     controller = await plant.controller()
-    registered = await plant.call(controller.register("s", name, "STREAM", "earliest", inbox, whole=whole))
+    registered = await plant.call(
+        controller.register("s", name, "STREAM", "earliest", inbox, Introduction(whole=whole))
+    )
     inbox.told.append(registered.assignment)
     return inbox
 

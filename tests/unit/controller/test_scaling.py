@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from anabranch.controller.controller import TopicController
+from anabranch.controller.coordinator import Introduction
 from anabranch.controller.leading import ControllerSettings
 from anabranch.controller.segments import SegmentLoad
 from anabranch.errors import NotConnectedError
@@ -129,7 +130,9 @@ def test_consumers_that_do_not_know_buckets_get_none() -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant, 2)
         for n in range(10):
-            register = controller.register("s", f"c{n}", "STREAM", "earliest", Inbox(), whole=n == 0)
+            register = controller.register(
+                "s", f"c{n}", "STREAM", "earliest", Inbox(), Introduction(whole=n == 0)
+            )
             await plant.call(register)
         await asyncio.sleep(1)
         assert (await plant.audit()).epoch == 0, "one of them keeps all from sharing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.broker.connection import Connection, Handler, Registered
 from anabranch.broker.handlers.attach import bounded
 from anabranch.broker.services import Services
-from anabranch.controller.coordinator import ConsumerAssignment
+from anabranch.controller.coordinator import ConsumerAssignment, Introduction
 from anabranch.controller.port import Controller
 from anabranch.controller.segments import StartAt
 from anabranch.errors import (
@@ -85,8 +85,13 @@ async def _register(connection: Connection, command: pb.CommandScalableTopicSubs
         kind,
         _start(command),
         push,
-        whole=not connection.knows_buckets,
-        finished=_finished(command),
+        Introduction(
+            whole=not connection.knows_buckets,
+            finished=_finished(command),
+            address=connection.address,
+            instance=command.instance if command.HasField("instance") else None,
+            attempt=command.consumer_id,
+        ),
     )
     if connection.ended:
         push.active = False

@@ -2878,6 +2878,7 @@ class CommandScalableTopicSubscribe(_message.Message):
     CONSUMER_TYPE_FIELD_NUMBER: _builtins.int
     INITIAL_POSITION_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     topic: _builtins.str
     subscription: _builtins.str
@@ -2886,6 +2887,10 @@ class CommandScalableTopicSubscribe(_message.Message):
     consumer_type: Global___ScalableConsumerType.ValueType
     initial_position: Global___CommandSubscribe.InitialPosition.ValueType
     """Where a subscription that does not exist yet starts."""
+    instance: _builtins.int
+    """Tells the consumer from others of its name, so that it finds its place again while its former connection
+    is not known to be dead.
+    """
     @_builtins.property
     def finished(self) -> Global___FinishedSegments:
         """In a checkpoint group: what a member has read to its end. It registers again when that grows."""
@@ -2901,10 +2906,11 @@ class CommandScalableTopicSubscribe(_message.Message):
         consumer_type: Global___ScalableConsumerType.ValueType | None = ...,
         initial_position: Global___CommandSubscribe.InitialPosition.ValueType | None = ...,
         finished: Global___FinishedSegments | None = ...,
+        instance: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,140 @@
+"""Consumers of one name: one reads, the other hears so at once, and who comes back finds its place."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from anabranch import AsyncClient, Checkpoint
+from anabranch.errors import ConsumerBusyError
+from anabranch.model.names import TopicName
+from anabranch.testing.network import Mode
+from tests.unit.broker import cluster
+from tests.unit.broker.cluster import Brokers
+from tests.unit.client.world import TOPIC, LoopClock, World, drain, run
+
+KINDS = ["stream", "checkpoint"]
+
+
+async def open_as_a(client: AsyncClient, kind: str = "stream") -> Any:
+    if kind == "stream":
+        return await client.subscribe_stream(TOPIC, "s", name="a", initial_position="earliest")
+    return await client.create_checkpoint_consumer(TOPIC, group="s", name="a", start=Checkpoint.earliest())
+
+
+def hang_up(client: AsyncClient) -> None:
+    assert client._pool is not None
+    for connection in list(client._pool._connections.values()):
+        connection.pump.abort()
+
+
+async def die(world: World, client: AsyncClient) -> None:
+    """Break a client's connections in a way that the broker does not hear of."""
+    (link,) = world.network.links()
+    world.network.set_mode(link, Mode.BLACK_HOLE)
+    hang_up(client)
+    await asyncio.sleep(0.01)
+    world.network.set_mode(link, Mode.OPEN)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_second_of_a_name_hears_at_once_who_has_it_and_the_first_reads_on(kind: str) -> None:
+    async def test(world: World) -> None:
+        async with world.client() as one, world.client() as two:
+            first = await open_as_a(one, kind)
+            began_at = world.loop.time()
+            with pytest.raises(ConsumerBusyError, match=r"a is connected already, from .+:\d+; close it"):
+                await open_as_a(two, kind)
+            assert world.loop.time() - began_at < 1
+            await world.publish(4, 1)
+            assert len(await first.receive_many(10, timeout=5)) == 4
+            await first.close()
+            assert await open_as_a(two, kind)
+
+    run(test)
+
+
+def test_a_consumer_whose_former_connection_is_not_known_to_be_dead_comes_back_at_once() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            consumer = await open_as_a(client, "checkpoint")
+            assert world.broker is not None
+            known = world.broker.connections
+            (old,) = (connection for connection in known if connection.registrations)
+            await die(world, client)
+            await asyncio.sleep(1)
+            registered = [connection for connection in known if connection.registrations]
+            assert len(registered) == 2
+            assert old in registered, "nobody had to find out whether it lives"
+            await (await world.controller()).split(0)
+            await world.publish(4, 1)
+            assert len(await consumer.receive_many(10, timeout=5)) == 4
+
+    run(test)
+
+
+def test_a_dead_consumer_whose_host_says_so_when_asked_leaves_its_name_at_once() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as one, world.client() as two:
+            dead = await open_as_a(one)
+            await dead.tasks.cancel()
+            await die(world, one)
+            began_at = world.loop.time()
+            assert await open_as_a(two)
+            assert world.loop.time() - began_at < 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_consumer_whose_name_is_anothers_by_now_says_so(kind: str) -> None:
+    async def test(world: World) -> None:
+        await world.publish(4, 1)
+        async with world.client() as one, world.client() as two:
+            first = await open_as_a(one, kind)
+            await first.receive_many(10, timeout=5)
+            waiting = [asyncio.ensure_future(first.receive()) for _ in range(2)]
+            members: Any = (await world.controller())._subs._members
+            members.lost("s", members.of("s")[0].token)
+            opening = asyncio.ensure_future(open_as_a(two, kind))
+            await asyncio.sleep(0.5)
+            hang_up(one)
+            for receiving in waiting:
+                with pytest.raises(ConsumerBusyError, match="a is connected already"):
+                    await asyncio.wait_for(receiving, 5)
+            with pytest.raises(ConsumerBusyError):
+                await first.receive_many(10, timeout=5)
+            if kind == "stream":
+                with pytest.raises(ConsumerBusyError):
+                    await first.flush_acks()
+            second = await asyncio.wait_for(opening, 5)
+            assert len(await second.receive_many(10, timeout=5)) == 4, "they come again"
+            began_at = world.loop.time()
+            await first.close()
+            assert world.loop.time() - began_at < 1
+
+    run(test)
+
+
+def test_a_name_has_one_owner_whichever_broker_leads() -> None:
+    async def test(brokers: Brokers) -> None:
+        name = TopicName.parse(TOPIC)
+        await brokers[0].controllers.create_topic(name, 2)
+        leader = brokers.leader_of(name)
+        loop = asyncio.get_running_loop()
+        rng = loop.random("clients")  # type: ignore[attr-defined]
+        urls = ",".join(f"broker-{number}:6650" for number in (1 - leader, leader))
+        one, two = (AsyncClient(f"pulsar://{urls}", clock=LoopClock(), rng=rng) for _ in range(2))
+        async with one, two:
+            first = await open_as_a(one)
+            await brokers.stop(leader)
+            with pytest.raises(ConsumerBusyError, match="a is connected already"):
+                await open_as_a(two)
+            assert brokers.leader_of(name) == 1 - leader
+            producer = await two.create_producer(TOPIC)
+            await producer.send_many([b"x"] * 8, keys=[f"k{n}" for n in range(8)])
+            assert len(await drain(first, timeout=5)) == 8
+
+    cluster.run(test)
