@@ -40,12 +40,12 @@ async def _controller(call: Call) -> Controller:
 
 
 async def list_topics(call: Call) -> list[str]:
-    filters = {}
+    filters = set()
     for text in call.queries("property"):
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InvalidConfigurationError(f"property filter {text!r}: write it as key=value")
-        filters[key] = value
+        filters.add((key, value))
     await call.topics.load_namespace(call.namespace())
     return [str(name) for name in await call.broker.controllers.list_topics(call.namespace(), filters)]
 

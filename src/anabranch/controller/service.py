@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -301,12 +301,12 @@ class ControllerService:
             raise
 
     async def list_topics(
-        self, namespace: str, filters: Mapping[str, str] = NO_PROPERTIES
+        self, namespace: str, filters: Set[tuple[str, str]] = frozenset()
     ) -> list[TopicName]:
         """The topics of a namespace that have all these properties, sorted by name."""
 
         def fits(record: TopicRecord) -> bool:
-            return not record.deleted and filters.items() <= record.properties.items()
+            return not record.deleted and filters <= record.properties.items()
 
         found = await self._world.topics.load_all(namespace)
         return sorted((name for name, record in found if fits(record)), key=str)

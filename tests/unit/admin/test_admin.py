@@ -128,6 +128,7 @@ def test_topics_are_filtered_by_properties(orders: Admin) -> None:
     topics = "/admin/v2/scalable/public/default"
     assert orders("GET", f"{topics}?property=colour=red").json == ["topic://public/default/orders"]
     assert orders("GET", f"{topics}?property=colour=blue").json == []
+    assert orders("GET", f"{topics}?property=colour=blue&property=colour=red").json == []
     assert orders("GET", f"{topics}?property=colour").status == 412
     assert orders("GET", "/admin/v2/scalable/public/nowhere").status == 404
 

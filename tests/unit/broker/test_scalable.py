@@ -503,10 +503,16 @@ def test_a_namespace_watch_starts_with_all_topics_and_tells_what_changes() -> No
         client.send(
             pb.CommandWatchScalableTopics(watch_id=2, namespace="public/default", property_filters=mine)
         )
+        neither = [pb.KeyValue(key="team", value="y"), *mine]
+        client.send(
+            pb.CommandWatchScalableTopics(watch_id=3, namespace="public/default", property_filters=neither)
+        )
         everything = await client.take(lambda c: getattr(c, "watch_id", None) == 1)
         filtered = await client.take(lambda c: getattr(c, "watch_id", None) == 2)
+        nothing = await client.take(lambda c: getattr(c, "watch_id", None) == 3)
         assert list(everything.snapshot.topics) == ["topic://public/default/a", "topic://public/default/b"]
         assert list(filtered.snapshot.topics) == ["topic://public/default/a"]
+        assert list(nothing.snapshot.topics) == []
         await service.create_topic(TopicName.parse("topic://public/default/c"), 1, {"team": "x"})
         await service.delete_topic(TopicName.parse("topic://public/default/a"))
         await settle()
@@ -517,6 +523,7 @@ def test_a_namespace_watch_starts_with_all_topics_and_tells_what_changes() -> No
         client.inbox.clear()
         client.send(pb.CommandWatchScalableTopicsClose(watch_id=1))
         client.send(pb.CommandWatchScalableTopicsClose(watch_id=2))
+        client.send(pb.CommandWatchScalableTopicsClose(watch_id=3))
         await settle()
         await service.delete_topic(TopicName.parse("topic://public/default/c"))
         await settle()

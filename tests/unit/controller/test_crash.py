@@ -124,7 +124,7 @@ def test_a_creation_killed_at_a_step_is_finished(step: str) -> None:
             await plant.call(plant.service.create_topic(TOPIC, 3, {"team": "blue"}))
         await plant.boot()
         assert len((await plant.audit()).active) == 3
-        assert await plant.call(plant.service.list_topics("public/default", {"team": "blue"})) == [TOPIC]
+        assert await plant.call(plant.service.list_topics("public/default", {("team", "blue")})) == [TOPIC]
         await plant.stop()
 
     simulate(main)

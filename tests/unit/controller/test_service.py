@@ -46,8 +46,8 @@ def test_a_topic_is_created_once_and_found_by_its_properties() -> None:
             await plant.call(service.create_topic(TOPIC))
         assert await plant.call(service.list_topics("public/default")) == [other, TOPIC]
         filters = {"team": "blue", "tier": "1"}
-        assert await plant.call(service.list_topics("public/default", filters)) == [TOPIC]
-        assert await plant.call(service.list_topics("public/default", {"team": "red"})) == []
+        assert await plant.call(service.list_topics("public/default", filters.items())) == [TOPIC]
+        assert await plant.call(service.list_topics("public/default", {("team", "red")})) == []
         assert set(service.layouts()) == {TOPIC, other}
         await plant.audit(other)
         await plant.stop()

@@ -214,7 +214,7 @@ class NamespaceSession:
         self.namespace = f"{tenant}/{local}"
         self._connection = connection
         self._watch_id = command.watch_id
-        self._filters = {pair.key: pair.value for pair in command.property_filters}
+        self._filters = {(pair.key, pair.value) for pair in command.property_filters}
         self._told: dict[str, int] = {}
         self._looking = True
         self._again = False
@@ -296,7 +296,7 @@ class NamespaceSession:
         return {
             str(name): record.incarnation
             for name, record in found
-            if not record.deleted and self._filters.items() <= record.properties.items()
+            if not record.deleted and self._filters <= record.properties.items()
         }
 
 
