@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from anabranch.errors import NotLeaderError, TooManyRequestsError
@@ -179,3 +180,10 @@ async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         if failure is not None:
             raise failure
     return [task.result() for task in tasks]
+
+
+async def in_batches(calls: Iterable[Coroutine[Any, Any, object]], size: int) -> None:
+    """As `together`, but only so many at a time; after a failure no more are begun."""
+    left = iter(calls)
+    while batch := list(islice(left, size)):
+        await together(batch)

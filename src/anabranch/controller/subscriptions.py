@@ -7,7 +7,7 @@ asks for a turn. Must not know about splits, merges or scaling beyond the layout
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
 import msgspec
 
@@ -15,7 +15,7 @@ from anabranch.controller import admission, coordinator, reports
 from anabranch.controller.admission import Grant
 from anabranch.controller.coordinator import ConsumerAssignment, Introduction
 from anabranch.controller.cursors import Cursors
-from anabranch.controller.jobs import together
+from anabranch.controller.jobs import in_batches, together
 from anabranch.controller.leading import Leading
 from anabranch.controller.members import Members, Push, Registration
 from anabranch.controller.rosters import Rosters
@@ -35,6 +35,9 @@ Job = Callable[[], Awaitable[None]]
 SubscriptionChange = Callable[[SubscriptionRecord], SubscriptionRecord]
 
 replace = msgspec.structs.replace
+
+SETTLED_AT_ONCE = 32
+"""Subscriptions that follow a layout side by side; they share the commits of the metadata store."""
 
 
 class Subscriptions:
@@ -104,21 +107,28 @@ class Subscriptions:
     async def settle(self) -> bool:
         """Finish what was begun and follow the layout; False when something has to be tried again."""
         await self._tell()
-        for sub in sorted(self.records):
-            try:
-                if self.records[sub].unfinished is not None:
-                    await self._finish(sub)
-                if sub in self._stale and sub in self.records:
-                    await self._follow_layout(sub)
-                self._stale.pop(sub, None)
-                self.troubles.pop(sub, None)
-            except StaleTermError:
-                raise
-            except Exception as error:
-                # One subscription that cannot go on must not hold up the others, but must be known as it is.
-                self.troubles[sub] = in_words(error)
-                await self._read_again(sub)
+        due = [
+            sub
+            for sub, record in sorted(self.records.items())
+            if record.unfinished is not None or sub in self._stale or sub in self.troubles
+        ]
+        await in_batches((self._settle(sub) for sub in due), SETTLED_AT_ONCE)
         return not self.troubles
+
+    async def _settle(self, sub: str) -> None:
+        try:
+            if self.records[sub].unfinished is not None:
+                await self._finish(sub)
+            if sub in self._stale and sub in self.records:
+                await self._follow_layout(sub)
+            self._stale.pop(sub, None)
+            self.troubles.pop(sub, None)
+        except StaleTermError:
+            raise
+        except Exception as error:
+            # One subscription that cannot go on must not hold up the others, but must be known as it is.
+            self.troubles[sub] = in_words(error)
+            await self._read_again(sub)
 
     async def _read_again(self, sub: str) -> None:
         record = await self._lead.world.topics.load_subscription(self._lead.name, sub)
@@ -288,11 +298,13 @@ class Subscriptions:
 
     async def _take_drains(self) -> None:
         events, self._drains = self._drains, {}
-        for sub in sorted({sub for sub, _ in events}):
+        drained: dict[str, list[int]] = {}
+        for sub, id_ in sorted(events):
             if sub in self.records:
-                await self._follow_layout(sub, only=tuple(id_ for of, id_ in events if of == sub))
+                drained.setdefault(sub, []).append(id_)
+        await in_batches((self._follow_layout(sub, ids) for sub, ids in drained.items()), SETTLED_AT_ONCE)
 
-    async def _follow_layout(self, sub: str, only: tuple[int, ...] | None = None) -> None:
+    async def _follow_layout(self, sub: str, only: Collection[int] | None = None) -> None:
         """Record what is drained by now and deal the segments out again."""
         if self.records[sub].unfinished is not None:
             return
@@ -471,10 +483,10 @@ class Subscriptions:
 
     async def _tell(self) -> None:
         """Owners first: when a consumer hears what it reads, those who read it before can read no more."""
+        untold, self._untold = self._untold, {}
         try:
             await self._rosters.send()
         finally:
-            untold, self._untold = self._untold, {}
             for sub, name in untold:
                 self._remind(sub, name)
 
