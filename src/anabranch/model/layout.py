@@ -16,6 +16,9 @@ from anabranch.errors import LayoutError, SegmentNotFoundError
 from anabranch.model.hashing import MAX_BUCKETS, check_bucket_splits, equal_bucket_splits
 from anabranch.model.ranges import FULL, HashRange, initial_ranges
 
+IDS_NAMED = 8
+"""Most segments that an error lists."""
+
 
 class SegmentState(StrEnum):
     """There is deliberately no state in between."""
@@ -93,7 +96,11 @@ class Layout:
         try:
             return self.segments[id_]
         except KeyError:
-            raise SegmentNotFoundError(f"the layout of epoch {self.epoch} has no segment {id_}") from None
+            active = [str(segment.id) for segment in self.active]
+            some = ", ".join(active[:IDS_NAMED]) + (", ..." if len(active) > IDS_NAMED else "")
+            raise SegmentNotFoundError(
+                f"the layout of epoch {self.epoch} has no segment {id_}; active are {some or 'none'}"
+            ) from None
 
     def reserve(self, count: int) -> Layout:
         """The same layout with `count` ids taken out of use; a later operation gets them by `first_id`."""

@@ -124,8 +124,10 @@ def test_operations_refuse_what_is_sealed_or_unknown() -> None:
     for operation in operations:
         with pytest.raises(LayoutError, match="children are 1, 2"):
             operation(0)
-        with pytest.raises(SegmentNotFoundError):
+        with pytest.raises(SegmentNotFoundError, match="no segment 99; active are 1, 2$"):
             operation(99)
+    with pytest.raises(SegmentNotFoundError, match="active are 0, 1, 2, 3, 4, 5, 6, 7, [.]{3}$"):
+        Layout.initial(9, now_ms=0).segment(99)
 
 
 def test_reserved_ids_are_used_by_the_operation_they_were_reserved_for() -> None:
