@@ -136,16 +136,17 @@ def _spread(content: Columns, count: int) -> Columns:
     def spread(column: list[Any], nothing: Any) -> list[Any]:
         return [nothing if place is None else column[place] for place in places]
 
-    return replace(
+    whole = replace(
         content,
         count=count,
-        keys=spread(content.keys, None),
         values=spread(content.values, None),
-        sequence_ids=spread(content.sequence_ids, 0),
         batch_indexes=list(range(count)),
         event_times=content.event_times and spread(content.event_times, 0),
         properties=content.properties and spread(content.properties, {}),
     )
+    whole.keys = spread(content.keys, None)
+    whole.sequence_ids = spread(content.sequence_ids, 0)
+    return whole
 
 
 class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):

@@ -8,8 +8,9 @@ else; any other shape goes through the generated code. Encrypted and chunked ent
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from struct import Struct
 from struct import error as struct_error
 from typing import Final
@@ -27,15 +28,16 @@ _SEQUENCE_TAG: Final = 0x40
 _read_head = Struct(">IBB").unpack_from
 
 
-@dataclass(slots=True)
+@dataclass
 class Columns:
-    """The messages of one entry, column by column; an optional column is None when no message has it."""
+    """The messages of one entry, column by column; an optional column is None when no message has it.
+
+    Keys and sequence ids are read when somebody asks for them, since many want nothing but the values.
+    """
 
     count: int
-    keys: list[bytes | None]
     values: list[bytes | None]
     """None for a message whose value is null."""
-    sequence_ids: list[int]
     batch_indexes: list[int]
     """Place of each message in its batch; -1 when the entry is not a batch."""
     event_times: list[int] | None
@@ -46,6 +48,21 @@ class Columns:
     producer_name: str
     batch_size: int
     """Messages the entry was stored with, also those that compaction took out; 0 when it is not a batch."""
+    data: bytes = b""
+    starts: Sequence[int] = ()
+    """Where in `data` each message starts."""
+
+    @cached_property
+    def keys(self) -> list[bytes | None]:
+        data = self.data
+        return [
+            data[at + 6 : at + 6 + data[at + 5]] if data[at + 4] == _KEY_TAG else None for at in self.starts
+        ]
+
+    @cached_property
+    def sequence_ids(self) -> list[int]:
+        data = self.data
+        return [_last_varint(data, at + 4 + _read_head(data, at)[0]) for at in self.starts]
 
 
 class DecodedMessage:
@@ -160,11 +177,9 @@ def _decode(entry: bytes, limit: int) -> tuple[pb.MessageMetadata, Columns]:
 
 
 def _single_columns(metadata: pb.MessageMetadata, value: bytes) -> Columns:
-    return Columns(
+    columns = Columns(
         count=1,
-        keys=[_key_bytes(metadata)],
         values=[None if metadata.null_value else value],
-        sequence_ids=[metadata.sequence_id],
         batch_indexes=[-1],
         event_times=[metadata.event_time] if metadata.event_time else None,
         properties=[_properties(metadata)] if metadata.properties else None,
@@ -173,17 +188,18 @@ def _single_columns(metadata: pb.MessageMetadata, value: bytes) -> Columns:
         producer_name=_text(metadata.producer_name),
         batch_size=0,
     )
+    columns.keys = [_key_bytes(metadata)]
+    columns.sequence_ids = [metadata.sequence_id]
+    return columns
 
 
 def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> Columns:
     count = metadata.num_messages_in_batch
-    keys: list[bytes | None] = []
+    starts: list[int] = []
     values: list[bytes | None] = []
-    sequence_ids: list[int] = []
     unusual: dict[int, pb.SingleMessageMetadata] = {}
-    # Sequence ids of one batch mostly share all bytes but the lowest; what those stand for is kept.
-    upper, upper_value = b"\xff", 0
-    key: bytes | None
+    # Sequence ids of one batch mostly share all bytes but the lowest; these are a number's end for sure.
+    upper = b"\xff"
     try:
         for index in range(count):
             size, tag, length = _read_head(data, position)
@@ -191,47 +207,37 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
             at = position + 6
             if tag == _KEY_TAG and length < 0x80:
                 at += length
-                key = data[at - length : at]
                 tag = data[at]
                 length = data[at + 1]
                 at += 2
-            else:
-                key = None
             if length >= 0x80:
                 length += (data[at] << 7) - 0x80
                 at += 1
-            # A header may end here, and with it the payload.
-            if tag == _SIZE_TAG and at < value_start and data[at] == _SEQUENCE_TAG and length < 0x4000:
-                low = data[at + 1]
-                if low >= 0x80 and data[at + 2 : value_start] == upper:
-                    sequence_id = upper_value + low
-                else:
-                    sequence_id = _varint(data, at + 1, value_start)
-                    if sequence_id >= 0x80:
-                        upper, upper_value = data[at + 2 : value_start], sequence_id - low
+            usual = tag == _SIZE_TAG and length < 0x4000
+            rest = data[at + 2 : value_start]
+            if usual and rest == upper and data[at] == _SEQUENCE_TAG and data[at + 1] >= 0x80:
+                # A number like the one before, and nothing behind it.
+                pass
+            elif usual and at < value_start and _is_sequence_id(data, at, value_start):
+                upper = rest or upper
             else:
-                sequence_id = -1
-            if sequence_id < 0:
                 header = pb.SingleMessageMetadata.FromString(_header(data, position + 4, value_start))
                 unusual[index] = header
-                key, sequence_id, length = _key_bytes(header), header.sequence_id, header.payload_size
+                length = header.payload_size
                 if length < 0 or not header.IsInitialized():
                     raise CorruptDataError(f"message {index} of a batch does not say how long it is")
+            starts.append(position)
             position = value_start + length
-            keys.append(key)
             values.append(data[value_start:position])
-            sequence_ids.append(sequence_id)
     except (DecodeError, struct_error, IndexError) as error:
         raise CorruptDataError(
-            f"message {len(keys)} of {count} in a batch cannot be read: {error}"
+            f"message {len(values)} of {count} in a batch cannot be read: {error}"
         ) from error
     if position > len(data) or count < 1:
         raise CorruptDataError(f"a batch of {count} messages does not fit its {len(data)} bytes")
     columns = Columns(
         count=count,
-        keys=keys,
         values=values,
-        sequence_ids=sequence_ids,
         batch_indexes=list(range(count)),
         event_times=None,
         properties=None,
@@ -239,6 +245,8 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
         publish_time_ms=metadata.publish_time,
         producer_name=_text(metadata.producer_name),
         batch_size=count,
+        data=data,
+        starts=starts,
     )
     if unusual:
         _fill_in(columns, unusual)
@@ -255,6 +263,8 @@ def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata]) -> 
     if any(header.HasField("ordering_key") for header in unusual.values()):
         columns.ordering_keys = [None] * count
     for index, header in unusual.items():
+        columns.keys[index] = _key_bytes(header)
+        columns.sequence_ids[index] = header.sequence_id
         if header.null_value:
             columns.values[index] = None
         if columns.event_times is not None:
@@ -285,14 +295,22 @@ def _header(data: bytes, start: int, end: int) -> bytes:
     return data[start:end]
 
 
-def _varint(data: bytes, start: int, end: int) -> int:
-    """The number that fills `data[start:end]` exactly, or -1 when something else does."""
-    number = 0
-    for shift, byte in enumerate(data[start:end]):
-        number |= (byte & 0x7F) << 7 * shift
-        if byte < 0x80:
-            return number if start + shift + 1 == end and shift < 9 else -1
-    return -1
+def _is_sequence_id(data: bytes, start: int, end: int) -> bool:
+    """Whether `data[start:end]` is the field of a sequence id and nothing else."""
+    number = data[start + 1 : end]
+    if data[start] != _SEQUENCE_TAG or not 0 < len(number) < 10:
+        return False
+    return number[-1] < 0x80 and all(byte >= 0x80 for byte in number[:-1])
+
+
+def _last_varint(data: bytes, end: int) -> int:
+    """The number that ends before `end`, behind a byte that is no part of it."""
+    number = data[end - 1]
+    at = end - 2
+    while data[at] >= 0x80:
+        number = number << 7 | data[at] & 0x7F
+        at -= 1
+    return number
 
 
 def _key_bytes(header: pb.MessageMetadata | pb.SingleMessageMetadata) -> bytes | None:
