@@ -51,6 +51,7 @@ class LayoutChanges:
         self, lead: Leading, subscriptions: Subscriptions, scaling: Scaling, watches: LayoutWatches
     ) -> None:
         self.phase: str | None = None
+        """Where the operation under way stands, or failed until it is carried out again."""
         """How far the operation under way has come, for people."""
         self._lead = lead
         self._world = lead.world
@@ -99,27 +100,25 @@ class LayoutChanges:
         one commit, then tell everybody.
         """
         segments, term, kind = self._world.segments, self._lead.term, intent.kind
+        self.phase = "creating"
         for sub, type_ in sorted(intent.subscriptions.items()):
             await self._subscriptions.adopt(sub, type_)
         subscriptions = self._subscriptions.for_new()
         parents = [self._lead.place(s) for s in operation.parents(self._lead.layout, intent)]
         children = operation.children(intent)
-        try:
-            self.phase = "creating"
-            await self._each(
-                f"{kind}.created", children, lambda place: segments.create(place, subscriptions, term)
-            )
-            self.phase = "sealing"
-            told = await self._each(f"{kind}.sealed", parents, lambda place: segments.seal(place, term))
-            self.phase = "inheriting"
-            heirs = _heirs(children, [piece for pieces in told for piece in pieces])
-            await self._each(
-                f"{kind}.inherited", [*heirs], lambda place: segments.inherit(place, heirs[place], term)
-            )
-            self.phase = "committing"
-            await self._commit()
-        finally:
-            self.phase = None
+        await self._each(
+            f"{kind}.created", children, lambda place: segments.create(place, subscriptions, term)
+        )
+        self.phase = "sealing"
+        told = await self._each(f"{kind}.sealed", parents, lambda place: segments.seal(place, term))
+        self.phase = "inheriting"
+        heirs = _heirs(children, [piece for pieces in told for piece in pieces])
+        await self._each(
+            f"{kind}.inherited", [*heirs], lambda place: segments.inherit(place, heirs[place], term)
+        )
+        self.phase = "committing"
+        await self._commit()
+        self.phase = None
         await self._world.failpoints.reach(f"{kind}.committed")
         self.publish()
 

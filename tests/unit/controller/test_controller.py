@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.cli.topic import state_lines
 from anabranch.clock import SystemClock
 from anabranch.controller.controller import TopicController
 from anabranch.controller.port import Controller
@@ -396,6 +397,34 @@ def test_policies_and_properties_can_be_changed_and_survive_operations() -> None
         assert controller.record.properties == {"team": "red"}
         await plant.call(controller.set_policy(None))
         assert controller.policy() == MANUAL.auto_scale
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_why_says_where_an_operation_stands_and_what_waits_behind_it() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        down = True
+
+        def fails(verb: str, name: TopicName) -> Exception | None:
+            return NotConnectedError("owner is away") if verb == "seal" and down else None
+
+        plant.segments.fails = fails
+        callers = [plant.process.spawn(controller.split(id_)) for id_ in (0, 1, 1)]
+        await asyncio.sleep(0.0001)
+        assert state_lines(controller.why()) == ["2 changes in the queue"]
+        for caller in callers:
+            with pytest.raises(NotConnectedError):
+                await caller
+        under_way = "under way: split of segment 0, by request; sealing"
+        assert state_lines(controller.why()) == [under_way]
+        await asyncio.sleep(2)
+        trouble = "trouble with background: NotConnectedError: owner is away"
+        assert state_lines(controller.why()) == [under_way, trouble]
+        down = False
+        await asyncio.sleep(10)
+        assert state_lines(controller.why()) == []
         await plant.stop()
 
     simulate(main)
