@@ -246,6 +246,8 @@ def test_text_that_is_not_utf8_does_not_stop_a_reader() -> None:
         # After a number that is remembered: one without an end, and one that ends early.
         (bytes.fromhex("00000004 18014005 61 00000004 18014085 61"), 2),
         (bytes.fromhex("00000005 1801408501 61 00000005 1801400501 61"), 2),
+        # A sequence id of eleven bytes.
+        (bytes.fromhex("0000000e 180140 8080808080808080808001 61"), 1),
         # A size of three bytes whose last one looks like the tag of a sequence id.
         (bytes.fromhex("00000006 18808040c801") + bytes(16_384), 1),
     ],
