@@ -15,6 +15,7 @@ import pytest
 
 from anabranch import AsyncClient
 from anabranch.admin import scalable, segments
+from anabranch.testing.faults import SimClock
 from tests.unit.admin.test_admin import Admin, admin
 from tests.unit.admin.test_any_broker import Admins
 
@@ -203,6 +204,71 @@ def test_stats_say_who_owns_what_and_how_each_subscription_stands(admin: Admin) 
     assert segment["backlogMessages"] == known["backlogBySegment"]["1"] > segment["msgBacklog"]
     backlog = admin("GET", f"{SEGMENTS}/{ACTIVE}/subscription/known/backlog")
     assert backlog.json == segment["msgBacklog"], "entries, as in Pulsar"
+
+
+def test_ranges_and_buckets_are_cut_where_the_call_says(admins: Admins) -> None:
+    make_topic(admins)
+    calls = ("split/1?parts=4", "split/2?points=1,0x3fff", "rebucket/3?boundaries=100,0x9c40")
+    for call in calls:
+        assert admins("POST", f"{TOPIC}/{call}").status == 204
+    segments = admins("GET", TOPIC).json["segments"].values()
+    active = {s["hashRange"]["start"]: s for s in segments if s["state"] == "ACTIVE"}
+    assert sorted(active) == [0, 1, 0x3FFF, 0x4000, 0x8000, 0xA000, 0xC000, 0xE000]
+    assert active[0x4000]["entryBucketSplits"] == [100, 40000]
+
+
+def test_a_subscription_has_the_kind_and_the_time_that_the_call_says(admins: Admins) -> None:
+    make_topic(admins)
+    for kind in ("QUEUE", "CHECKPOINT"):
+        assert admins("PUT", f"{TOPIC}/subscriptions/{kind}?type={kind}").status == 204
+
+    def known() -> Any:
+        return admins("GET", f"{TOPIC}/stats").json["subscriptions"]
+
+    assert {name: sub["type"] for name, sub in known().items()} == {
+        "known": "STREAM",
+        "QUEUE": "QUEUE",
+        "CHECKPOINT": "CHECKPOINT",
+    }
+
+    async def publish() -> int:
+        async with AsyncClient("pulsar://broker-0:6650", rng=random.Random(3)) as client:
+            producer = await client.create_producer("orders")
+            for _ in range(2):
+                await asyncio.sleep(60)
+                await producer.send_many([b"v"] * 50, keys=[f"key-{n}" for n in range(50)])
+        return SimClock(admins.loop).wall_ms() - 30_000
+
+    between_ms = admins.loop.run(publish())
+    moved = f"{TOPIC}/subscriptions/known"
+    for call, left in ((f"seek?timestamp={between_ms}", 50), ("seek?timestamp=0", 100), ("skip-all", 0)):
+        assert admins("POST", f"{moved}/{call}").status == 204
+        assert known()["known"]["backlog"] == left
+        assert known()["QUEUE"]["backlog"] == 100
+
+
+def test_why_names_the_ancestor_and_the_consumer_that_are_waited_for(admins: Admins) -> None:
+    make_topic(admins)
+
+    async def main() -> None:
+        async with AsyncClient("pulsar://broker-0:6650", rng=random.Random(3)) as client:
+            producer = await client.create_producer("orders")
+            await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
+            consumer = await client.subscribe_stream("orders", "known", name="me")
+            await consumer.receive_many(100, timeout=5)
+            assert (await admins._call("POST", f"{TOPIC}/split/1", None)).status == 204
+            await asyncio.sleep(1)
+            for app in admins._apps:
+                admins._app = app
+                answer = (await admins._call("GET", f"{TOPIC}/why", None)).json
+                waiting = answer["subscriptions"]["known"]["waiting"]
+                assert waiting.keys() == {"4", "5"}
+                for (blocker,) in waiting.values():
+                    assert (blocker["segment"], blocker["consumers"]) == (1, ["me"])
+                assert answer["decisions"][-1]["reason"]
+            await consumer.close()
+
+    admins.loop.run(main())
 
 
 def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> None:
