@@ -295,6 +295,7 @@ class AsyncStreamConsumer(Inbox[T]):
 
     def voided(self, source: SegmentConsumer) -> None:
         self._note_unconfirmed(source, "the broker has moved the subscription, or another reads there")
+        self._last_acked.pop(source.segment_id, None)
         self.loop.call_soon(self._wake_ack_listeners)
 
     def _note_unconfirmed(self, source: SegmentConsumer, why: str) -> None:

@@ -114,6 +114,25 @@ def test_a_consumer_follows_its_topic_through_deletion_and_creation() -> None:
     run(test)
 
 
+def test_after_a_seek_an_id_covers_nothing_that_came_later_than_its_message() -> None:
+    async def test(world: World) -> None:
+        assert world.broker is not None
+        await world.broker.controllers.create_topic(TopicName.parse(TOPIC), 2)
+        await world.publish(8, 1)
+        async with world.client() as client:
+            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+            assert len(await drain(consumer)) == 8
+            await (await world.controller()).seek("s", 0)
+            first, *later = await consumer.receive_many(8, timeout=5)
+            assert len(later) == 7
+            await consumer.acknowledge_cumulative(first.id)
+            await consumer.close()
+            heir = await client.subscribe_stream(TOPIC, "s")
+            assert len(await drain(heir)) == 7
+
+    run(test)
+
+
 def test_a_hand_over_goes_on_when_a_seek_takes_what_it_waits_for() -> None:
     async def test(world: World) -> None:
         await world.publish(8, 1)

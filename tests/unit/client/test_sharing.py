@@ -9,7 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from anabranch import AsyncClient, AsyncStreamConsumer, Batching, Message
-from tests.unit.client.world import TOPIC, World, run
+from anabranch.errors import ConsumerBusyError
+from anabranch.model.names import TopicName
+from anabranch.testing.network import Mode
+from tests.unit.client.world import TOPIC, World, drain, run
 
 KEYS = [f"key-{n}" for n in range(30)]
 TURN_S = 3.0
@@ -48,6 +51,78 @@ def check(seen: Sequence[Message[bytes]], rounds: int) -> None:
     assert sorted(by_key) == sorted(KEYS)
     for key, numbers in by_key.items():
         assert numbers == list(range(rounds)), f"{key}: {numbers}"
+
+
+async def share(client: AsyncClient, names: str) -> dict[str, AsyncStreamConsumer[bytes]]:
+    """Consumers of these names, in the order in which they came."""
+    consumers = {
+        name: await client.subscribe_stream(TOPIC, "s", name=name, initial_position="earliest")
+        for name in names
+    }
+    await asyncio.sleep(TURN_S)
+    return consumers
+
+
+def test_what_was_not_confirmed_when_a_segment_stopped_being_shared_is_said_and_comes_again() -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            stays, leaves = (await share(client, "ab")).values()
+            await world.publish(30, 1)
+            held = await stays.receive_many(100, timeout=1.0)
+            assert 0 < len(held) < 30
+            await drain(leaves)
+            await leaves.close()
+            await asyncio.sleep(TURN_S)
+            for link in world.network.links():
+                world.network.set_mode(link, Mode.BLACK_HOLE)
+            await stays.acknowledge_cumulative(held[-1])
+            confirming = asyncio.ensure_future(stays.flush_acks())
+            await asyncio.sleep(1.0)
+            assert not confirming.done()
+            world.reset_links()
+            world.open_links()
+            with pytest.raises(ConsumerBusyError, match="not confirmed"):
+                await confirming
+            again = await drain(stays)
+            assert {message.id for message in again} == {message.id for message in held}
+
+    run(test)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["the-same-reader", "its-next-life"])
+def test_an_id_covers_nothing_of_a_segment_that_was_shared_when_it_was_received(again: bool) -> None:
+    async def test(world: World) -> None:
+        assert world.broker is not None
+        await world.broker.controllers.create_topic(TopicName.parse(TOPIC), 2)
+        async with world.client() as client, world.client() as other:
+            consumers = await share(client, "abc")
+            readers: dict[str, list[str]] = defaultdict(list)
+            for name, consumer in consumers.items():
+                (segment,) = consumer.assignment
+                readers[segment].append(name)
+            (alone,), (dies, stays) = sorted(readers.values(), key=len)
+            await world.publish(30, 1)
+            lost = await consumers[dies].receive_many(100, timeout=1.0)
+            await drain(consumers[stays])
+            await consumers[alone].close()
+            kept = await consumers[stays].receive_many(100, timeout=1.0)
+            assert kept
+            assert lost
+            await consumers[dies].close()
+            reader = consumers[stays]
+            kept_id = kept[-1].id
+            if again:
+                await reader.close()
+                reader = await other.subscribe_stream(TOPIC, "s", name=stays)
+            await asyncio.sleep(TURN_S)
+            await reader.receive_many(100, timeout=1.0)
+            await reader.acknowledge_cumulative(kept_id)
+            await reader.close()
+            heir = await other.subscribe_stream(TOPIC, "s", name="heir")
+            missing = {message.id for message in lost} - {message.id for message in await drain(heir)}
+            assert not missing, "nobody has acknowledged these"
+
+    run(test)
 
 
 async def send(client: AsyncClient, rounds: int) -> None:
