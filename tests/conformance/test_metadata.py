@@ -303,14 +303,46 @@ async def test_a_lasting_put_makes_an_ephemeral_value_last(world: World) -> None
     assert await stayer.get("/a") == (b"2", 1)
 
 
-async def test_a_closed_store_refuses_calls(world: World) -> None:
-    store = world.process()
+async def test_an_ephemeral_value_belongs_to_whoever_wrote_it_last(world: World) -> None:
+    first, second, stayer = world.process(), world.process(), world.process()
+    await first.put("/lasting", b"1")
+    await first.put("/taken", b"1", ephemeral=True)
+    for path in ("/lasting", "/taken"):
+        await second.put(path, b"2", expected=0, ephemeral=True)
+    await first.close()
+    for path in ("/lasting", "/taken"):
+        assert await stayer.get(path) == (b"2", 1)
+    await second.close()
+
+    async def gone() -> bool:
+        return await stayer.get("/lasting") is None and await stayer.get("/taken") is None
+
+    await eventually(gone)
+
+
+async def test_a_closed_store_refuses_calls_and_hears_nothing_more(world: World) -> None:
+    store, other = world.process(), world.process()
+    heard: list[str] = []
+    store.watch("/", lambda change: heard.append(change.path))
     await store.put("/a", b"1")
     await store.close()
     await store.close()
+    heard.clear()
+    for call in (
+        store.get("/a"),
+        store.put("/a", b"2"),
+        store.delete("/a"),
+        store.children("/"),
+        store.increment("/s"),
+    ):
+        with pytest.raises(AlreadyClosedError):
+            await call
     with pytest.raises(AlreadyClosedError):
-        await store.get("/a")
-    assert await world.process().get("/a") == (b"1", 0)
+        store.watch("/", lambda change: heard.append(change.path))
+    assert await other.get("/a") == (b"1", 0)
+    await other.put("/a", b"3")
+    await asyncio.sleep(0.05)
+    assert heard == []
 
 
 async def test_a_value_read_stays_as_it_was(store: MetadataStore) -> None:
