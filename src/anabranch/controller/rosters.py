@@ -13,13 +13,16 @@ from collections.abc import Callable, Mapping
 
 from anabranch.controller import admission, coordinator
 from anabranch.controller.admission import Grant, Roster
-from anabranch.controller.jobs import together
+from anabranch.controller.jobs import in_batches
 from anabranch.controller.leading import Leading
 from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.records import SubscriptionRecord
 
 RESTRICT_S = 2.0
 """How long an owner may take to take a roster. One that is gone for good has lost its consumers too."""
+
+SENT_AT_ONCE = 256
+"""Thousands of subscriptions on many segments must not hold up whoever else waits for the event loop."""
 
 
 class Rosters:
@@ -78,7 +81,7 @@ class Rosters:
     async def send(self) -> None:
         """Tell the owners that have to hear something; StaleTermError if one has heard of a newer leader."""
         due, self._due = self._due, {}
-        await together(self._restrict(*key) for key in due)
+        await in_batches((self._restrict(*key) for key in due), SENT_AT_ONCE)
 
     def close(self) -> None:
         if self._timer is not None:

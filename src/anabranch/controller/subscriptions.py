@@ -57,7 +57,7 @@ class Subscriptions:
         self._post = post
         self._changed = changed
         self._stale: dict[str, None] = {}
-        self._drains: dict[tuple[str, int], None] = {}
+        self._drains: dict[str, set[int]] = {}
         self._untold: dict[tuple[str, str], None] = {}
         """Consumers whose share changed, by subscription."""
         self._rosters = Rosters(lead, self.records, lambda: post(self._tell))
@@ -107,11 +107,8 @@ class Subscriptions:
     async def settle(self) -> bool:
         """Finish what was begun and follow the layout; False when something has to be tried again."""
         await self._tell()
-        due = [
-            sub
-            for sub, record in sorted(self.records.items())
-            if record.unfinished is not None or sub in self._stale or sub in self.troubles
-        ]
+        unfinished = (sub for sub, record in self.records.items() if record.unfinished is not None)
+        due = sorted({*unfinished, *self._stale, *self.troubles})
         await in_batches((self._settle(sub) for sub in due), SETTLED_AT_ONCE)
         return not self.troubles
 
@@ -293,16 +290,13 @@ class Subscriptions:
         """An owner says that a sealed segment is drained; noted now, looked at in turn."""
         for segment in self._lead.layout.segments.values():
             if self._lead.segment_name(segment) == event.segment:
-                self._drains[event.subscription, segment.id] = None
+                self._drains.setdefault(event.subscription, set()).add(segment.id)
                 self._post(self._take_drains)
 
     async def _take_drains(self) -> None:
         events, self._drains = self._drains, {}
-        drained: dict[str, list[int]] = {}
-        for sub, id_ in sorted(events):
-            if sub in self.records:
-                drained.setdefault(sub, []).append(id_)
-        await in_batches((self._follow_layout(sub, ids) for sub, ids in drained.items()), SETTLED_AT_ONCE)
+        known = [sub for sub in sorted(events) if sub in self.records]
+        await in_batches((self._follow_layout(sub, events[sub]) for sub in known), SETTLED_AT_ONCE)
 
     async def _follow_layout(self, sub: str, only: Collection[int] | None = None) -> None:
         """Record what is drained by now and deal the segments out again."""

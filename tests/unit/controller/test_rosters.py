@@ -6,13 +6,15 @@ import asyncio
 
 import pytest
 
-from anabranch.controller.admission import Standing
+from anabranch.controller.admission import Roster, Standing
 from anabranch.controller.controller import TopicController
 from anabranch.controller.coordinator import ConsumerAssignment
-from anabranch.controller.segments import Aim
+from anabranch.controller.rosters import SENT_AT_ONCE
+from anabranch.controller.segments import Aim, Place
 from anabranch.errors import ConsumerBusyError, NotConnectedError, NotLeaderError, SegmentNotFoundError
 from anabranch.model.names import TopicName
 from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, ids_of, simulate
+from tests.fakes.segments import MemorySegments
 
 
 async def lead(plant: Plant, segments: int = 2) -> None:
@@ -265,6 +267,69 @@ def test_a_name_is_refused_only_while_its_holder_shows_a_sign_of_life(lives: boo
         else:
             kept = (await again).assignment
             assert {*ids_of(kept), *ids_of(other)} == {*ids_of(held)}
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_subscriptions_that_follow_side_by_side_are_told_after_their_own_owners() -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant)
+        controller = await plant.controller()
+        late: list[str] = []
+
+        class Judge(Inbox):
+            def __init__(self, sub: str) -> None:
+                super().__init__()
+                self._sub = sub
+
+            def __call__(self, assignment: ConsumerAssignment | None) -> None:
+                super().__call__(assignment)
+                roster = plant.world.rosters.get((plant.segment(controller.layout, 1), self._sub))
+                if assignment is not None and (roster is None or roster.generation < assignment.generation):
+                    late.append(self._sub)
+
+        for sub in ("slow", "swift"):
+            for name in ("a", "b"):
+                await plant.call(controller.register(sub, name, "STREAM", "earliest", Judge(sub)))
+        restrict = plant.segments.restrict
+
+        async def hesitate(place: Place, sub: str, roster: Roster, term: int) -> None:
+            await asyncio.sleep(1.0 if sub == "slow" else 0.5)
+            await restrict(place, sub, roster, term)
+
+        plant.segments.restrict = hesitate  # type: ignore[assignment, method-assign]
+        began = plant.loop.time()
+        await plant.call(controller.merge([0, 1]))
+        await plant.call(controller.settled())
+        assert plant.loop.time() - began < 1.3, "neither waits for the owners of the other"
+        assert late == []
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_the_rosters_of_very_many_subscriptions_go_out_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant, 8)
+        controller = await plant.controller()
+        for number in range(100):
+            await plant.call(controller.ensure_subscription(f"s{number}", "STREAM", "earliest"))
+        plant.kill()
+        under_way: list[int] = [0]
+
+        async def count(*arguments: object) -> None:
+            under_way.append(under_way[-1] + 1)
+            await asyncio.sleep(0.01)
+            under_way.append(under_way[-1] - 1)
+
+        monkeypatch.setattr(MemorySegments, "restrict", count)
+        await plant.boot()
+        await plant.call((await plant.controller()).settled())
+        assert len(under_way) == 1 + 2 * 800
+        assert max(under_way) == SENT_AT_ONCE
         await plant.stop()
 
     simulate(main)
