@@ -150,7 +150,7 @@ class AsyncClient:
         schema: Codec[V] = BYTES,
         initial_position: InitialPosition = "latest",
         name: str | None = None,
-        receiver_queue_size: int = 1000,
+        receiver_queue_size: int | None = None,
         ack_group_time: Seconds = 0.1,
         ack_receipts: bool = False,
         subscription_properties: Mapping[str, str] | None = None,
@@ -162,6 +162,9 @@ class AsyncClient:
         Give a stable `name` to come back to the same share. A name has one owner: ConsumerBusyError says who
         has it, here or, when another took it while this one was away, when receiving. Acknowledge as you go:
         what is not acknowledged keeps later segments closed.
+
+        `receiver_queue_size` messages of each segment are held ready; unless it is given, a thousand, and up
+        to a mebibyte for an application that runs out of them.
         """
         one_of("initial_position", initial_position, InitialPosition)
         consumer: AsyncStreamConsumer[V] = AsyncStreamConsumer(
@@ -235,7 +238,7 @@ class AsyncClient:
         group: str | None = None,
         schema: Codec[V] = BYTES,
         name: str | None = None,
-        receiver_queue_size: int = 1000,
+        receiver_queue_size: int | None = None,
         properties: Mapping[str, str] | None = None,
         fail_on_data_loss: bool = True,
     ) -> AsyncCheckpointConsumer[V]:

@@ -658,7 +658,7 @@ class Client(Handle):
         schema: Codec[V] = BYTES,
         initial_position: InitialPosition = "latest",
         name: str | None = None,
-        receiver_queue_size: int = 1000,
+        receiver_queue_size: int | None = None,
         ack_group_time: Seconds = 0.1,
         ack_receipts: bool = False,
         subscription_properties: Mapping[str, str] | None = None,
@@ -737,7 +737,7 @@ class Client(Handle):
         group: str | None = None,
         schema: Codec[V] = BYTES,
         name: str | None = None,
-        receiver_queue_size: int = 1000,
+        receiver_queue_size: int | None = None,
         properties: Mapping[str, str] | None = None,
         fail_on_data_loss: bool = True,
     ) -> CheckpointConsumer[V]:

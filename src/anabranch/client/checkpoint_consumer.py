@@ -49,7 +49,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         start: Checkpoint,
         schema: Codec[T],
         name: str | None,
-        receiver_queue_size: int,
+        receiver_queue_size: int | None,
         properties: Mapping[str, str] | None,
         group: str | None,
         fail_on_data_loss: bool,
@@ -283,6 +283,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
             legacy=segment.legacy_topic is not None,
             start=lambda: self._start_of(segment.id),
             paused=at_the_end,
+            grows=self._grows,
         )
         if at_the_end:
             self._pins[source] = self.tasks.start(

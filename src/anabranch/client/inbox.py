@@ -29,16 +29,22 @@ from anabranch.model.ids import MessageId
 
 T = TypeVar("T")
 
+QUEUE_SIZE = 1000
+"""Messages a segment is asked for at first when the application does not say."""
+
 
 class Inbox(Generic[T]):
     """The receiving half of a consumer."""
 
-    def __init__(self, pool: ConnectionPool, schema: Codec[T], receiver_queue_size: int) -> None:
+    def __init__(self, pool: ConnectionPool, schema: Codec[T], receiver_queue_size: int | None) -> None:
         self.loop = asyncio.get_running_loop()
         self.pool = pool
         self.schema = schema
         self.tasks = Tasks()
-        self._queue_size = positive("receiver_queue_size", receiver_queue_size)
+        self._grows = receiver_queue_size is None
+        self._queue_size = positive(
+            "receiver_queue_size", QUEUE_SIZE if receiver_queue_size is None else receiver_queue_size
+        )
         self._line: deque[SegmentConsumer] = deque()
         """Segments that have entries, in the order of their turns."""
         self._run: list[Message[T]] = []
@@ -151,10 +157,10 @@ class Inbox(Generic[T]):
             source = self._line.popleft()
             if not source.entries:
                 continue
-            entry = source.entries.popleft()
+            entry, told = source.take()
+            self._told |= told
             if source.entries:
                 self._line.append(source)
-            self._told |= source.give_back(entry.wanted.bit_count())
             if self._accept(entry):
                 self._start_run(entry)
                 return True

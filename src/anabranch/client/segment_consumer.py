@@ -30,6 +30,9 @@ from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, pairs
 
+GROWN_BYTES_MAX = 2**20
+"""A buffer that grows by itself does not grow beyond this."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
@@ -96,6 +99,7 @@ class SegmentConsumer:
         *,
         url: str | None = None,
         legacy: bool = False,
+        grows: bool = False,
         start: Callable[[], MessageId] | None = None,
         paused: bool = False,
     ) -> None:
@@ -104,7 +108,7 @@ class SegmentConsumer:
         self.topic = topic
         self.attachment = attachment
         self.permits = permits
-        """Messages the broker may send ahead of their being handed out."""
+        """Messages the broker may send ahead of their being handed out; more with time if it grows."""
         self.entries: deque[Received] = deque()
         """Delivered and not handed out."""
         self.held: dict[LedgerEntry, int] = {}
@@ -126,6 +130,11 @@ class SegmentConsumer:
         self._connection: Connection | None = None
         self._consumer_id = 0
         self._returned = 0
+        self._asked = 0
+        """Messages the broker may send now."""
+        self._grows = grows
+        self._filled = False
+        """Whether the broker has sent all it might since the buffer last grew."""
         self._ack_waiters: list[asyncio.Future[None]] = []
         self._refusals = 0
         """Acknowledgements refused in a row."""
@@ -153,6 +162,9 @@ class SegmentConsumer:
         """An entry came; what the application already holds or must not see is left out."""
         entry = Received(self, delivery)
         cost = entry.wanted.bit_count()
+        self._asked -= cost
+        if self._asked <= 0:
+            self._filled = True
         if self.released or self._closed:
             return
         held = self.held.get(entry.position)
@@ -181,6 +193,20 @@ class SegmentConsumer:
         else:
             entry.wanted = 0
 
+    def take(self) -> tuple[Received, bool]:
+        """The next entry to hand out, and whether the broker was told to send more."""
+        entry = self.entries.popleft()
+        if self._grows and self._filled and not self.entries:
+            self._grow(len(entry.data) / entry.count)
+        return entry, self.give_back(entry.wanted.bit_count())
+
+    def _grow(self, message_bytes: float) -> None:
+        """The buffer was full, and the application has emptied it before more came: hold more ready."""
+        self._filled = False
+        if 2 * self.permits * message_bytes <= GROWN_BYTES_MAX:
+            self._returned += self.permits
+            self.permits *= 2
+
     def give_back(self, count: int) -> bool:
         """Messages left the buffer; the broker may send as many again. Returns whether it was told so."""
         self._returned += count
@@ -198,6 +224,7 @@ class SegmentConsumer:
     def _flow(self, permits: int) -> None:
         self._returned = 0
         if self._connection is not None and permits > 0:
+            self._asked += permits
             self._connection.send(pb.CommandFlow(consumer_id=self._consumer_id, messagePermits=permits))
 
     def resume(self) -> None:
@@ -368,7 +395,7 @@ class SegmentConsumer:
         consumer_id = pool.next_id()
         if self._start is not None:
             self.floor = self._start()
-        self._returned = 0
+        self._returned = self._asked = 0
         connection.consumers[consumer_id] = self
         try:
             await connection.request(

@@ -56,7 +56,7 @@ class AsyncStreamConsumer(Inbox[T]):
         schema: Codec[T],
         initial_position: InitialPosition,
         name: str | None,
-        receiver_queue_size: int,
+        receiver_queue_size: int | None,
         ack_group_time: float,
         ack_receipts: bool,
         subscription_properties: Mapping[str, str] | None,
@@ -244,7 +244,15 @@ class AsyncStreamConsumer(Inbox[T]):
             generation=self._generation,
         )
         legacy = segment.topic.startswith("persistent://")
-        return SegmentConsumer(self, segment.id, segment.topic, attachment, self._queue_size, legacy=legacy)
+        return SegmentConsumer(
+            self,
+            segment.id,
+            segment.topic,
+            attachment,
+            self._queue_size,
+            legacy=legacy,
+            grows=self._grows,
+        )
 
     async def _hand_over(self, source: SegmentConsumer) -> None:
         """Wait until the application has acknowledged what it was given, then let the segment go."""

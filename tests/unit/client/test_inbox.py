@@ -33,9 +33,10 @@ class FakeSource:
     def vector(self, number: int) -> tuple[Any, ...]:
         return ()
 
-    def give_back(self, count: int) -> bool:
-        self.returned += count
-        return False
+    def take(self) -> tuple[Received, bool]:
+        entry = self.entries.popleft()
+        self.returned += entry.wanted.bit_count()
+        return entry, False
 
     def let_go(self, place: tuple[int, int], bits: int) -> None:
         self.held[place] = self.held.get(place, 0) & ~bits

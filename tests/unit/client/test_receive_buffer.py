@@ -1,0 +1,105 @@
+"""How many messages a consumer holds ready: what it was told to, or as many as it turns out to need."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch import AsyncCheckpointConsumer, AsyncStreamConsumer, Checkpoint
+from anabranch.client.inbox import QUEUE_SIZE
+from anabranch.client.segment_consumer import GROWN_BYTES_MAX
+from tests.unit.client.world import TOPIC, World, run
+
+Consumer = AsyncStreamConsumer[bytes] | AsyncCheckpointConsumer[bytes]
+
+COUNT = 20_000
+
+
+async def publish(world: World, size: int = 100) -> None:
+    """Entries of a hundred messages each."""
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        for first in range(0, COUNT, 100):
+            await producer.send_many(
+                [b"%*d" % (size, n) for n in range(first, first + 100)], keys=["k"] * 100
+            )
+
+
+async def read(consumer: Consumer, count: int = COUNT, pause_s: float = 0.0) -> None:
+    numbers: list[int] = []
+    while len(numbers) < count:
+        numbers += [int(message.data) for message in await consumer.receive_many(100, timeout=5)]
+        await asyncio.sleep(pause_s)
+    assert numbers == list(range(count))
+
+
+def permits(consumer: Consumer) -> int:
+    (source,) = consumer._sources.values()
+    return source.permits
+
+
+async def subscribe(world: World, kind: str, size: int | None = None) -> Consumer:
+    client = world.client()
+    if kind == "stream":
+        return await client.subscribe_stream(
+            TOPIC, "s", initial_position="earliest", receiver_queue_size=size
+        )
+    return await client.create_checkpoint_consumer(
+        TOPIC, start=Checkpoint.earliest(), receiver_queue_size=size
+    )
+
+
+@pytest.mark.parametrize("kind", ["stream", "checkpoint"])
+def test_it_grows_for_an_application_that_is_faster_than_messages_come(kind: str) -> None:
+    async def test(world: World) -> None:
+        await publish(world)
+        consumer = await subscribe(world, kind)
+        await read(consumer)
+        assert 4 * QUEUE_SIZE <= permits(consumer) <= GROWN_BYTES_MAX / 100
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", ["stream", "checkpoint"])
+def test_it_stays_for_a_slow_application(kind: str) -> None:
+    async def test(world: World) -> None:
+        await publish(world)
+        consumer = await subscribe(world, kind)
+        await read(consumer, COUNT // 2, pause_s=0.01)
+        assert permits(consumer) == QUEUE_SIZE
+
+    run(test)
+
+
+def test_it_stays_for_a_reader_that_has_read_all_there_is() -> None:
+    async def test(world: World) -> None:
+        consumer = await subscribe(world, "stream")
+        async with world.client() as client:
+            producer = await client.create_producer(TOPIC)
+            for number in range(5 * QUEUE_SIZE // 100):
+                await producer.send_many([b"%d" % number] * 100)
+                assert len(await consumer.receive_many(1000, timeout=1)) == 100
+        assert permits(consumer) == QUEUE_SIZE
+
+    run(test)
+
+
+def test_it_stays_when_messages_are_large() -> None:
+    async def test(world: World) -> None:
+        await publish(world, size=GROWN_BYTES_MAX // QUEUE_SIZE // 2)
+        consumer = await subscribe(world, "stream")
+        await read(consumer)
+        assert permits(consumer) == QUEUE_SIZE
+
+    run(test)
+
+
+def test_a_size_that_is_given_is_kept() -> None:
+    async def test(world: World) -> None:
+        await publish(world)
+        consumer = await subscribe(world, "stream", 2000)
+        await read(consumer)
+        assert permits(consumer) == 2000
+
+    run(test)
