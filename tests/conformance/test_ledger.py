@@ -455,6 +455,23 @@ async def test_a_trim_drops_whole_ledgers_only(run: Run) -> None:
 
 
 @on_every_storage
+async def test_a_log_says_where_the_ledger_begins_from_which_on_so_much_is_stored(run: Run) -> None:
+    log = await run.storage.create(NAME)
+    assert log.ordinal_keeping(0) == log.ordinal_keeping(1) == 0
+    await put(log, *[DATA] * 10)
+    for _ in range(2):
+        for entries, begins in ((0, 8), (2, 8), (3, 4), (6, 4), (7, 0), (10, 0), (11, 0)):
+            assert log.ordinal_keeping(entries * len(DATA)) == begins, entries
+        assert log.ordinal_keeping(2 * len(DATA) + 1) == 4
+        reopened = (await run.reopen()).get(NAME)
+        assert reopened is not None
+        log = reopened
+    await log.trim(log.ordinal_keeping(6 * len(DATA)))
+    assert (log.first_ordinal, log.size_bytes) == (4, 6 * len(DATA))
+    assert log.ordinal_keeping(100 * len(DATA)) == 4
+
+
+@on_every_storage
 async def test_a_log_that_is_trimmed_to_its_end_keeps_counting(run: Run) -> None:
     log = await run.storage.create(NAME)
     places = await put(log, *[DATA] * 5, count=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anabranch.controller.admission import Roster
 from anabranch.controller.segments import Aim, Drained, Place, SegmentLoad, StartAt
@@ -102,6 +102,11 @@ class MemorySegments:
     async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
         await self._enter("inherit", place.name, term)
         self._stored(place.name).inherited = pieces
+
+    async def trim(self, place: Place, keep_bytes: int, term: int) -> None:
+        await self._enter("trim", place.name, term)
+        load = self._stored(place.name).load
+        self._stored(place.name).load = replace(load, size_bytes=min(load.size_bytes, keep_bytes))
 
     async def delete(self, place: Place, term: int) -> None:
         await self._enter("delete", place.name, term)

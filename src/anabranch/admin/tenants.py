@@ -13,8 +13,11 @@ from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotF
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
 
+RETENTION = "retention_policies"
+_LIMITS = ("retentionTimeInMinutes", "retentionSizeInMB")
+
 _POLICY_FIELDS = {
-    "retention": "retention_policies",
+    "retention": RETENTION,
     "messageTTL": "message_ttl_in_seconds",
     "deduplication": "deduplicationEnabled",
     "autoTopicCreation": "autoTopicCreationOverride",
@@ -73,6 +76,7 @@ async def list_namespaces(call: Call) -> list[str]:
 async def create_namespace(call: Call) -> None:
     validate_entity("namespace", call.part("namespace"))
     policies = await call.body(dict[str, Any]) or {}
+    _check_retention(policies.get(RETENTION))
     await call.topics.create_namespace(call.namespace(), NamespaceRecord(policies=policies))
 
 
@@ -125,6 +129,8 @@ async def delete_policy(call: Call) -> None:
 
 async def _store_policy(call: Call, value: object) -> None:
     field = _field(call)
+    if field == RETENTION:
+        _check_retention(value)
 
     def change(record: NamespaceRecord) -> NamespaceRecord:
         policies = {name: kept for name, kept in record.policies.items() if name != field}
@@ -133,6 +139,18 @@ async def _store_policy(call: Call, value: object) -> None:
         return msgspec.structs.replace(record, policies=policies)
 
     await call.topics.update_namespace(call.namespace(), change)
+
+
+def _check_retention(policy: object) -> None:
+    if policy is None:
+        return
+    limits: list[Any] = [policy.get(name) for name in _LIMITS] if isinstance(policy, dict) else ["none"]
+    if not all(limit is None or (type(limit) in (int, float) and limit >= -1) for limit in limits):
+        raise InvalidConfigurationError(f"retention is {' and '.join(_LIMITS)}, numbers from -1 on")
+    if 0 in limits and any(limits):
+        raise InvalidConfigurationError(
+            "a limit of 0 beside another keeps nothing: write -1 for no limit, or 0 twice for no retention"
+        )
 
 
 def _field(call: Call) -> str:

@@ -40,7 +40,7 @@ from anabranch.controller.service import ControllerService
 from anabranch.errors import AnabranchError, PersistenceError, VersionConflictError
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.port import ABSENT, MetadataStore
-from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.records import BrokerRecord, Retention
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -216,9 +216,9 @@ class Broker:
         self._unwatch()
         await self.directory.stop()
 
-    async def _retention_of(self, namespace: str) -> float | None:
+    async def _retention_of(self, namespace: str) -> Retention:
         kept_s = self.config.segment_retention_s
-        return await self.records.retention_s(namespace, kept_s if kept_s >= 0 else None)
+        return await self.records.retention(namespace, kept_s if kept_s >= 0 else None)
 
     def _store_failed(self, store: int, error: PersistenceError) -> None:
         _logger.critical("store %d cannot be used any more: %s", store, error)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from anabranch.broker.segment import Segment
 from anabranch.broker.topics import Topics
+from anabranch.broker.trimming import trim
 from anabranch.controller.admission import Roster
 from anabranch.controller.segments import Aim, Drained, Place, SegmentLoad, StartAt
 from anabranch.errors import StaleTermError
@@ -55,6 +56,13 @@ class LocalSegments:
     async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
         self._check(place, term)
         await self._topics.require(place.name).inherit(pieces)
+
+    async def trim(self, place: Place, keep_bytes: int, term: int) -> None:
+        self._check(place, term)
+        found = self._topics.require(place.name)
+        await trim(found.log, found.log.ordinal_keeping(keep_bytes))
+        for subscription in tuple(found.subscriptions.values()):
+            subscription.pass_trimmed()
 
     async def delete(self, place: Place, term: int) -> None:
         self._check(place, term)

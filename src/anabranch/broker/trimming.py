@@ -1,8 +1,8 @@
-"""Gives the disk back what is old and acknowledged, in logs that are still written to.
+"""Gives the disk back what is acknowledged and need not stay, in logs that are still written to.
 
 Sealed segments go as a whole when the controller prunes them. An active segment and a classic topic stay, so
-their beginning is dropped instead, a ledger at a time, by the same retention time. Must not know connections,
-commands or layouts.
+their beginning is dropped instead, a ledger at a time, by the same limits. How much of a segment may stay is
+for the leader of its topic to say. Must not know connections, commands or layouts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from anabranch.broker.topics import Topics
 from anabranch.clock import Clock
 from anabranch.errors import AnabranchError
 from anabranch.ledger.port import SegmentLog
+from anabranch.metadata.records import Retention
 from anabranch.model.names import TopicName
 
 _logger = logging.getLogger(__name__)
@@ -27,14 +28,23 @@ LOOKED_AT_ONCE = 200
 """Logs looked at in one turn of the loop."""
 
 
-def plan_trim(marks: Iterable[int], young: int, next_ordinal: int) -> int:
+def plan_trim(marks: Iterable[int], kept: int, next_ordinal: int) -> int:
     """Below which ordinal a log may be dropped.
 
-    `marks` are the lowest unacknowledged ordinals of its durable cursors, `young` is the first ordinal that
-    the retention time still protects. The last entry always stays, and its ledger with it, so that everybody
-    can still ask for the last message.
+    `marks` are the lowest unacknowledged ordinals of its durable cursors, `kept` is the first ordinal that
+    retention still protects. The last entry always stays, and its ledger with it, so that everybody can still
+    ask for the last message.
     """
-    return max(0, min(young, next_ordinal - 1, *marks))
+    return max(0, min(kept, next_ordinal - 1, *marks))
+
+
+async def trim(log: SegmentLog, kept: int) -> None:
+    """Drop what lies below `kept` and is acknowledged."""
+    # An acknowledgement counted here is queued for the disk already, and so is never behind the trim.
+    marks = (cursor.acks.mark for cursor in log.cursors.values())
+    ordinal = plan_trim(marks, kept, log.next_ordinal)
+    if ordinal > log.first_ordinal:
+        await log.trim(ordinal)
 
 
 class Trimming:
@@ -45,9 +55,9 @@ class Trimming:
         stores: Stores,
         topics: Topics,
         clock: Clock,
-        retention_of: Callable[[str], Awaitable[float | None]],
+        retention_of: Callable[[str], Awaitable[Retention]],
     ) -> None:
-        """`retention_of` says for how many seconds a namespace keeps everything; None for ever."""
+        """`retention_of` says what a namespace keeps."""
         self._stores = stores
         self._topics = topics
         self._clock = clock
@@ -65,31 +75,32 @@ class Trimming:
         # Of all that are stored, not only those in use: what nobody has asked for since the start is old too.
         names = self._stores.names()
         self._failing.intersection_update(names)
-        retention: dict[str, float | None] = {}
+        retention: dict[str, Retention] = {}
         for number, name in enumerate(names):
             log = self._stores.get(name)
-            namespace = TopicName.parse(name).namespace_name
+            parsed = TopicName.parse(name)
+            namespace = parsed.namespace_name
             if namespace not in retention:
                 retention[namespace] = await self._find(namespace)
-            keep_s = retention[namespace]
-            if log is not None and keep_s is not None:
-                await self._try(log, keep_s)
+            limits = retention[namespace]
+            if log is not None:
+                await self._try(log, Retention(limits.time_s) if parsed.is_segment else limits)
             if number % LOOKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         for segment in self._topics.served:
             for subscription in tuple(segment.subscriptions.values()):
                 subscription.pass_trimmed()
 
-    async def _find(self, namespace: str) -> float | None:
+    async def _find(self, namespace: str) -> Retention:
         try:
             return await self._retention_of(namespace)
         except AnabranchError as error:
             _logger.warning("%s: how long to keep messages is not known: %s", namespace, error)
-            return None
+            return Retention(None)
 
-    async def _try(self, log: SegmentLog, keep_s: float) -> None:
+    async def _try(self, log: SegmentLog, limits: Retention) -> None:
         try:
-            await self._trim(log, keep_s)
+            await trim(log, self._kept(log, limits))
         except (AnabranchError, OSError) as error:
             if log.name not in self._failing:
                 self._failing.add(log.name)
@@ -97,12 +108,11 @@ class Trimming:
         else:
             self._failing.discard(log.name)
 
-    async def _trim(self, log: SegmentLog, keep_s: float) -> None:
-        # An acknowledgement counted here is queued for the disk already, and so is never behind the trim.
-        ordinal = plan_trim(
-            (cursor.acks.mark for cursor in log.cursors.values()),
-            log.ordinal_at_time(self._clock.wall_ms() - int(keep_s * 1000)),
-            log.next_ordinal,
-        )
-        if ordinal > log.first_ordinal:
-            await log.trim(ordinal)
+    def _kept(self, log: SegmentLog, limits: Retention) -> int:
+        """The first ordinal that is within both limits."""
+        kept = log.first_ordinal
+        if limits.time_s is not None:
+            kept = max(kept, log.ordinal_at_time(self._clock.wall_ms() - int(limits.time_s * 1000)))
+        if limits.size_bytes is not None:
+            kept = max(kept, log.ordinal_keeping(limits.size_bytes))
+        return kept

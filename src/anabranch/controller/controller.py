@@ -366,9 +366,11 @@ class TopicController:
                 self._upkeep.collect_within(self._world.jitter_s(self._world.settings.retry_max_s))
 
     async def prune(self) -> None:
-        """Forget sealed segments that every subscription has drained and that are old enough."""
-        if await self._run(self._changes.prune):
+        """Give back what every subscription has read and that is beyond a limit of retention."""
+        measured = await self._changes.measure()
+        if await self._run(lambda: self._changes.prune(*measured)):
             self._upkeep.collect_within(0)
+        await self._changes.trim(*measured)
 
     async def look(self) -> Decision:
         """Look at the load and the consumers once, and do what auto-scaling decides."""

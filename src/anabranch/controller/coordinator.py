@@ -333,29 +333,6 @@ def _blocker(record: SubscriptionRecord, segment: Segment, drained: Ranges) -> W
     )
 
 
-def prunable(
-    layout: Layout, subscriptions: Iterable[SubscriptionRecord], *, sealed_until_ms: int
-) -> tuple[int, ...]:
-    """Sealed segments that nobody needs any more, ancestors of each included.
-
-    A checkpoint group holds what its members say they have not read; what they cannot tell, and what comes
-    before a checkpoint that nobody reads from, is left to the time limit.
-    """
-    needed: set[int] = set()
-    for record in subscriptions:
-        if record.type == "CHECKPOINT":
-            finished = finished_by_group(record) if record.consumers else None
-            needed |= set() if finished is None else {s.id for s in layout.sealed} - finished
-        elif has_cursors(record) or record.consumers:
-            needed |= {segment.id for segment in undrained(record, layout)}
-    gone: set[int] = set()
-    for segment in layout.sealed:  # Parents come first.
-        old = segment.sealed_ms <= sealed_until_ms
-        if old and segment.id not in needed and gone.issuperset(segment.parents):
-            gone.add(segment.id)
-    return tuple(sorted(gone))
-
-
 @dataclass(frozen=True, slots=True)
 class ConsumerJoined:
     """A name was taken by a connection; or, restored from storage, by one that is lost already."""

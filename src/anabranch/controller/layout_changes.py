@@ -11,15 +11,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from anabranch.controller import coordinator, operation
+from anabranch.controller import operation
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
+from anabranch.controller.retention import NO_SIZES, Sizes, kept_sizes, prunable
 from anabranch.controller.scaling import Scaling
 from anabranch.controller.segments import Place
 from anabranch.controller.subscriptions import Subscriptions
 from anabranch.controller.watches import LayoutWatches
 from anabranch.errors import AnabranchError, StaleTermError, in_words
-from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
+from anabranch.metadata.records import GarbageRecord, IntentRecord, Retention, TopicRecord
 from anabranch.metadata.topics import layout_of, with_layout
 from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout
@@ -153,16 +154,31 @@ class LayoutChanges:
         self._watches.offer(self._lead.name, self._lead.layout)
         self._subscriptions.layout_changed()
 
-    async def prune(self) -> bool:
-        """Forget the sealed segments nobody needs, and list them as garbage in the same write."""
+    async def measure(self) -> tuple[Retention, Sizes]:
+        """What must stay of the topic, and the sizes if they matter; not in turn, for owners may be slow."""
         namespace = self._lead.name.namespace_name
-        retention_s = await self._world.topics.retention_s(namespace, self._world.settings.retention_s)
-        if retention_s is None:
-            return False
+        limits = await self._world.topics.retention(namespace, self._world.settings.retention_s)
+        if limits.size_bytes is None:
+            return limits, NO_SIZES
+        segments = list(self._lead.layout.segments.values())
+        loads = await together(self._lead.load(segment) for segment in segments)
+        found = zip(segments, loads, strict=True)
+        return limits, {segment.id: load.size_bytes for segment, load in found if load is not None}
+
+    async def trim(self, limits: Retention, sizes: Sizes) -> None:
+        """Let active segments drop what need not stay; not in turn, for nobody else must wait for that."""
+        layout, term = self._lead.layout, self._lead.term
+        kept = kept_sizes(layout, limits, sizes)
+        await together(
+            self._world.segments.trim(self._lead.place(layout.segment(id_)), size, term)
+            for id_, size in kept.items()
+        )
+
+    async def prune(self, limits: Retention, sizes: Sizes) -> bool:
+        """Forget the sealed segments that need not stay, and list them as garbage in the same write."""
         now_ms = self._world.clock.wall_ms()
         records = self._subscriptions.records.values()
-        sealed_until_ms = now_ms - int(retention_s * 1000)
-        ids = coordinator.prunable(self._lead.layout, records, sealed_until_ms=sealed_until_ms)
+        ids = prunable(self._lead.layout, records, limits, now_ms, sizes)
         if not ids:
             return False
 

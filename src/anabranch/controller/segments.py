@@ -68,6 +68,10 @@ class Segments(Protocol):
         """Let a new segment recognise what those before it have stored; durable when it returns."""
         ...
 
+    async def trim(self, place: Place, keep_bytes: int, term: int) -> None:
+        """Drop the beginning as far as it is acknowledged and as much as this stays; whole ledgers only."""
+        ...
+
     async def delete(self, place: Place, term: int) -> None:
         """Remove the storage and disconnect clients; an absent segment is fine."""
         ...

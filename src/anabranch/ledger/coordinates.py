@@ -94,3 +94,10 @@ class Coordinates:
                 ledger.check()
                 return ledger.first_ordinal + bisect_left(ledger.rows.times, timestamp_ms - ledger.base_ms)
         return self.next_ordinal
+
+    def ordinal_keeping(self, size_bytes: int) -> int:
+        for ledger in reversed(self.ledgers):
+            size_bytes -= ledger.data_bytes
+            if size_bytes <= 0:
+                return ledger.first_ordinal
+        return self.first_ordinal

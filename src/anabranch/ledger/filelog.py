@@ -148,6 +148,9 @@ class FileLog:
     def ordinal_at_time(self, timestamp_ms: int) -> int:
         return self._places.ordinal_at_time(timestamp_ms)
 
+    def ordinal_keeping(self, size_bytes: int) -> int:
+        return self._places.ordinal_keeping(size_bytes)
+
     # Appending. This is the hot path: a few list operations an entry, no task and no future.
 
     def append(

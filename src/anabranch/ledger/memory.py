@@ -297,6 +297,14 @@ class MemoryLog:
                 return entry.ordinal
         return self.next_ordinal
 
+    def ordinal_keeping(self, size_bytes: int) -> int:
+        for at in range(len(self._entries) - 1, -1, -1):
+            size_bytes -= len(self._entries[at].data)
+            ledger = self._entries[at].position.ledger
+            if size_bytes <= 0 and (at == 0 or self._entries[at - 1].position.ledger != ledger):
+                return self._entries[at].ordinal
+        return self._first_ordinal
+
     def open_cursor(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> Cursor:
         cursor = self._cursors.get(name)
         if cursor is None:

@@ -169,6 +169,13 @@ class SegmentLog(Protocol):
         """First ordinal whose broker timestamp is at or after the time; the end if none."""
         ...
 
+    def ordinal_keeping(self, size_bytes: int) -> int:
+        """Where the last ledger begins from which on this many bytes are stored; the first if there are less.
+
+        What is trimmed below it leaves as much.
+        """
+        ...
+
     def open_cursor(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> Cursor:
         """The durable cursor of that name, made at `ordinal` if new; durable with the next commit."""
         ...

@@ -7,7 +7,7 @@ a store works.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,8 @@ SubscriptionKind = Literal["STREAM", "QUEUE", "CHECKPOINT"]
 InitialPosition = Literal["earliest", "latest"]
 OperationKind = Literal["create", "split", "merge", "rebucket", "migrate"]
 PolicyFields = dict[str, bool | int | float]
+
+MEGABYTE = 1024 * 1024
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -224,13 +226,28 @@ class NamespaceRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """Other namespace policies as they were given, by Pulsar's names."""
 
 
-def retention_s(namespace: NamespaceRecord, default_s: float | None) -> float | None:
-    """How long messages of a namespace stay at least, by its own policy if it has one; None is for ever."""
+class Retention(NamedTuple):
+    """How long, and how much of a topic, acknowledged messages stay; beyond either limit they go.
+
+    None is no limit.
+    """
+
+    time_s: float | None
+    size_bytes: int | None = None
+
+
+def retention(namespace: NamespaceRecord, default_s: float | None) -> Retention:
+    """What messages of a namespace stay, by its own policy as far as it has one."""
     policy = namespace.policies.get("retention_policies")
-    minutes = policy.get("retentionTimeInMinutes") if isinstance(policy, dict) else None
-    if not isinstance(minutes, int | float):
-        return default_s
-    return None if minutes < 0 else minutes * 60.0
+    given = policy if isinstance(policy, dict) else {}
+    minutes, megabytes = given.get("retentionTimeInMinutes"), given.get("retentionSizeInMB")
+    time_s = default_s
+    if isinstance(minutes, int | float):
+        time_s = None if minutes < 0 else minutes * 60.0
+    # No size beside some time means nothing: Pulsar refuses it, and nobody shall lose messages by it.
+    if not isinstance(megabytes, int | float) or megabytes < 0 or (megabytes == 0 and time_s != 0):
+        return Retention(time_s)
+    return Retention(time_s, int(megabytes * MEGABYTE))
 
 
 def creates_topics(namespace: NamespaceRecord, default: bool) -> bool:

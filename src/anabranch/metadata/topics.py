@@ -29,6 +29,7 @@ from anabranch.metadata.records import (
     NamespaceRecord,
     RangeRecord,
     Record,
+    Retention,
     SegmentRecord,
     SubscriptionRecord,
     TenantRecord,
@@ -291,13 +292,13 @@ class TopicStore:
             raise NotFoundError(f"namespace {namespace} does not exist")
         return record
 
-    async def retention_s(self, namespace: str, default_s: float | None) -> float | None:
-        """How long messages of the namespace stay at least; None is for ever."""
+    async def retention(self, namespace: str, default_s: float | None) -> Retention:
+        """What acknowledged messages of the namespace stay, for this time unless it says otherwise."""
         try:
             record = await self.load_namespace(namespace)
         except NotFoundError:
-            return default_s
-        return records.retention_s(record, default_s)
+            return Retention(default_s)
+        return records.retention(record, default_s)
 
     async def creates_topics(self, namespace: str, default: bool) -> bool:
         """Whether topics of the namespace are made on first use."""

@@ -278,6 +278,31 @@ def test_tenants_and_namespaces(admin: Admin) -> None:
     assert admin("GET", "/admin/v2/tenants/acme").status == 404
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"retentionTimeInMinutes": 10, "retentionSizeInMB": 0},
+        {"retentionTimeInMinutes": 0, "retentionSizeInMB": -1},
+        {"retentionTimeInMinutes": -2, "retentionSizeInMB": -1},
+        {"retentionTimeInMinutes": 10, "retentionSizeInMB": "much"},
+        {"retentionTimeInMinutes": True, "retentionSizeInMB": 10},
+        17,
+    ],
+)
+def test_a_retention_that_nobody_can_mean_is_refused(admin: Admin, policy: object) -> None:
+    assert admin("POST", "/admin/v2/namespaces/public/default/retention", policy).status == 412
+    assert admin("PUT", "/admin/v2/namespaces/public/new", {"retention_policies": policy}).status == 412
+    assert admin("GET", "/admin/v2/namespaces/public/default/retention").status == 204
+
+
+@pytest.mark.parametrize("limits", [(0, 0), (-1, -1), (-1, 100), (10, -1), (10, None), (None, 0)])
+def test_a_retention_may_have_either_limit_both_or_none(
+    admin: Admin, limits: tuple[int | None, int | None]
+) -> None:
+    policy = dict(zip(("retentionTimeInMinutes", "retentionSizeInMB"), limits, strict=True))
+    assert admin("POST", "/admin/v2/namespaces/public/default/retention", policy).status == 204
+
+
 def test_namespace_policies_are_kept_as_given(admin: Admin) -> None:
     path = "/admin/v2/namespaces/public/default/retention"
     policy = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 100}

@@ -9,6 +9,7 @@ import pytest
 from anabranch.controller.admission import Roster
 from anabranch.controller.segments import Aim, Drained, Place, Segments
 from anabranch.errors import StaleTermError, TopicNotFoundError
+from anabranch.ledger.memory import MemoryStorage
 from anabranch.model.inheritance import Piece
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
@@ -21,6 +22,7 @@ BY_TERM: dict[str, tuple[object, ...]] = {
     "create": ({},),
     "seal": (),
     "inherit": ((Piece(FULL, {"p": 9}),),),
+    "trim": (0,),
     "delete": (),
     "create_subscription": ("b", "latest"),
     "delete_subscription": ("a",),
@@ -77,6 +79,7 @@ def test_an_older_term_changes_nothing() -> None:
         segment = world.broker.topics.require(SEGMENT)
         assert not segment.sealed
         assert segment.log.inherited == ()
+        assert segment.log.first_ordinal == 0
         assert list(segment.subscriptions) == ["a"]
         assert segment.subscriptions["a"].backlog == 3
 
@@ -114,6 +117,27 @@ def test_seek_and_skip_move_a_subscription_and_pass_over_one_that_is_not_there()
         await segments.skip_all(PLACE, "unknown", 1)
 
     run(scenario)
+
+
+def test_a_trim_drops_what_is_acknowledged_as_long_as_enough_stays() -> None:
+    async def scenario(world: World) -> None:
+        segments = world.broker.segments
+        await segments.create(PLACE, {"a": "earliest"}, 1)
+        await append(world, 10)
+        log = world.broker.topics.require(SEGMENT).log
+        await segments.trim(PLACE, 0, 1)
+        assert log.first_ordinal == 0, "nothing is acknowledged"
+        await segments.seek(PLACE, "a", 1_005, 1)
+        await segments.trim(PLACE, 800, 1)
+        assert (log.first_ordinal, log.size_bytes) == (2, 800)
+        await segments.trim(PLACE, 0, 1)
+        assert (log.first_ordinal, log.size_bytes) == (4, 600)
+        await segments.skip_all(PLACE, "a", 1)
+        for keep_bytes, first in ((600, 4), (301, 6), (0, 8)):
+            await segments.trim(PLACE, keep_bytes, 1)
+            assert log.first_ordinal == first
+
+    run(scenario, storage=MemoryStorage(ledger_entries_max=2))
 
 
 def test_a_backlog_is_counted_in_messages_also_when_they_are_acknowledged_out_of_order() -> None:

@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from anabranch.broker.segment import Segment
 from anabranch.broker.trimming import ROUND_S, plan_trim
+from anabranch.controller.segments import Place
 from anabranch.errors import PersistenceError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
 from anabranch.ledger.port import SegmentLog, SegmentStorage
+from anabranch.metadata.records import MEGABYTE
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -120,10 +122,7 @@ def test_what_is_old_and_acknowledged_goes_and_the_young_stays(stored: Stored) -
 def test_a_namespace_may_have_a_retention_time_of_its_own(stored: Stored, minutes: int | None) -> None:
     async def scenario(world: World) -> None:
         if minutes is not None:
-            policy = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": -1}
-            await world.broker.records.update_namespace(
-                "public/default", lambda record: replace(record, policies={"retention_policies": policy})
-            )
+            await limit(world, minutes, -1)
         client = await world.client()
         await client.producer()
         await publish(client, 0, 10)
@@ -133,6 +132,64 @@ def test_a_namespace_may_have_a_retention_time_of_its_own(stored: Stored, minute
         assert (log_of(world).first_ordinal > 0) == (minutes != -1)
 
     run(scenario, storage=stored(), segment_retention_s=600.0)
+
+
+async def limit(world: World, minutes: int, megabytes: int) -> None:
+    policy = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+    await world.broker.records.update_namespace(
+        "public/default", lambda record: replace(record, policies={"retention_policies": policy})
+    )
+
+
+@pytest.mark.parametrize("megabytes", [1, -1, 0])
+def test_a_namespace_may_limit_what_a_topic_keeps_of_what_is_acknowledged(
+    stored: Stored, megabytes: int
+) -> None:
+    async def scenario(world: World) -> None:
+        await limit(world, -1, megabytes)
+        client = await world.client()
+        await client.producer()
+        await client.subscribe(permits=0)
+        await client.publish_all([bytes(400_000)] * 8)
+        log = log_of(world)
+        await asyncio.sleep(ROUND_S)
+        assert log.first_ordinal == 0
+        await acknowledge(client, 8)
+        await asyncio.sleep(ROUND_S)
+        if megabytes == 1:
+            assert MEGABYTE <= log.size_bytes < MEGABYTE + 800_000
+        else:
+            assert log.first_ordinal == 0
+
+    run(scenario, storage=stored())
+
+
+def test_the_time_limit_holds_beside_a_size_that_is_not_reached(stored: Stored) -> None:
+    async def scenario(world: World) -> None:
+        await limit(world, 2, 100)
+        client = await world.client()
+        await client.producer()
+        await publish(client, 0, 10)
+        await asyncio.sleep(ROUND_S)
+        assert log_of(world).first_ordinal == 0
+        await asyncio.sleep(2 * 60 + ROUND_S)
+        assert log_of(world).first_ordinal > 0
+
+    run(scenario, storage=stored())
+
+
+def test_how_much_of_a_segment_stays_is_left_to_the_leader_of_its_topic() -> None:
+    async def scenario(world: World) -> None:
+        await limit(world, -1, 1)
+        place = Place(TopicName.parse("segment://public/default/orders/0000-ffff-7"), 0)
+        await world.broker.segments.create(place, {}, 1)
+        log = world.broker.topics.require(place.name).log
+        for _ in range(8):
+            log.append(bytes(400_000), 1, 1_000, lambda appended, error: None)
+        await asyncio.sleep(2 * ROUND_S)
+        assert log.first_ordinal == 0
+
+    run(scenario, storage=MemoryStorage(ledger_entries_max=2))
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from anabranch.cli.topic import state_lines
 from anabranch.clock import SystemClock
@@ -337,6 +338,35 @@ def test_without_subscriptions_retention_alone_decides_and_none_keeps_for_ever()
 
     simulate(main, retention_s=100.0, auto_scale_interval_s=10.0)
     simulate(main, retention_s=None, auto_scale_interval_s=10.0)
+
+
+def test_a_topic_gives_back_the_oldest_of_what_is_acknowledged_when_it_is_too_large() -> None:
+    megabyte = 1024 * 1024
+
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant, 2)
+        policy = {"retentionTimeInMinutes": -1, "retentionSizeInMB": 10}
+        topics = TopicStore(MemoryStore(plant.tree))
+        await topics.update_namespace(
+            "public/default", lambda record: replace(record, policies={"retention_policies": policy})
+        )
+        await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
+        plant.publish(controller.layout)
+        await plant.call(controller.split(0))
+        await plant.call(controller.split(1))
+        for name, stored in plant.world.stored.items():
+            assert name.segment is not None
+            stored.load = SegmentLoad(size_bytes=(5 if name.segment.id < 2 else 3) * megabyte)
+        plant.drain(controller.layout, "s", 0, 1)
+        await plant.call(controller.settled())
+        await plant.call(controller.prune())
+        layout = controller.layout
+        assert sorted(layout.segments) == [2, 3, 4, 5], "12 MiB are left, and that is enough"
+        sizes = [plant.world.stored[plant.segment(layout, id_)].load.size_bytes for id_ in layout.segments]
+        assert 10 * megabyte <= sum(sizes) <= 10 * megabyte + len(sizes), "and active ones gave up the rest"
+        await plant.stop()
+
+    simulate(main)
 
 
 def test_garbage_is_retried_until_it_is_gone() -> None:

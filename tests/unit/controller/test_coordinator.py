@@ -17,8 +17,9 @@ from anabranch.controller.coordinator import (
     StartTimer,
     WaitsFor,
 )
+from anabranch.controller.retention import prunable
 from anabranch.errors import ConsumerBusyError
-from anabranch.metadata.records import SubscriptionRecord
+from anabranch.metadata.records import Retention, SubscriptionRecord
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -280,13 +281,13 @@ def test_a_checkpoint_group_gets_children_when_its_members_have_read_all_ancesto
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [0, 1]
     reader = next(name for name, ids in held(record).items() if 0 in ids)
     assert coordinator.waiting(record, layout)[4][0].consumers == (reader,)
-    assert coordinator.prunable(layout, [record], sealed_until_ms=1000) == (), "it is still needed"
+    assert prunable(layout, [record], Retention(0), 1000) == (), "it is still needed"
     record = coordinator.join(record, layout, reader, {}, Introduction(finished=(0,)))
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [1, 2, 3]
     record = coordinator.join(record, layout, reader, {}, Introduction(finished=(0, 2, 3)))
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [1, 4]
     assert coordinator.waiting(record, layout) == {}
-    assert coordinator.prunable(layout, [record], sealed_until_ms=1000) == (0, 2, 3)
+    assert prunable(layout, [record], Retention(0), 1000) == (0, 2, 3)
     # It came back from an older checkpoint, or does not come back at all.
     again = coordinator.join(record, layout, reader, {}, Introduction(finished=(0,)))
     assert sorted(id_ for ids in held(again).values() for id_ in ids) == [1, 2, 3]
@@ -295,35 +296,6 @@ def test_a_checkpoint_group_gets_children_when_its_members_have_read_all_ancesto
     mixed = coordinator.join(record, layout, "c", {})
     everything = sorted(id_ for ids in held(mixed).values() for id_ in ids)
     assert everything == [0, 1, 2, 3, 4], "one that cannot tell would hold it up for ever"
-
-
-def test_sealed_segments_are_kept_until_drained_by_all_and_old_enough() -> None:
-    layout = TWO.split(0, now_ms=100).split(2, now_ms=200)
-    drained, behind = group(drained=(0, 2)), group(drained=(0,))
-
-    def prunable(*records: SubscriptionRecord, until_ms: int = 1000) -> tuple[int, ...]:
-        return coordinator.prunable(layout, records, sealed_until_ms=until_ms)
-
-    assert prunable() == (0, 2)
-    assert prunable(until_ms=99) == ()
-    assert prunable(until_ms=100) == (0,)
-    assert prunable(drained) == (0, 2)
-    in_part = coordinator.rewind(behind, layout, (0,), {}, {2: (HashRange(0, 9),)})
-    assert prunable(in_part) == (0,)
-    assert prunable(drained, behind) == (0,)
-    assert prunable(group(drained=(2,))) == (), "ancestors first"
-
-
-def test_checkpoint_groups_and_unused_names_hold_nothing_but_members_without_a_position_do() -> None:
-    layout = TWO.split(0, now_ms=100)
-
-    def prunable(record: SubscriptionRecord) -> tuple[int, ...]:
-        return coordinator.prunable(layout, [record], sealed_until_ms=1000)
-
-    assert prunable(group("a", kind="CHECKPOINT", layout=layout)) == (0,)
-    assert prunable(SubscriptionRecord(type="STREAM")) == (0,)
-    member = coordinator.join(SubscriptionRecord(type="STREAM"), layout, "a", {})
-    assert prunable(member) == ()
 
 
 def test_a_living_holder_keeps_its_name() -> None:

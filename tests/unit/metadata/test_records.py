@@ -133,3 +133,23 @@ def test_names_are_encoded_so_that_no_two_share_a_path() -> None:
     assert records.subscription_path(NAME, "a/b") != records.subscription_path(NAME, "a%2Fb")
     with pytest.raises(InvalidNameError):
         records.subscription_path(NAME, "")
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        (None, (7.0, None)),
+        ({}, (7.0, None)),
+        ("for long", (7.0, None)),
+        ({"retentionTimeInMinutes": 2, "retentionSizeInMB": 3}, (120.0, 3 * 1024 * 1024)),
+        ({"retentionTimeInMinutes": -1, "retentionSizeInMB": 0.5}, (None, 512 * 1024)),
+        ({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}, (None, None)),
+        ({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}, (0.0, 0)),
+        ({"retentionTimeInMinutes": 2, "retentionSizeInMB": 0}, (120.0, None)),
+        ({"retentionSizeInMB": 0}, (7.0, None)),
+        ({"retentionSizeInMB": 1}, (7.0, 1024 * 1024)),
+    ],
+)
+def test_what_a_namespace_keeps_is_by_its_policy_as_far_as_it_has_one(policy: object, kept: object) -> None:
+    policies = {} if policy is None else {"retention_policies": policy}
+    assert records.retention(records.NamespaceRecord(policies=policies), 7.0) == kept

@@ -1,0 +1,72 @@
+"""Laws of what a topic gives back to the disk, over any layouts, sizes and limits."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.controller.coordinator import undrained
+from anabranch.controller.retention import kept_sizes, prunable
+from anabranch.metadata.records import Retention, SubscriptionRecord
+from anabranch.model.layout import Layout
+
+NOW_MS = 20_000
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    layout = Layout.initial(draw(st.integers(1, 3)), now_ms=0)
+    for step in range(draw(st.integers(0, 8))):
+        if draw(st.booleans()) and len(layout.active) > 1:
+            layout = layout.merge([segment.id for segment in layout.active[:2]], now_ms=step * 1000)
+        else:
+            layout = layout.split(draw(st.sampled_from(layout.active)).id, now_ms=step * 1000)
+    return layout
+
+
+LIMITS = st.builds(
+    Retention, st.none() | st.sampled_from([0, 13.0, 16.0, 100.0]), st.none() | st.integers(0, 100)
+)
+
+
+@settings(max_examples=300)
+@given(st.data(), layouts(), LIMITS)
+def test_what_goes_is_unneeded_and_beyond_a_limit_and_no_more_could_go(
+    data: st.DataObject, layout: Layout, limits: Retention
+) -> None:
+    sizes = {id_: data.draw(st.integers(0, 30)) for id_ in layout.segments}
+    drained = {s.id for s in layout.sealed if data.draw(st.integers(0, 3))}
+    record = SubscriptionRecord(type="QUEUE", initial_position="earliest", drained=tuple(sorted(drained)))
+    gone = prunable(layout, [record], limits, NOW_MS, sizes)
+    left = layout.prune(gone) if gone else layout
+    needed = {segment.id for segment in undrained(record, layout)}
+    assert not needed & set(gone)
+    total = sum(sizes[id_] for id_ in left.segments)
+    by_time = set(prunable(layout, [record], limits._replace(size_bytes=None), NOW_MS, sizes))
+    assert by_time <= set(gone)
+    if set(gone) > by_time:
+        assert limits.size_bytes is not None
+        assert total >= limits.size_bytes
+    for segment in left.sealed:
+        if segment.id not in needed and not segment.parents:
+            assert limits.time_s is None or segment.sealed_ms > NOW_MS - limits.time_s * 1000
+            assert limits.size_bytes is None or total - sizes[segment.id] < limits.size_bytes
+
+
+@settings(max_examples=300)
+@given(st.data(), layouts(), LIMITS)
+def test_the_active_segments_keep_what_the_topic_has_to(
+    data: st.DataObject, layout: Layout, limits: Retention
+) -> None:
+    sizes = {id_: data.draw(st.integers(0, 30)) for id_ in layout.segments if data.draw(st.integers(0, 5))}
+    kept = kept_sizes(layout, limits, sizes)
+    assert kept.keys() <= {segment.id for segment in layout.active}
+    assert all(0 <= size <= sizes[id_] for id_, size in kept.items())
+    total = sum(sizes.values())
+    after = total - sum(sizes[id_] - size for id_, size in kept.items())
+    if limits.size_bytes is None or total <= limits.size_bytes:
+        assert after == total
+    else:
+        held = sum(sizes[segment.id] for segment in layout.active if segment.id in sizes)
+        least = max(limits.size_bytes, total - held)
+        assert least <= after <= least + len(kept)
