@@ -147,6 +147,13 @@ def test_watchers_hear_of_a_split_and_closed_sessions_do_not() -> None:
         update = await client.expect(pb.CommandScalableTopicUpdate)
         assert update.dag.epoch == 1
         assert states(update) == {0: pb.SEALED, 1: pb.ACTIVE, 2: pb.ACTIVE}
+        parent, *children = update.dag.segments
+        assert parent.sealed_at_epoch == 1
+        for child in children:
+            assert child.created_at_epoch == 1
+            assert child.created_at_ms == parent.sealed_at_ms > 0
+            assert not child.HasField("sealed_at_epoch")
+            assert not child.HasField("sealed_at_ms")
         await settle()
         assert other.inbox == []
 
@@ -486,6 +493,7 @@ def test_registering_with_a_topic_that_is_not_there_is_refused() -> None:
     async def scenario(world: World) -> None:
         client = await world.client()
         assert (await register(client, "a")).error == pb.TopicNotFound
+        assert (await register(client, "a" * 1025)).error == pb.NotAllowedError
         answer = await client.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
         assert error_of(answer) == pb.ConsumerNotFound
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from anabranch.controller.controller import TopicController
 from anabranch.controller.members import Registration
 from anabranch.controller.segments import Place
-from anabranch.errors import ConflictError, ConsumerBusyError, MetadataError, NotAllowedError
+from anabranch.errors import (
+    ConflictError,
+    ConsumerBusyError,
+    MetadataError,
+    NotAllowedError,
+    NotConnectedError,
+)
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.topics import TopicStore
@@ -96,6 +103,9 @@ def test_eviction_comes_after_the_full_grace_period_and_moves_the_share() -> Non
         controller.connection_lost(one)
         await asyncio.sleep(59.9)
         assert sorted(await stored(plant)) == ["a", "b"]
+        members: Any = controller.why()["subscriptions"]["s"]["consumers"]  # type: ignore[index]
+        assert members["a"]["evictedInSeconds"] == pytest.approx(0.1, abs=0.01)
+        assert members["b"]["evictedInSeconds"] is None
         await asyncio.sleep(0.2)
         assert await stored(plant) == {"b": [0, 1]}
         assert inbox.ids == [0, 1]
@@ -598,6 +608,27 @@ def test_surplus_consumers_share_and_pushes_are_coalesced() -> None:
         (segment,) = inboxes[0].told[-1].segments
         assert len(segment.bucket_ranges) == 4
         await plant.audit()
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_why_says_that_a_subscription_is_not_moved_everywhere_yet() -> None:
+    async def main(plant: Plant) -> None:
+        controller = await lead(plant)
+        await plant.call(controller.ensure_subscription("s", "STREAM", "earliest"))
+        down = True
+
+        def fails(verb: str, name: TopicName) -> Exception | None:
+            return NotConnectedError("owner is away") if verb == "seek" and down else None
+
+        plant.segments.fails = fails
+        with pytest.raises(NotConnectedError):
+            await plant.call(controller.seek("s", 0))
+        assert controller.why()["subscriptions"]["s"]["unfinished"] == "seek"  # type: ignore[index]
+        down = False
+        await asyncio.sleep(10)
+        assert controller.why()["subscriptions"]["s"]["unfinished"] is None  # type: ignore[index]
         await plant.stop()
 
     simulate(main)

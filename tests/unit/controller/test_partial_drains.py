@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from anabranch.controller.controller import TopicController
 from anabranch.controller.coordinator import Introduction
@@ -64,6 +65,8 @@ def test_children_are_assigned_with_the_first_open_bucket_and_owners_hear_of_mor
         assert [len(s.bucket_ranges) for s in inbox.told[-1].segments if s.segment_id] == [2, 2]
         record = await stored(plant)
         assert list(record.partly_drained) == [0]
+        described: Any = controller.why()["subscriptions"]
+        assert described["s"]["partlyDrained"] == {"0": [str(LOWER)]}
         told = len(inbox.told)
         drain_part(plant, controller.layout, 0, HashRange(0x8000, 0xBFFF))
         await asyncio.sleep(0.1)

@@ -128,9 +128,15 @@ def test_an_owner_that_does_not_answer_holds_nobody_up_and_hears_later(silent: b
         assert plant.loop.time() - began < 66
         assert inbox.ids == [0, 1], "the next reader is told; nobody attaches before its roster is there"
         assert await standing(plant, "a", 0, 1) != "gone"
+
+        def unreached() -> list[str]:
+            return list(controller.why()["subscriptions"]["s"]["unreached"])  # type: ignore[index]
+
+        assert unreached() == ["0"]
         answers.set()
         await asyncio.sleep(5)
         assert await standing(plant, "a", 0, 1) == "gone"
+        assert unreached() == []
         await plant.stop()
 
     simulate(main)
