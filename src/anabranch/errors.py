@@ -60,7 +60,7 @@ class SegmentNotFoundError(AnabranchError, LookupError):
 
 
 class SubscriptionNotFoundError(AnabranchError, LookupError):
-    """The subscription does not exist and may not be created."""
+    """The subscription does not exist and may not be created, or was deleted while it was open."""
 
 
 class ConsumerNotFoundError(AnabranchError, LookupError):

@@ -160,8 +160,9 @@ class AsyncClient:
         """Read in key order with cumulative acknowledgement; consumers of one subscription share the topic.
 
         Give a stable `name` to come back to the same share. A name has one owner: ConsumerBusyError says who
-        has it, here or, when another took it while this one was away, when receiving. Acknowledge as you go:
-        what is not acknowledged keeps later segments closed.
+        has it, here or, when another took it while this one was away, when receiving. Receiving raises
+        SubscriptionNotFoundError when the subscription is deleted meanwhile. Acknowledge as you go: what is
+        not acknowledged keeps later segments closed.
 
         `receiver_queue_size` messages of each segment are held ready; unless it is given, a thousand, and up
         to a mebibyte for an application that runs out of them.
@@ -204,7 +205,10 @@ class AsyncClient:
         redelivery: Backoff = Backoff(60.0, 60.0),  # noqa: B008 - frozen
         dead_letter: DeadLetter | None = None,
     ) -> AsyncQueueConsumer[V]:
-        """Read in parallel with single acknowledgement; each message goes to one consumer at a time."""
+        """Read in parallel with single acknowledgement; each message goes to one consumer at a time.
+
+        Receiving raises SubscriptionNotFoundError when the subscription is deleted meanwhile.
+        """
         one_of("initial_position", initial_position, InitialPosition)
         pool = self._connections()
         consumer: AsyncQueueConsumer[V] = AsyncQueueConsumer(

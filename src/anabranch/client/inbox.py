@@ -56,6 +56,8 @@ class Inbox(Generic[T]):
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._told = False
         """The broker was just told to send more, which leaves only when the loop gets its turn."""
+        self.opened_in: int | None = None
+        """The incarnation of the topic whose subscription is open: there it is not made again."""
         self._closed = False
         self._failure: AnabranchError | None = None
         """Why nothing more can be handed out."""

@@ -28,6 +28,7 @@ from anabranch.errors import (
     AnabranchError,
     ConsumerBusyError,
     OperationTimeoutError,
+    SubscriptionNotFoundError,
     TopicNotFoundError,
 )
 from anabranch.model.ids import MessageId
@@ -171,6 +172,8 @@ class AsyncQueueConsumer(Inbox[T]):
         self._send_acks()
         for source in list(self._sources.values()):
             await source.acks_done()
+        if self._failure is not None:
+            raise self._failure
 
     async def close(self) -> None:
         """Leave the topic; what was received and not acknowledged goes to other consumers."""
@@ -203,6 +206,8 @@ class AsyncQueueConsumer(Inbox[T]):
         self._follow(layout, pb.CommandSubscribe.Earliest)
 
     def _follow(self, layout: TopicLayout, start: pb.CommandSubscribe.InitialPosition.ValueType) -> None:
+        if self._failure is not None:
+            return
         segments = layout.layout.segments
         share = max(self._queue_size // max(len(segments), 1), min(PERMITS_MIN, self._queue_size))
         for id_ in list(self._sources):
@@ -277,6 +282,10 @@ class AsyncQueueConsumer(Inbox[T]):
         log.debug("%s: %s", source.topic, error)
         if self._sources.get(source.segment_id) is source:
             del self._sources[source.segment_id]
+        if isinstance(error, SubscriptionNotFoundError):
+            self._fail(error)
+            for other in self._sources.values():
+                self.tasks.start(other.close(), f"leave {other.topic}")
 
     # Acknowledgements.
 

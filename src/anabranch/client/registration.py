@@ -1,8 +1,9 @@
 """A stream consumer's place in its subscription: registered with whoever leads the topic, told what to read.
 
 The registration comes back for ever after a lost connection, under the same name, so that the leader finds
-the share it had; also when the topic is deleted and made again. It ends when another consumer has the name.
-Of the assignments of one registration those that are older than the one in force are ignored.
+the share it had; also when the topic is deleted and made again. It ends when another consumer has the name,
+or the subscription was deleted. Of the assignments of one registration those that are older than the one in
+force are ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.layouts import RECONNECT, look_up_layout
 from anabranch.client.tasks import Tasks, is_transient, log, retry
-from anabranch.errors import AnabranchError, ConsumerBusyError
+from anabranch.errors import AnabranchError, ConsumerBusyError, SubscriptionNotFoundError
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -84,6 +85,8 @@ class Registration:
     ) -> None:
         self.resolved: TopicName = topic.topic
         """The name the broker resolved."""
+        self.opened_in: int | None = None
+        """The incarnation of the topic whose subscription is open."""
         self._pool = pool
         self._tasks = tasks
         self._topic = topic
@@ -171,6 +174,7 @@ class Registration:
             raise
         self._connection = connection if connection.open else None
         self._consumer_id = consumer_id
+        self.opened_in = reply.incarnation if reply.HasField("incarnation") else None
         if self._connection is None:
             self._lost.set()
         return assignment_from_wire(reply.assignment)
@@ -185,6 +189,7 @@ class Registration:
             consumer_type=self._kind,
             initial_position=self._initial_position,
             instance=self._instance,
+            opened_in=self.opened_in,
         )
         if self._finished is not None:
             command.finished.CopyFrom(pb.FinishedSegments(segment_ids=self._finished()))
@@ -192,7 +197,7 @@ class Registration:
 
     def _is_final(self, error: BaseException) -> bool:
         """Whether the leader will not have this consumer; others do not know one that comes back."""
-        return self._ours and isinstance(error, ConsumerBusyError)
+        return self._ours and isinstance(error, (ConsumerBusyError, SubscriptionNotFoundError))
 
     async def _stay(self) -> None:
         failures = 0

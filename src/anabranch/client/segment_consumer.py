@@ -58,6 +58,7 @@ class ConsumerHome(Protocol):
     pool: ConnectionPool
     tasks: Tasks
     schema: Codec[Any]
+    opened_in: int | None
 
     @property
     def topic(self) -> str: ...
@@ -398,7 +399,7 @@ class SegmentConsumer:
         self._returned = self._asked = 0
         connection.consumers[consumer_id] = self
         try:
-            await connection.request(
+            reply = await connection.request(
                 self._subscribe(consumer_id), pb.CommandSuccess, pool.operation_timeout_s
             )
         except BaseException:
@@ -410,6 +411,8 @@ class SegmentConsumer:
             connection.consumers.pop(consumer_id, None)
             connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=pool.next_id()))
             return
+        if reply.HasField("incarnation"):
+            self.home.opened_in = reply.incarnation
         if not connection.open or connection.consumers.get(consumer_id) is not self:
             return
         self._connection = connection
@@ -439,14 +442,14 @@ class SegmentConsumer:
             initialPosition=how.initial_position,
             metadata=pairs(properties),
             subscription_properties=pairs(how.subscription_properties),
+            generation=how.generation,
+            opened_in=self.home.opened_in,
         )
         if how.bucket_ranges:
             command.keySharedMeta.keySharedMode = pb.STICKY
             command.keySharedMeta.entryBucketDispatch = True
             for bucket in how.bucket_ranges:
                 command.keySharedMeta.hashRanges.add(start=bucket.start, end=bucket.end)
-        if how.generation is not None:
-            command.generation = how.generation
         if self.floor is not None:
             command.start_message_id.ledgerId = self.floor.ledger & (2**64 - 1)
             command.start_message_id.entryId = self.floor.entry & (2**64 - 1)

@@ -159,7 +159,8 @@ class AsyncStreamConsumer(Inbox[T]):
         """Send grouped acknowledgements and return when the broker has confirmed them.
 
         ConsumerBusyError when some cannot be confirmed any more, because another consumer was given their
-        segment while this one was away; their messages come again there.
+        segment while this one was away; their messages come again there. When this consumer has no place any
+        more, what receiving raises.
         """
         self._send_acks()
         for source in list(self._sources.values()):
@@ -198,6 +199,7 @@ class AsyncStreamConsumer(Inbox[T]):
         before = set(self._wanted)
         self._wanted = {segment.id: segment for segment in assignment.segments}
         self._generation = assignment.generation
+        self.opened_in = self._registration.opened_in
         names = {segment.id: segment.topic for segment in assignment.segments}
         removed = tuple(
             self._sources[id_].topic for id_ in sorted(before) if id_ not in names and id_ in self._sources

@@ -66,6 +66,8 @@ class Grant:
     member: str | None = None
     generation: int = 0
     roster: Roster | None = None
+    incarnation: int | None = None
+    """Of the topic that the subscription belongs to."""
 
 
 def admit(record: SubscriptionRecord, segment_id: int, consumer_name: str, generation: int | None) -> Grant:

@@ -8,6 +8,7 @@ write whose answer was lost did not happen: it reads again.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -276,16 +277,19 @@ class TopicController:
         segment_id: int,
         consumer_name: str,
         generation: int | None,
+        opened_in: int | None = None,
     ) -> Grant:
         """Let a consumer attach to a segment, and make the subscription as `ensure_subscription` does.
 
         ConsumerBusyError when registered consumers read the subscription and this one does not read this
-        segment, or its generation is not the newest of its assignment.
+        segment, or its generation is not the newest; SubscriptionNotFoundError if it had it open, before.
         """
-        await self.ensure_subscription(sub, kind, start)
+        if not self._subs.is_ready(sub, kind):
+            await self._run(lambda: self._subs.ensure(sub, kind, start, opened_in))
         if self._jobs.closed:
             raise NotLeaderError(f"{self.name} is not led here any more")
-        return self._subs.admit(sub, kind, segment_id, consumer_name, generation)
+        grant = self._subs.admit(sub, kind, segment_id, consumer_name, generation)
+        return dataclasses.replace(grant, incarnation=self.record.incarnation)
 
     async def remind(self, sub: str) -> None:
         """Tell consumers whose clients may miss an assignment once more what they read."""

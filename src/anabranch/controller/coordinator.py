@@ -67,6 +67,8 @@ class Introduction:
     """Tells it from others of its name, where its client says so."""
     attempt: int = 0
     """Rises each time the same instance registers on another connection."""
+    opened_in: int | None = None
+    """The incarnation of the topic in which it has opened the subscription: there it is not made again."""
 
     def returns(self, former: Introduction) -> bool:
         """Whether this is the consumer that said the other, come back; not if that came back later."""

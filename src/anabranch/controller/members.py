@@ -41,6 +41,8 @@ class Registration:
     subscription: str
     consumer_name: str
     assignment: ConsumerAssignment
+    incarnation: int
+    """Of the topic that the subscription belongs to."""
 
 
 @runtime_checkable
@@ -162,13 +164,14 @@ class Members:
     def say_farewell(self, sub: str, last: ConsumerAssignment, *, come_back: bool = False) -> None:
         """Tell the consumers of a subscription a last thing, also if they are forgotten meanwhile.
 
-        Those who are to come back register again, in case the topic is made again.
+        Those who are to come back register again, in case the topic is made again; and those who then hear
+        that their subscription is deleted, which others would make again.
         """
         for lease in self.of(sub):
             push = self._pushes.pop(lease.token, None)
             if push is not None:
                 asyncio.get_running_loop().call_soon(push, last)
-                if come_back:
+                if come_back or lease.said.instance is not None:
                     asyncio.get_running_loop().call_soon(push, None)
 
     def seconds_left(self, lease: Lease) -> float | None:

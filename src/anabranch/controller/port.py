@@ -50,6 +50,7 @@ class Controller(Protocol):
         segment_id: int,
         consumer_name: str,
         generation: int | None,
+        opened_in: int | None = None,
     ) -> Grant: ...
 
     async def remind(self, sub: str) -> None: ...

@@ -5,9 +5,10 @@ Reads what the controller knows and asks segments for the rest; changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.controller import coordinator
+from anabranch.controller.coordinator import Lease
 from anabranch.controller.jobs import together
 from anabranch.controller.leading import Leading
 from anabranch.controller.segments import SegmentLoad
@@ -119,7 +120,18 @@ def subscription_state(record: SubscriptionRecord, layout: Layout) -> dict[str, 
     }
 
 
-def segments_of(record: SubscriptionRecord, consumer_name: str) -> list[int]:
-    """What a member reads by the record."""
-    held = record.consumers.get(consumer_name)
-    return [] if held is None else [given.segment_id for given in held.segments]
+def consumers(
+    record: SubscriptionRecord, leases: Iterable[Lease], seconds_left: Callable[[Lease], float | None]
+) -> dict[str, object]:
+    """Who is a member, and what it reads by the record."""
+    held = {
+        name: [given.segment_id for given in member.segments] for name, member in record.consumers.items()
+    }
+    return {
+        lease.name: {
+            "connected": lease.connected,
+            "evictedInSeconds": seconds_left(lease),
+            "segments": held.get(lease.name, []),
+        }
+        for lease in leases
+    }

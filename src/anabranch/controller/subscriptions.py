@@ -162,15 +162,22 @@ class Subscriptions:
             and (record.unfinished is None or record.unfinished.kind in ("seek", "skip"))
         }
 
-    async def ensure(self, sub: str, kind: SubscriptionKind, start: StartAt | None) -> None:
-        """Register the subscription and make it on the segments, as far as it is not there yet."""
+    async def ensure(
+        self, sub: str, kind: SubscriptionKind, start: StartAt | None, opened_in: int | None = None
+    ) -> None:
+        """Register the subscription and make it on the segments, as far as it is not there yet.
+
+        SubscriptionNotFoundError if it is gone and was opened in this incarnation of the topic.
+        """
         validate_subscription(sub)
         if sub in self.records and self.records[sub].unfinished is not None:
             await self._finish(sub)
         if sub not in self.records:
-            now_ms = self._lead.world.clock.wall_ms()
-            new = SubscriptionRecord(type=kind, term=self._lead.term, created_at_ms=now_ms)
-            await self._create(sub, new, start)
+            if opened_in == self._lead.record.incarnation:
+                raise SubscriptionNotFoundError(
+                    f"subscription {sub} of {self._lead.name} was deleted; open it again to begin anew"
+                )
+            await self._create(sub, self._new(kind), start)
             return
         record = self.records[sub]
         if record.type != kind:
@@ -181,11 +188,11 @@ class Subscriptions:
     async def adopt(self, sub: str, kind: SubscriptionKind) -> None:
         """Register a subscription that all segments have already."""
         if sub not in self.records:
-            now_ms = self._lead.world.clock.wall_ms()
-            new = SubscriptionRecord(
-                type=kind, initial_position="earliest", term=self._lead.term, created_at_ms=now_ms
-            )
-            await self._store(sub, lambda _: new)
+            await self._store(sub, lambda _: replace(self._new(kind), initial_position="earliest"))
+
+    def _new(self, kind: SubscriptionKind) -> SubscriptionRecord:
+        now_ms = self._lead.world.clock.wall_ms()
+        return SubscriptionRecord(type=kind, term=self._lead.term, created_at_ms=now_ms)
 
     async def _create(self, sub: str, record: SubscriptionRecord, start: StartAt | None) -> None:
         if record.type != "CHECKPOINT" and start is not None:
@@ -325,7 +332,7 @@ class Subscriptions:
         if not name:
             raise ConflictError("a consumer that registers needs a name")
         self._members.check_free(sub, name, said)
-        await self.ensure(sub, kind, start)
+        await self.ensure(sub, kind, start, said.opened_in)
 
         def joined(found: SubscriptionRecord) -> SubscriptionRecord:
             return coordinator.join(found, self._lead.layout, name, self.load_by_segment, said)
@@ -334,7 +341,7 @@ class Subscriptions:
             await self._save(sub, joined)
             self._changed()
         token = self._members.join(sub, name, push, said)
-        return Registration(token, sub, name, self.assignment(sub, name))
+        return Registration(token, sub, name, self.assignment(sub, name), self._lead.record.incarnation)
 
     async def make_room(self, sub: str, name: str, said: Introduction) -> None:
         """Find out who else has the name: a connection nobody knows to be dead, a consumer on its way."""
@@ -416,21 +423,14 @@ class Subscriptions:
 
     def describe(self) -> dict[str, dict[str, object]]:
         """Each subscription for people: its state, what it waits for, who is a member."""
-        return {sub: self._describe(sub, record) for sub, record in sorted(self.records.items())}
-
-    def _describe(self, sub: str, record: SubscriptionRecord) -> dict[str, object]:
         return {
-            **reports.subscription_state(record, self._lead.layout),
-            "trouble": self.troubles.get(sub),
-            "unreached": self._rosters.unreached(sub),
-            "consumers": {
-                lease.name: {
-                    "connected": lease.connected,
-                    "evictedInSeconds": self._members.seconds_left(lease),
-                    "segments": reports.segments_of(record, lease.name),
-                }
-                for lease in self._members.of(sub)
-            },
+            sub: {
+                **reports.subscription_state(record, self._lead.layout),
+                "trouble": self.troubles.get(sub),
+                "unreached": self._rosters.unreached(sub),
+                "consumers": reports.consumers(record, self._members.of(sub), self._members.seconds_left),
+            }
+            for sub, record in sorted(self.records.items())
         }
 
     # Records.

@@ -241,6 +241,33 @@ def test_who_comes_back_through_another_broker_takes_its_name_over_at_once(first
     run(main)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_member_is_sent_to_hear_that_its_subscription_was_deleted_and_others_read_nothing(
+    number: int,
+) -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers[0].controllers.create_topic(ORDERS, 2)
+        ours, java = await brokers.client(number), await brokers.client(number, "Pulsar-Java-v5.0.0-M1")
+        registered = await register(ours, "ours", instance=7)
+        assert registered.HasField("incarnation")
+        assert not (await register(java, "java")).HasField("incarnation"), "theirs would skip it"
+        await ours.expect(pb.CommandScalableTopicAssignmentUpdate)
+        controller = await brokers[1 - number].controllers.controller(ORDERS)
+        await controller.delete_subscription("s", force=True)
+        for client in (ours, java):
+            assert given((await client.expect(pb.CommandScalableTopicAssignmentUpdate)).assignment) == []
+        assert (await ours.expect(pb.CommandCloseConsumer)).consumer_id == 1
+        refused = await register(ours, "ours", instance=7, opened_in=registered.incarnation)
+        assert refused.error == pb.SubscriptionNotFound
+        await settle()
+        assert java.inbox == []
+        assert not java.hung_up
+        other = registered.incarnation + 1
+        assert given((await register(ours, "ours", instance=7, opened_in=other)).assignment) == [0, 1]
+
+    run(main)
+
+
 def test_a_leader_that_gives_its_store_back_sends_its_consumers_to_the_next() -> None:
     async def main(brokers: Brokers) -> None:
         await brokers[0].controllers.create_topic(ORDERS, 2)

@@ -89,7 +89,8 @@ async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> No
         segment.forget_unused(subscription)
         raise
     connection.consumers[consumer.id] = Attached(segment, subscription, consumer)
-    connection.send(pb.CommandSuccess(request_id=command.request_id))
+    incarnation = grant.incarnation if connection.peer_is_ours else None
+    connection.send(pb.CommandSuccess(request_id=command.request_id, incarnation=incarnation))
     subscription.greet()
 
 
@@ -110,6 +111,7 @@ async def _admit(services: Services, name: TopicName, command: pb.CommandSubscri
         name.segment.id,
         bounded(command.consumer_name),
         command.generation if command.HasField("generation") else None,
+        command.opened_in if command.HasField("opened_in") else None,
     )
 
 

@@ -91,6 +91,7 @@ async def _register(connection: Connection, command: pb.CommandScalableTopicSubs
             address=connection.address,
             instance=command.instance if command.HasField("instance") else None,
             attempt=command.consumer_id,
+            opened_in=command.opened_in if command.HasField("opened_in") else None,
         ),
     )
     if connection.ended:
@@ -105,7 +106,9 @@ async def _register(connection: Connection, command: pb.CommandScalableTopicSubs
     connection.registrations[command.consumer_id] = Registered(controller, registration)
     connection.send(
         pb.CommandScalableTopicSubscribeResponse(
-            request_id=command.request_id, assignment=to_wire(registration.assignment)
+            request_id=command.request_id,
+            assignment=to_wire(registration.assignment),
+            incarnation=registration.incarnation if connection.peer_is_ours else None,
         )
     )
 

@@ -1310,7 +1310,10 @@ class CommandSuccess(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
+    incarnation: _builtins.int
+    """Of the topic, when a consumer subscribed to a segment."""
     @_builtins.property
     def schema(self) -> Global___Schema: ...
     def __init__(
@@ -1318,10 +1321,11 @@ class CommandSuccess(_message.Message):
         *,
         request_id: _builtins.int | None = ...,
         schema: Global___Schema | None = ...,
+        incarnation: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "schema", b"schema"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "request_id", b"request_id", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "schema", b"schema"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "request_id", b"request_id", "schema", b"schema"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2039,6 +2043,7 @@ class CommandSubscribe(_message.Message):
     SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: _builtins.int
     CONSUMER_EPOCH_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    OPENED_IN_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     subscription: _builtins.str
     subType: Global___CommandSubscribe.SubType.ValueType
@@ -2055,6 +2060,8 @@ class CommandSubscribe(_message.Message):
     consumer_epoch: _builtins.int
     generation: _builtins.int
     """Of the assignment that the consumer carries out."""
+    opened_in: _builtins.int
+    """As in CommandScalableTopicSubscribe."""
     @_builtins.property
     def start_message_id(self) -> Global___MessageIdData: ...
     @_builtins.property
@@ -2088,10 +2095,11 @@ class CommandSubscribe(_message.Message):
         subscription_properties: _abc.Iterable[Global___KeyValue] | None = ...,
         consumer_epoch: _builtins.int | None = ...,
         generation: _builtins.int | None = ...,
+        opened_in: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "generation", b"generation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "generation", b"generation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "opened_in", b"opened_in", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "generation", b"generation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "metadata", b"metadata", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "subscription_properties", b"subscription_properties", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "generation", b"generation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "metadata", b"metadata", "opened_in", b"opened_in", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "subscription_properties", b"subscription_properties", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2879,6 +2887,7 @@ class CommandScalableTopicSubscribe(_message.Message):
     INITIAL_POSITION_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
+    OPENED_IN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     topic: _builtins.str
     subscription: _builtins.str
@@ -2891,6 +2900,8 @@ class CommandScalableTopicSubscribe(_message.Message):
     """Tells the consumer from others of its name, so that it finds its place again while its former connection
     is not known to be dead.
     """
+    opened_in: _builtins.int
+    """The incarnation of the topic in which the consumer has opened the subscription: there it is not made again."""
     @_builtins.property
     def finished(self) -> Global___FinishedSegments:
         """In a checkpoint group: what a member has read to its end. It registers again when that grows."""
@@ -2907,10 +2918,11 @@ class CommandScalableTopicSubscribe(_message.Message):
         initial_position: Global___CommandSubscribe.InitialPosition.ValueType | None = ...,
         finished: Global___FinishedSegments | None = ...,
         instance: _builtins.int | None = ...,
+        opened_in: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "opened_in", b"opened_in", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "opened_in", b"opened_in", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2944,9 +2956,12 @@ class CommandScalableTopicSubscribeResponse(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     error: Global___ServerError.ValueType
     message: _builtins.str
+    incarnation: _builtins.int
+    """Of the topic that the subscription belongs to."""
     @_builtins.property
     def assignment(self) -> Global___ScalableConsumerAssignment: ...
     def __init__(
@@ -2956,10 +2971,11 @@ class CommandScalableTopicSubscribeResponse(_message.Message):
         error: Global___ServerError.ValueType | None = ...,
         message: _builtins.str | None = ...,
         assignment: Global___ScalableConsumerAssignment | None = ...,
+        incarnation: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "error", b"error", "incarnation", b"incarnation", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "error", b"error", "incarnation", b"incarnation", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
