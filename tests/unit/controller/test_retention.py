@@ -68,6 +68,7 @@ def test_what_a_subscription_needs_stays_whatever_the_size() -> None:
 def test_either_limit_is_enough_and_what_the_time_takes_counts_for_the_size() -> None:
     first_is_old = Retention(0.85, 30)
     assert gone(limits=first_is_old) == (0,)
+    assert gone(limits=first_is_old._replace(size_bytes=11)) == (0,)
     assert gone(limits=first_is_old._replace(size_bytes=10)) == (0, 2)
     assert gone(limits=Retention(0.7, 1000)) == (0, 2)
 
