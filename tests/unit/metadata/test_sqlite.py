@@ -161,9 +161,9 @@ async def test_a_session_of_an_earlier_boot_is_over(tmp_path: Path) -> None:
 
 async def test_the_session_of_a_process_whose_event_loop_hangs_is_over(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    hanging = SqliteStore(path, lease_s=0.2, poll_s=0.01)
+    hanging = SqliteStore(path, lease_s=1.0, poll_s=0.01)
     await hanging.put("/lock/a", b"1", ephemeral=True)
-    other = SqliteStore(path, lease_s=0.2, poll_s=0.01)
+    other = SqliteStore(path, lease_s=1.0, poll_s=0.01)
     await other.put("/lock/b", b"2", ephemeral=True)
     assert hanging._beating is not None
     gone = asyncio.Event()
