@@ -74,6 +74,8 @@ def test_either_worker_takes_every_change_of_a_scalable_topic(workers: Workers) 
         far.rebucket(TOPIC, 4, bucket_count=2)
         far.seek(TOPIC, "billing", 0)
         far.skip_all(TOPIC, "billing")
+        far.set_properties(TOPIC, {"team": "a", "size": "big"})
+        near.delete_property(TOPIC, "size")
         for admin in admins:
             shown = admin.topic_stats(TOPIC)
             assert (shown["epoch"], shown["activeSegments"]) == (4, 5)
@@ -81,6 +83,7 @@ def test_either_worker_takes_every_change_of_a_scalable_topic(workers: Workers) 
             assert len(owners) == 2
             assert admin.why(TOPIC)["epoch"] == admin.topic_metadata(TOPIC)["epoch"] == 4
             assert list(shown["subscriptions"]) == ["billing"]
+            assert admin.topic_metadata(TOPIC)["properties"] == {"team": "a"}
         assert workers.look_up(TOPIC, workers.http_urls[0]) == workers.look_up(TOPIC, workers.http_urls[1])
         far.delete_subscription(TOPIC, "billing")
         far.delete_topic(TOPIC)

@@ -182,6 +182,13 @@ class AdminClient:
         """Epoch, segments, properties and policy, as stored."""
         return dict(self.call("GET", _scalable(name)))
 
+    def set_properties(self, name: TopicName, properties: Mapping[str, str]) -> None:
+        """Change these properties of a topic; the others stay."""
+        self.call("PUT", f"{_scalable(name)}/properties", body=dict(properties))
+
+    def delete_property(self, name: TopicName, key: str) -> None:
+        self.call("DELETE", f"{_scalable(name)}/properties", query={"key": key})
+
     def topic_stats(self, name: TopicName) -> dict[str, Json]:
         return dict(self.call("GET", f"{_scalable(name)}/stats"))
 

@@ -25,7 +25,7 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.metadata import records
-from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
+from anabranch.metadata.records import PolicyFields, SubscriptionKind, SubscriptionRecord
 from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.layout import Layout, Segment
@@ -52,17 +52,27 @@ async def list_topics(call: Call) -> list[str]:
 
 async def create(call: Call) -> None:
     segments = call.number("numInitialSegments")
+    count = 1 if segments is None else segments
     properties = await call.body(dict[str, str])
-    await call.topics.load_namespace(call.namespace())
+    await _check_count(call, count)
     try:
-        await call.broker.controllers.create_topic(
-            call.topic("topic"), 1 if segments is None else segments, properties or {}
-        )
+        await call.broker.controllers.create_topic(call.topic("topic"), count, properties or {})
     except TopicExistsError:
         if not call.again:
             raise
         # Recorded the first time; only then a leader is asked for anything.
         await (await _controller(call)).settled()
+
+
+async def _check_count(call: Call, count: int, topic: PolicyFields | None = None) -> None:
+    """No call makes more segments at once than auto-scaling may make of a topic."""
+    namespace = (await call.topics.load_namespace(call.namespace())).scalable_topic_auto_scale_policy
+    layers = (topic or {}, namespace or {}, to_json(call.broker.config.auto_scale))
+    most = next(layer["maxSegments"] for layer in layers if "maxSegments" in layer)
+    if count > most:
+        raise InvalidConfigurationError(
+            f"{count} segments at once are too many: maxSegments of the auto-scale policy is {most}"
+        )
 
 
 async def metadata(call: Call) -> Any:
@@ -138,9 +148,11 @@ async def split(call: Call) -> None:
     id_ = call.number_part("segment")
     controller = await _controller(call)
     async with _done_once(call, (id_,), lambda layout: layout.split(id_, points, now_ms=0)):
-        segment = layout_of(await call.topics.load(call.topic("topic"))).segment(id_)
+        record = await call.topics.load(call.topic("topic"))
+        segment = layout_of(record).segment(id_)
         if parts is not None and parts < 2:
             raise InvalidConfigurationError(f"a split makes two parts or more, not {parts}")
+        await _check_count(call, parts or len(points or ()) + 1, record.auto_scale_policy)
         if parts is not None:
             points = tuple(part.start for part in segment.range.parts(parts)[1:])
         await controller.split(id_, points)
@@ -267,6 +279,23 @@ async def skip_all(call: Call) -> None:
     await controller.skip_all(subscription)
 
 
+async def get_properties(call: Call) -> Any:
+    return (await call.topics.load(call.topic("topic"))).properties
+
+
+async def set_properties(call: Call) -> None:
+    """Change those that are given; the others stay."""
+    given = await call.body(dict[str, str]) or {}
+    await (await _controller(call)).set_properties(given)
+
+
+async def delete_property(call: Call) -> None:
+    key = call.query("key")
+    if not key:
+        raise InvalidConfigurationError("key must be given: the property to remove")
+    await (await _controller(call)).set_properties({key: None})
+
+
 async def get_policy(call: Call) -> Any:
     return (await call.topics.load(call.topic("topic"))).auto_scale_policy
 
@@ -321,6 +350,9 @@ ROUTES = [
     route("DELETE", SUBSCRIPTION, delete_subscription),
     route("POST", SUBSCRIPTION + "/seek", seek),
     route("POST", SUBSCRIPTION + "/skip-all", skip_all),
+    route("GET", TOPIC + "/properties", get_properties),
+    route("PUT", TOPIC + "/properties", set_properties),
+    route("DELETE", TOPIC + "/properties", delete_property),
     route("GET", TOPIC + "/autoScalePolicy", get_policy),
     route("POST", TOPIC + "/autoScalePolicy", set_policy),
     route("DELETE", TOPIC + "/autoScalePolicy", delete_policy),

@@ -40,6 +40,7 @@ from anabranch.errors import (
     in_words,
 )
 from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, TopicRecord
+from anabranch.metadata.topics import with_properties
 from anabranch.model.autoscale import Decision, Keep
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -169,13 +170,11 @@ class TopicController:
 
     def why(self) -> dict[str, object]:
         """What is under way, what waits for what, and the last decisions, for people."""
-        intent = self.record.intent
-        running = None if intent is None else {**msgspec.to_builtins(intent), "phase": self._changes.phase}
         return {
             "topic": str(self.name),
             "epoch": self.layout.epoch,
             "term": self._lead.term,
-            "operation": running,
+            "operation": self._changes.describe(),
             "waitingChanges": len(self._jobs),
             "garbage": [garbage.name for garbage in self.record.garbage],
             "troubles": dict(self.troubles),
@@ -228,10 +227,9 @@ class TopicController:
         await self._update(lambda record: replace(record, auto_scale_policy=fields))
         self._upkeep.look_within(self._world.settings.auto_scale_settle_s)
 
-    async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace the topic's properties."""
-        given = dict(properties)
-        await self._update(lambda record: replace(record, properties=given))
+    async def set_properties(self, properties: Mapping[str, str | None]) -> None:
+        """Change these properties of the topic and leave the others; None removes one."""
+        await self._update(lambda record: with_properties(record, properties))
 
     async def _update(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
         await self._run(lambda: self._lead.update(change))

@@ -53,13 +53,17 @@ class LayoutChanges:
     ) -> None:
         self.phase: str | None = None
         """Where the operation under way stands, or failed until it is carried out again."""
-        """How far the operation under way has come, for people."""
         self._lead = lead
         self._world = lead.world
         self._subscriptions = subscriptions
         self._scaling = scaling
         self._watches = watches
         self._unfenced = [segment.id for segment in lead.layout.active]
+
+    def describe(self) -> dict[str, object] | None:
+        """The operation under way and how far it has come, for people."""
+        intent = self._lead.record.intent
+        return None if intent is None else {**msgspec.to_builtins(intent), "phase": self.phase}
 
     async def fence(self) -> dict[str, str]:
         """Make the term known at the active segments, and make those that are missing; returns what failed.

@@ -6,7 +6,7 @@ Knows which record is where and how to change it safely; not what a change means
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -391,6 +391,12 @@ def with_layout(record: TopicRecord, layout: Layout) -> TopicRecord:
         next_segment_id=layout.next_id,
         segments={id_: _segment_record(layout.segments[id_]) for id_ in sorted(layout.segments)},
     )
+
+
+def with_properties(record: TopicRecord, changes: Mapping[str, str | None]) -> TopicRecord:
+    """The record with these properties changed; None removes one."""
+    after = {**record.properties, **changes}
+    return msgspec.structs.replace(record, properties={k: v for k, v in after.items() if v is not None})
 
 
 def _segment(record: SegmentRecord) -> Segment:
