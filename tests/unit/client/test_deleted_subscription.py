@@ -221,3 +221,42 @@ def test_a_queue_consumer_that_has_heard_it_takes_nothing_from_those_that_began_
             assert len(await take(fresh)) == 3 * len(KEYS)
 
     run(test)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_heard_of_through_lost_connections_kills_and_splits(kind: str, seed: int) -> None:
+    async def test(world: World) -> None:
+        async with world.client() as one, world.client() as two:
+            consumers = [await open_consumer(one, kind, "a"), await open_consumer(two, kind, "b")]
+            waiting = [asyncio.ensure_future(consumer.receive()) for consumer in consumers]
+            await disturb(world)
+            assert not any(receiving.done() for receiving in waiting)
+            assert world.process is not None
+            controller = await world.controller()
+            world.process.spawn(controller.delete_subscription("s", force=True))
+            await asyncio.sleep(world.rng.uniform(0, 0.005))
+            await disturb(world)
+            controller = await world.controller()
+            if "s" in controller.subscriptions():
+                await controller.delete_subscription("s", force=True)
+            await disturb(world)
+            for consumer, receiving in zip(consumers, waiting, strict=True):
+                await check_told(consumer, kind, receiving)
+            await asyncio.sleep(5)
+            await check_gone(world)
+
+    run(test, seed=seed)
+
+
+async def disturb(world: World) -> None:
+    for _ in range(world.rng.randrange(4)):
+        match world.rng.randrange(3):
+            case 0:
+                world.reset_links()
+            case 1:
+                world.kill()
+                await world.start()
+            case _:
+                await world.change_layout(world.rng)
+        await asyncio.sleep(world.rng.choice([0, 0.001, 0.01, 0.3]))

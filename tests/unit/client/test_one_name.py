@@ -138,3 +138,48 @@ def test_a_name_has_one_owner_whichever_broker_leads() -> None:
             assert len(await drain(first, timeout=5)) == 8
 
     cluster.run(test)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_those_who_want_a_name_one_has_it_and_reads_whatever_happens(seed: int) -> None:
+    async def test(world: World) -> None:
+        over = False
+        holders: dict[str, None] = {}
+        got: set[bytes] = set()
+
+        async def want(client: AsyncClient, who: str) -> None:
+            while not over:
+                try:
+                    consumer = await open_as_a(client)
+                    holders[who] = None
+                    while not over:
+                        messages = await consumer.receive_many(10, timeout=0.5)
+                        got.update(message.value for message in messages)
+                        if messages:
+                            await consumer.acknowledge_cumulative(messages[-1])
+                    await consumer.close()
+                except ConsumerBusyError:
+                    holders.pop(who, None)
+                    await asyncio.sleep(0.5)
+
+        async with world.client() as one, world.client() as two, world.client() as other:
+            producer = await other.create_producer(TOPIC)
+            wanting = [asyncio.ensure_future(want(one, "one")), asyncio.ensure_future(want(two, "two"))]
+            for number in range(12):
+                await producer.send(b"%d" % number)
+                await asyncio.sleep(world.rng.choice([0.001, 0.1, 1.0]))
+                dice = world.rng.random()
+                if dice < 0.3:
+                    hang_up(world.rng.choice([one, two]))
+                elif dice < 0.5:
+                    world.reset_links()
+                elif dice < 0.7:
+                    world.kill()
+                    await world.start()
+            await asyncio.sleep(8)
+            assert len(holders) == 1, "the other has heard so"
+            assert len(got) == 12
+            over = True
+            await asyncio.gather(*wanting)
+
+    run(test, seed=seed)
