@@ -123,6 +123,25 @@ def test_a_change_that_could_not_be_read_is_told_when_it_can() -> None:
     run(scenario)
 
 
+def test_a_namespace_is_not_read_again_for_what_happens_within_its_topics() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await create(world, A)
+        watch(client)
+        await settle()
+
+        async def look(load: Callable[[], Awaitable[Any]]) -> Any:
+            raise AssertionError("nothing has come or gone")
+
+        look_by(world, look)
+        controller = await world.broker.controllers.controller(TopicName.parse(A))
+        await controller.ensure_subscription("sub", "STREAM", "earliest")
+        await asyncio.sleep(3)
+        assert told(client) == [{A}]
+
+    run(scenario)
+
+
 def test_a_watch_that_is_closed_during_a_look_hears_nothing_more() -> None:
     async def scenario(world: World) -> None:
         client = await world.client()

@@ -160,11 +160,13 @@ def test_watchers_hear_of_a_split_and_closed_sessions_do_not() -> None:
     run(scenario)
 
 
-def test_a_watcher_that_does_not_read_holds_up_nobody_and_skips_to_the_newest_layout() -> None:
+def test_a_watcher_that_does_not_read_holds_up_nobody_and_skips_to_the_newest_state() -> None:
     async def scenario(world: World) -> None:
         slow, fast = await world.client(), await world.client()
         await look_up(slow)
         await look_up(fast)
+        await register(slow, "a")
+        slow.send(pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default"))
         await fast.producer("persistent://public/default/heavy")
         await slow.subscribe("persistent://public/default/heavy", permits=1000)
         assert slow.pump is not None
@@ -176,10 +178,16 @@ def test_a_watcher_that_does_not_read_holds_up_nobody_and_skips_to_the_newest_la
             await split(world, segment)
             update = await fast.expect(pb.CommandScalableTopicUpdate)
             assert update.dag.epoch == segment // 2 + 1
-        assert slow.has(pb.CommandScalableTopicUpdate) == []
+            await world.broker.controllers.create_topic(TopicName.parse(f"topic://public/default/{segment}"))
+            await asyncio.sleep(1)
+        assert slow.inbox == []
         slow.pump.resume_reading()
         await settle()
         assert [update.dag.epoch for update in slow.has(pb.CommandScalableTopicUpdate)] == [10]
+        (assigned,) = slow.has(pb.CommandScalableTopicAssignmentUpdate)
+        assert len(assigned.assignment.segments) == 11
+        (listed,) = slow.has(pb.CommandWatchScalableTopicsUpdate)
+        assert len(listed.diff.added) == 10
 
     run(scenario)
 
