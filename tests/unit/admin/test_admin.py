@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pytest
 
@@ -58,7 +59,7 @@ class Admin:
         scope = {
             "type": "http",
             "method": method,
-            "path": raw,
+            "path": unquote(raw),
             "raw_path": raw.encode(),
             "query_string": query.encode(),
             "headers": [(b"host", b"broker:8080")],
@@ -265,6 +266,7 @@ def test_auto_scale_policies_are_kept_and_checked(orders: Admin) -> None:
     assert orders("DELETE", path).status == 204
     assert orders("GET", path).status == 204
     namespace = "/admin/v2/namespaces/public/default/scalableTopicAutoScalePolicy"
+    assert orders("POST", namespace, {"minSegments": 65}).status == 412
     assert orders("POST", namespace, {"minSegments": 3}).status == 204
     assert orders("GET", namespace).json == {"minSegments": 3}
     assert orders("DELETE", namespace).status == 204
@@ -459,6 +461,7 @@ def test_metrics_are_in_prometheus_format(orders: Admin) -> None:
         ("POST", "/admin/v2/namespaces/public/default/retention", b"[" * 100_000, 400),
         ("PUT", "/admin/v2/scalable/public/default/x", b'{"colour": "red"', 400),
         ("PUT", "/admin/v2/scalable/public/default/x", b"\xff", 400),
+        ("PUT", "/admin/v2/scalable/public/default/x", b" " * (2**20 + 1), 412),
         ("POST", f"{ORDERS}/autoScalePolicy", b"maxSegments=9", 400),
     ],
 )

@@ -15,6 +15,15 @@ import pytest
 
 from anabranch import AsyncClient
 from anabranch.admin import scalable, segments
+from anabranch.admin.calls import status_of
+from anabranch.controller.segments import Place
+from anabranch.errors import (
+    AnabranchError,
+    NotConnectedError,
+    TooManyRequestsError,
+    UnsupportedFeatureError,
+)
+from anabranch.model.names import TopicName
 from anabranch.testing.faults import SimClock
 from tests.unit.admin.test_admin import Admin, admin
 from tests.unit.admin.test_any_broker import Admins
@@ -106,6 +115,7 @@ TABLE: list[tuple[str, str, object, int, int | None]] = [
     ("POST", f"{SEGMENTS}/{SEALED}/terminate", None, 204, 404),
     ("POST", f"{SEGMENTS}/{ACTIVE}/terminate", None, 409, 404),
     ("POST", f"{SEGMENTS}/{NEVER}/terminate", None, 404, 404),
+    ("POST", f"{SEGMENTS}/0000-3fff-0/terminate", None, 404, 404),
     ("DELETE", f"{SEGMENTS}/{ACTIVE}", None, 409, 204),
     ("DELETE", f"{SEGMENTS}/{SEALED}?force=true", None, 409, 204),
     ("DELETE", f"{SEGMENTS}/{NEVER}", None, 204, 204),
@@ -171,6 +181,20 @@ def test_answers(admin: Admin, method: str, path: str, body: object, status: int
 )
 def test_answers_without_the_topic(admin: Admin, method: str, path: str, body: object, status: int) -> None:
     assert admin(method, path, body).status == status
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (TooManyRequestsError("wait"), 429),
+        (UnsupportedFeatureError("not yet"), 501),
+        (NotConnectedError("try again"), 503),
+        (AnabranchError("no idea"), 500),
+        (ValueError("a bug"), 500),
+    ],
+)
+def test_whoever_cannot_be_served_is_told_whether_to_try_again(error: Exception, status: int) -> None:
+    assert status_of(error) == status
 
 
 def test_the_table_leaves_no_route_out(admin: Admin) -> None:
@@ -283,6 +307,29 @@ def test_why_names_the_ancestor_and_the_consumer_that_are_waited_for(admins: Adm
     admins.loop.run(main())
 
 
+def test_a_subscription_of_one_segment_is_one_of_the_topic(admin: Admin) -> None:
+    make_topic(admin)
+    assert admin("PUT", f"{SEGMENTS}/{SEALED}", ["first", "known"]).status == 204
+    assert admin("PUT", f"{SEGMENTS}/{ACTIVE}/subscription/second").status == 204
+    known = admin("GET", f"{TOPIC}/stats").json["subscriptions"]
+    assert {name: sub["type"] for name, sub in known.items()} == dict.fromkeys(
+        ("known", "first", "second"), "STREAM"
+    )
+
+
+def test_a_subscription_that_only_a_segment_knows_is_moved_and_removed_there(admin: Admin) -> None:
+    make_topic(admin)
+    place = Place(TopicName.parse(f"segment://public/default/orders/{ACTIVE}"), 0)
+    term = admin("GET", f"{TOPIC}/why").json["term"]
+    admin.loop.run(admin.broker.segments.create_subscription(place, "stray", "earliest", term))
+    stray = f"{SEGMENTS}/{ACTIVE}/subscription/stray"
+    for call in ("seek?timestamp=1", "skip-all"):
+        assert admin("POST", f"{stray}/{call}").status == 204
+    assert admin("GET", f"{stray}/backlog").json == 0
+    assert admin("DELETE", stray).status == 204
+    assert admin("GET", f"{stray}/backlog").status == 404
+
+
 def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> None:
     make_topic(admin)
 
@@ -292,8 +339,10 @@ def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> None:
             await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
 
     admin.loop.run(publish())
-    assert admin("POST", f"{SEGMENTS}/{ACTIVE}/subscription/known/skip-all").status == 204
-    assert admin("GET", f"{TOPIC}/stats").json["subscriptions"]["known"]["backlog"] == 0
+    later_ms = SimClock(admin.loop).wall_ms() + 1000
+    for call, left in ((f"seek?timestamp={later_ms}", 0), ("seek?timestamp=1", 100), ("skip-all", 0)):
+        assert admin("POST", f"{SEGMENTS}/{ACTIVE}/subscription/known/{call}").status == 204
+        assert admin("GET", f"{TOPIC}/stats").json["subscriptions"]["known"]["backlog"] == left
     assert admin("DELETE", f"{SEGMENTS}/{ACTIVE}/subscription/known").status == 204
     assert admin("GET", f"{TOPIC}/stats").json["subscriptions"] == {}
 
