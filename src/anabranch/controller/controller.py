@@ -258,14 +258,16 @@ class TopicController:
 
     # Subscriptions and consumers.
 
-    async def ensure_subscription(self, sub: str, kind: SubscriptionKind, start: StartAt) -> None:
+    async def ensure_subscription(
+        self, sub: str, kind: SubscriptionKind, start: StartAt, opened_in: int | None = None
+    ) -> None:
         """Register the subscription and make it on all active segments at `start`.
 
         If that is earliest, sealed segments get it too; if latest, they count as drained. When this returns
         it is also on the children of every operation that runs or comes later.
         """
         if not self._subs.is_ready(sub, kind):
-            await self._run(lambda: self._subs.ensure(sub, kind, start))
+            await self._run(lambda: self._subs.ensure(sub, kind, start, opened_in))
 
     async def admit(
         self,
@@ -282,8 +284,7 @@ class TopicController:
         ConsumerBusyError when registered consumers read the subscription and this one does not read this
         segment, or its generation is not the newest; SubscriptionNotFoundError if it had it open, before.
         """
-        if not self._subs.is_ready(sub, kind):
-            await self._run(lambda: self._subs.ensure(sub, kind, start, opened_in))
+        await self.ensure_subscription(sub, kind, start, opened_in)
         if self._jobs.closed:
             raise NotLeaderError(f"{self.name} is not led here any more")
         grant = self._subs.admit(sub, kind, segment_id, consumer_name, generation)

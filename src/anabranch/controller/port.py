@@ -40,7 +40,9 @@ class Controller(Protocol):
 
     async def delete(self, *, force: bool = False) -> None: ...
 
-    async def ensure_subscription(self, sub: str, kind: SubscriptionKind, start: StartAt) -> None: ...
+    async def ensure_subscription(
+        self, sub: str, kind: SubscriptionKind, start: StartAt, opened_in: int | None = None
+    ) -> None: ...
 
     async def admit(
         self,

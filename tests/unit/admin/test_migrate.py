@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncClient, Checkpoint
+from anabranch.errors import SubscriptionNotFoundError
 from anabranch.metadata.topics import layout_of
 from anabranch.model.layout import check
 from anabranch.model.names import TopicName
@@ -253,3 +254,27 @@ def test_any_broker_migrates_partitions_wherever_they_are(at: int) -> None:
     admins.loop.run(admins.stop())
     admins.loop.close()
     assert admins.loop.errors == []
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+def test_a_subscription_that_is_deleted_later_stays_gone_from_what_was_migrated(
+    admin: Admin, kind: str
+) -> None:
+    async def main() -> None:
+        assert (await admin._call("PUT", f"{CLASSIC}/partitions", 2)).status == 204
+        async with client() as one:
+            await publish(await one.create_producer(NAME), 0, 5)
+            assert (await admin._call("POST", f"{SCALABLE}/migrate", None)).status == 204
+            subscribe: Any = one.subscribe_queue if kind == "queue" else one.subscribe_stream
+            consumer = await subscribe(TOPIC.local, "s", initial_position="earliest")
+            assert await consumer.receive_many(10, timeout=2)
+            assert (await admin._call("DELETE", f"{SCALABLE}/subscriptions/s?force=true", None)).status == 204
+            with pytest.raises(SubscriptionNotFoundError):
+                await take(consumer, defaultdict(list))
+            await asyncio.sleep(3)
+            for number in range(2):
+                partition = admin.broker.topics.get(TopicName.parse(f"{NAME}-partition-{number}"))
+                assert partition is not None
+                assert partition.subscriptions == {}
+
+    admin.loop.run(main())

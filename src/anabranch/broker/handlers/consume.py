@@ -13,6 +13,7 @@ from anabranch.broker.segment import Segment
 from anabranch.broker.services import Services
 from anabranch.broker.subscription import Subscription, position_from
 from anabranch.controller.admission import Grant
+from anabranch.controller.segments import StartAt
 from anabranch.errors import (
     AnabranchError,
     ConsumerBusyError,
@@ -21,6 +22,7 @@ from anabranch.errors import (
     NotAllowedError,
     ServiceNotReadyError,
 )
+from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -44,7 +46,7 @@ async def _subscribe(connection: Connection, command: pb.CommandSubscribe) -> No
     name = TopicName.parse(command.topic)
     validate_subscription(bounded(command.subscription))
     _check(command)
-    grant = await _admit(services, name, command) if name.is_segment and command.durable else Grant()
+    grant = await _admit(services, name, command) if command.durable else Grant()
     segment = await open_log(services, name, create=command.force_topic_creation)
     metadata = metadata_of(command.metadata)
     if command.HasField("schema"):
@@ -101,17 +103,27 @@ def _check(command: pb.CommandSubscribe) -> None:
 
 
 async def _admit(services: Services, name: TopicName, command: pb.CommandSubscribe) -> Grant:
-    """A durable subscription is on all segments of a topic or on none, so its leader makes it and lets in."""
-    assert name.segment is not None
-    controller = await services.controllers.controller(name.topic)
+    """A durable subscription is on all segments of a topic or on none, so its leader makes it and lets in.
+
+    For a classic log it is asked by those who know that the log is part of a scalable topic by now.
+    """
+    opened_in = command.opened_in if command.HasField("opened_in") else None
+    if name.segment is None and opened_in is None:
+        return Grant()
+    controller = await services.controllers.controller(name.partitioned_topic.topic)
+    kind: SubscriptionKind = "QUEUE" if command.subType == pb.CommandSubscribe.Shared else "STREAM"
+    start: StartAt = "earliest" if command.initialPosition == pb.CommandSubscribe.Earliest else "latest"
+    if name.segment is None:
+        await controller.ensure_subscription(command.subscription, kind, start, opened_in)
+        return Grant()
     return await controller.admit(
         command.subscription,
-        "QUEUE" if command.subType == pb.CommandSubscribe.Shared else "STREAM",
-        "earliest" if command.initialPosition == pb.CommandSubscribe.Earliest else "latest",
+        kind,
+        start,
         name.segment.id,
         bounded(command.consumer_name),
         command.generation if command.HasField("generation") else None,
-        command.opened_in if command.HasField("opened_in") else None,
+        opened_in,
     )
 
 
