@@ -123,7 +123,7 @@ def test_every_call_is_answered_and_done_once_while_leaders_are_lost(
     make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     file = tmp_path / "failpoints"
-    broker = make_broker(workers=WORKERS, lease_s=2, **{"auto_scale.enabled": "false"}).start(
+    broker = make_broker(workers=WORKERS, lease_s=4, **{"auto_scale.enabled": "false"}).start(
         failpoints=f"@{file}"
     )
     with AdminClient(broker.http_url) as service:

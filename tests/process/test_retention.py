@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,8 +58,12 @@ async def test_a_topic_keeps_its_size_of_what_is_acknowledged_and_all_that_is_no
         admin.create_subscription(TOPIC, "s", "QUEUE")
 
         def stored() -> dict[str, int]:
-            segments = admin.topic_stats(TOPIC)["segments"]
-            return {id_: segment.get("storageSize", 0) for id_, segment in segments.items()}
+            """Sizes of the segments, as soon as each has an owner that says so."""
+            while True:
+                segments = admin.topic_stats(TOPIC)["segments"]
+                if all("storageSize" in segment for segment in segments.values()):
+                    return {id_: segment["storageSize"] for id_, segment in segments.items()}
+                time.sleep(0.05)
 
         await pass_on(broker.url, 3)
         admin.split(TOPIC, 0)
