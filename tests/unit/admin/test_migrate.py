@@ -81,6 +81,7 @@ def test_clients_follow_a_topic_that_is_migrated_under_them(admin: Admin, partit
         record = await admin.broker.records.load(TOPIC)
         layout = layout_of(record)
         assert check(layout) == ()
+        assert record.properties == ({} if partitions else {"colour": "red"})
         assert [segment.legacy_topic is not None for segment in layout.sealed] == [True] * count
         assert len(layout.active) == count
         assert all(set(segment.parents) == {s.id for s in layout.sealed} for segment in layout.active)

@@ -366,5 +366,11 @@ def test_what_is_read_goes_only_by_force(admins: Admins, kind: str) -> None:
             await consumer.close()
         again = await admins._call("DELETE", f"{TOPIC}/subscriptions/used", None)
         assert again.status in (204, 404)
+        async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(3)) as client:
+            subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
+            consumer = await subscribe("orders", "used", initial_position="earliest")
+            assert (await admins._call("DELETE", f"{TOPIC}?force=true", None)).status == 204
+            assert (await admins._call("GET", TOPIC, None)).status == 404
+            await consumer.close()
 
     admins.loop.run(main())
