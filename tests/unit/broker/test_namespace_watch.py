@@ -130,14 +130,18 @@ def test_a_namespace_is_not_read_again_for_what_happens_within_its_topics() -> N
         watch(client)
         await settle()
 
+        looks = 0
+
         async def look(load: Callable[[], Awaitable[Any]]) -> Any:
-            raise AssertionError("nothing has come or gone")
+            nonlocal looks
+            looks += 1
+            return await load()
 
         look_by(world, look)
         controller = await world.broker.controllers.controller(TopicName.parse(A))
         await controller.ensure_subscription("sub", "STREAM", "earliest")
         await asyncio.sleep(3)
-        assert told(client) == [{A}]
+        assert looks == 0
 
     run(scenario)
 
