@@ -304,12 +304,12 @@ def _is_sequence_id(data: bytes, start: int, end: int) -> bool:
 
 
 def _last_varint(data: bytes, end: int) -> int:
-    """The number that ends before `end`, behind a byte that is no part of it."""
+    """The number that ends before `end`, behind a byte that is no part of it; of up to nine bytes."""
     number = data[end - 1]
-    at = end - 2
-    while data[at] >= 0x80:
+    for at in range(end - 2, end - 10, -1):
+        if data[at] < 0x80:
+            break
         number = number << 7 | data[at] & 0x7F
-        at -= 1
     return number
 
 

@@ -8,7 +8,7 @@ from anabranch.errors import (
     CorruptDataError,
     UnsupportedFeatureError,
 )
-from anabranch.protocol import batches
+from anabranch.protocol import batches, entries
 from anabranch.protocol.batches import (
     Compression,
     MessageBatch,
@@ -220,6 +220,20 @@ def test_a_null_key_is_no_key() -> None:
 
 def test_a_header_without_a_sequence_id_counts_as_zero() -> None:
     assert decode_columns(entry_of(header_of(partition_key="x") + b"a", 1), LIMIT).sequence_ids == [0]
+
+
+def test_sequence_ids_of_any_length_come_back() -> None:
+    numbers = [number for bits in range(0, 64, 7) for number in (2**bits - 1, 2**bits)][:-1]
+    made = batch(*((b"v", "k", number) for number in numbers))
+    assert decode_columns(made.build("p", NOW_MS), LIMIT).sequence_ids == numbers
+
+
+def test_a_header_that_ends_with_something_long_is_not_read_as_one_number() -> None:
+    """It would take seconds for every message."""
+    ordering_key = b"\xff" * 1000
+    columns = decode_columns(entry_of(header_of(ordering_key=ordering_key) + b"a", 1), LIMIT)
+    assert (columns.sequence_ids, columns.ordering_keys) == ([0], [ordering_key])
+    assert entries._last_varint(ordering_key, 1000) < 2**64
 
 
 def test_text_that_is_not_utf8_does_not_stop_a_reader() -> None:
