@@ -113,7 +113,7 @@ class AsyncStreamConsumer(Inbox[T]):
             await self.close()
             if is_bare_timeout(error):
                 raise OperationTimeoutError(
-                    f"waiting for the segments of {self.topic} to be free took too long"
+                    f"the segments of {self.topic} are not free: who reads them has messages to acknowledge"
                 ) from error
             raise
 
