@@ -19,7 +19,7 @@ from anabranch.errors import (
 from anabranch.ledger.disk import OsDisk
 from anabranch.ledger.files import FileStorage
 from anabranch.ledger.memory import MemoryStorage
-from anabranch.ledger.port import Appended, Entry, SegmentLog, SegmentStorage
+from anabranch.ledger.port import Entry, SegmentLog, SegmentStorage
 from anabranch.model.ids import EARLIEST, LATEST, Position
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
@@ -115,11 +115,11 @@ def on_every_storage(scenario: Scenario) -> Callable[[str, Path], None]:
     return test
 
 
-async def put(log: SegmentLog, *datas: bytes, count: int = 1, timestamp_ms: int = 1000) -> list[Appended]:
+async def put(log: SegmentLog, *datas: bytes, count: int = 1, timestamp_ms: int = 1000) -> list[Entry]:
     """Append and wait until durable."""
-    places: list[Appended] = []
+    places: list[Entry] = []
 
-    def done(place: Appended | None, error: BaseException | None) -> None:
+    def done(place: Entry | None, error: BaseException | None) -> None:
         assert error is None
         assert place is not None
         places.append(place)
@@ -148,8 +148,8 @@ async def test_an_append_is_told_its_place(run: Run) -> None:
     first = await put(log, DATA, DATA, count=3, timestamp_ms=7)
     ledger = first[0].position.ledger
     assert first == [
-        Appended(Position(ledger, 0), 0, 0, 7),
-        Appended(Position(ledger, 1), 1, 3, 7),
+        Entry(Position(ledger, 0), 0, 0, 3, 7, DATA),
+        Entry(Position(ledger, 1), 1, 3, 3, 7, DATA),
     ]
     assert (log.next_ordinal, log.next_index, log.last_timestamp_ms) == (2, 6, 7)
     assert log.size_bytes == 2 * len(DATA)

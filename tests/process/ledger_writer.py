@@ -14,7 +14,7 @@ import sys
 from anabranch.clock import SystemClock
 from anabranch.ledger.disk import OsDisk
 from anabranch.ledger.files import FileStorage
-from anabranch.ledger.port import Appended, SegmentLog
+from anabranch.ledger.port import Entry, SegmentLog
 
 LOGS = tuple(
     f"segment://public/default/kill/{start:04x}-{start + 0x3FFF:04x}-{start}" for start in (0, 0x4000)
@@ -33,7 +33,7 @@ async def write(log: SegmentLog, rng: random.Random) -> None:
     ordinal = log.next_ordinal
     cursor = log.open_cursor("reader", 0)
 
-    def done(place: Appended | None, error: BaseException | None) -> None:
+    def done(place: Entry | None, error: BaseException | None) -> None:
         assert place is not None, error
         say("put", log.name, place.ordinal, place.position.ledger, place.position.entry, place.index)
 

@@ -20,7 +20,7 @@ from anabranch.errors import (
     PersistenceError,
     RemoteProtocolError,
 )
-from anabranch.ledger.port import Appended, SegmentLog
+from anabranch.ledger.port import Entry, SegmentLog
 from anabranch.model.inheritance import Known
 from anabranch.protocol.commands import NO_ID, Send, encode_receipt, read_outer
 from anabranch.protocol.frames import CHECKSUM_MAGIC, ENTRY_METADATA_MAGIC, checksum_ok, metadata_span
@@ -172,14 +172,14 @@ class Producer:
         self.messages_in += count
         self.bytes_in += size
 
-    def _stored(self, appended: Appended | None, error: BaseException | None) -> None:
+    def _stored(self, stored: Entry | None, error: BaseException | None) -> None:
         """The log's answer to the oldest append."""
         waiting = self._waiting
         sequence_id, highest, size, last, _ = waiting.popleft()
         link = self.link
         link.publish_bytes -= size + ENTRY_OVERHEAD_BYTES
-        if appended is not None:
-            ledger, number = appended[0]
+        if stored is not None:
+            ledger, number = stored[0]
             if last > self.persisted:
                 self.persisted = last
             link.write(encode_receipt(self.id, sequence_id, highest, ledger, number))

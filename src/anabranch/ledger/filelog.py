@@ -225,13 +225,14 @@ class FileLog:
         self._batch = None
 
     def committed(self, batch: Batch, encoded_rows: bytes, records: Sequence[bytes]) -> None:
+        entries = batch.entries()
         if not self._deleted:
             self._store(batch.ledger, batch.rows, encoded_rows, records, batch.group())
-            self._tail.extend(batch.entries(), batch.size_bytes)
+            self._tail.extend(entries, batch.size_bytes)
             self._shared.cache.shrink()
-        for done, appended in zip(batch.done, batch.appended(), strict=True):
+        for done, entry in zip(batch.done, entries, strict=True):
             try:
-                done(appended, None)
+                done(entry, None)
             except Exception as error:
                 self._report(error)
 

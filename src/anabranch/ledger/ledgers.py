@@ -6,14 +6,14 @@ offsets and rows; who writes them where is up to others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
 from anabranch.errors import CorruptDataError, PersistenceError
 from anabranch.ledger.cache import Tail
 from anabranch.ledger.format import HEAD_BYTES, OFFSET_MAX, Group, LedgerRecord, Rows, extend_checksum, seed
-from anabranch.ledger.port import AppendDone, Appended, Entry
+from anabranch.ledger.port import AppendDone, Entry
 from anabranch.model.ids import Position
 
 FOLDER = "ledgers"
@@ -225,12 +225,14 @@ class Batch:
             return self.pieces
         return [b"".join(self.pieces)]
 
-    # Entries and places are made here, a whole batch at C speed, because it halves what an entry costs.
-
     def entries(self) -> list[Entry]:
+        """The entries as they are stored, made at C speed, because it halves what an entry costs."""
+        ledger, first, count = self.ledger, self.first_entry, len(self.done)
+        numbers = zip(repeat(ledger.id), range(first, first + count), strict=False)
+        ordinal = ledger.first_ordinal + first
         columns = zip(
-            self._positions(),
-            self._ordinals(),
+            map(_make_tuple, repeat(Position), numbers),
+            range(ordinal, ordinal + count),
             self.indexes,
             self.counts,
             self.stamps_ms,
@@ -238,18 +240,6 @@ class Batch:
             strict=True,
         )
         return list(map(_make_tuple, repeat(Entry), columns))
-
-    def appended(self) -> Iterable[Appended]:
-        columns = zip(self._positions(), self._ordinals(), self.indexes, self.stamps_ms, strict=True)
-        return map(_make_tuple, repeat(Appended), columns)
-
-    def _positions(self) -> Iterable[Position]:
-        numbers = range(self.first_entry, self.first_entry + len(self.done))
-        return map(_make_tuple, repeat(Position), zip(repeat(self.ledger.id), numbers, strict=False))
-
-    def _ordinals(self) -> range:
-        first = self.ledger.first_ordinal + self.first_entry
-        return range(first, first + len(self.done))
 
 
 _make_tuple: Callable[..., Any] = tuple.__new__

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.errors import AlreadyClosedError, PersistenceError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.cursors import DurableCursor
-from anabranch.ledger.port import AppendDone, Appended, Cursor, Entry
+from anabranch.ledger.port import AppendDone, Cursor, Entry
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import EARLIEST, Position
 from anabranch.model.inheritance import Pieces
@@ -230,9 +230,7 @@ class MemoryLog:
             self._moved = True
             if producer is not None:
                 self._producers[producer] = sequence
-        self._call(
-            lambda: done(Appended(entry.position, entry.ordinal, entry.index, entry.timestamp_ms), None)
-        )
+        self._call(lambda: done(entry, None))
 
     def take_moved(self) -> bool:
         moved, self._moved = self._moved, False

@@ -31,17 +31,8 @@ class Entry(NamedTuple):
     data: bytes
 
 
-class Appended(NamedTuple):
-    """Where an entry was stored, told once it is durable."""
-
-    position: Position
-    ordinal: int
-    index: int  # type: ignore[assignment]
-    timestamp_ms: int
-
-
-AppendDone = Callable[[Appended | None, BaseException | None], None]
-"""Called on the event loop, per log in append order: the place, or the error that kept the entry out."""
+AppendDone = Callable[[Entry | None, BaseException | None], None]
+"""Called on the event loop, per log in append order: the entry as it is stored, or what kept it out."""
 
 
 class Cursor(Protocol):

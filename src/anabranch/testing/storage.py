@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from anabranch.errors import AnabranchError
 from anabranch.ledger.files import FileStorage
-from anabranch.ledger.port import Appended, Cursor, Entry, SegmentLog
+from anabranch.ledger.port import Cursor, Entry, SegmentLog
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock
@@ -29,7 +29,7 @@ class _Expected:
     """What must, and what may, be in one log."""
 
     submitted: list[bytes] = field(default_factory=list)
-    confirmed: dict[int, Appended] = field(default_factory=dict)
+    confirmed: dict[int, Entry] = field(default_factory=dict)
     """By ordinal."""
     sealed: bool = False
     flushed_mark: int = 0
@@ -129,7 +129,7 @@ class StorageSimulation:
         expected.submitted.append(data)
         sequence = self._written
 
-        def done(place: Appended | None, error: BaseException | None) -> None:
+        def done(place: Entry | None, error: BaseException | None) -> None:
             if place is None:
                 self.violations.append(f"an append failed: {error}")
                 return
@@ -179,13 +179,8 @@ class StorageSimulation:
         index = 0
         for entry in found:
             place = expected.confirmed.get(entry.ordinal)
-            if place is not None and place != (
-                entry.position,
-                entry.ordinal,
-                entry.index,
-                entry.timestamp_ms,
-            ):
-                wrong(f"log {log.name}: {place} was told, {entry[:5]} was found")
+            if place is not None and place != entry:
+                wrong(f"log {log.name}: {place[:5]} was told, {entry[:5]} was found")
             if entry.index != index:
                 wrong(f"log {log.name}: index {entry.index} where {index} was expected")
             index += entry.count

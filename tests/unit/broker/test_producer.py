@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from anabranch.broker.producer import Producer, _in_one_bucket
 from anabranch.errors import PersistenceError
-from anabranch.ledger.port import AppendDone, Appended
+from anabranch.ledger.port import AppendDone, Entry
 from anabranch.model.ids import Position
 from anabranch.protocol.commands import NO_ID, Send, encode_receipt
 from anabranch.protocol.frames import build_entry
@@ -65,7 +65,7 @@ class Log:
     def commit(self) -> None:
         waiting, self.waiting = self.waiting, []
         for done in waiting:
-            done(Appended(Position(1, self.stored), self.stored, self.stored, 0), None)
+            done(Entry(Position(1, self.stored), self.stored, self.stored, 1, 0, b""), None)
             self.stored += 1
 
     def fail(self) -> None:

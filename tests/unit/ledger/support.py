@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from anabranch.ledger.files import FileStorage
-from anabranch.ledger.port import Appended, Entry, SegmentLog
+from anabranch.ledger.port import Entry, SegmentLog
 from tests.fakes.disk import DictDisk
 
 NAME = "segment://public/default/orders/0000-ffff-0"
@@ -47,17 +47,17 @@ class Outcomes:
     """A callback for appends that keeps what it was told."""
 
     def __init__(self) -> None:
-        self.places: list[Appended] = []
+        self.places: list[Entry] = []
         self.errors: list[BaseException] = []
 
-    def __call__(self, place: Appended | None, error: BaseException | None) -> None:
+    def __call__(self, place: Entry | None, error: BaseException | None) -> None:
         if place is not None:
             self.places.append(place)
         if error is not None:
             self.errors.append(error)
 
 
-async def put(log: SegmentLog, *datas: bytes) -> list[Appended]:
+async def put(log: SegmentLog, *datas: bytes) -> list[Entry]:
     """One commit that holds all of `datas`."""
     outcomes = Outcomes()
     for data in datas:
