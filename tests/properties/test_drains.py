@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.model.assignment import assign, assignable
-from anabranch.model.drains import Ranges, covers, intersection, open_ranges, open_slots, union
+from anabranch.model.drains import Parts, Ranges, covers, intersection, open_buckets, open_slots, union
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import LAST_SLOT, HashRange
@@ -43,6 +43,11 @@ def edges(*sets: Ranges) -> set[int]:
     for part in (part for ranges in sets for part in ranges):
         found |= {part.start, part.end, max(part.start - 1, 0), min(part.end + 1, LAST_SLOT)}
     return found
+
+
+def open_ranges(layout: Layout, drained: frozenset[int], parts: Parts, id_: int) -> Ranges:
+    """The buckets of one segment that may be read."""
+    return open_buckets(layout.segment(id_), open_slots(layout, drained, parts)[id_])
 
 
 def has(ranges: Ranges, slot: int) -> bool:

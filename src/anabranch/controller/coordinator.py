@@ -23,7 +23,6 @@ from anabranch.model.drains import (
     Ranges,
     covers,
     open_buckets,
-    open_ranges,
     open_slots,
     union,
 )
@@ -273,11 +272,22 @@ def _open_parts(record: SubscriptionRecord) -> Parts:
     return drained_parts(record) if shares(record) else NO_PARTS
 
 
-def open_for(record: SubscriptionRecord, layout: Layout, id_: int) -> Ranges | None:
-    """The buckets of a segment that may be read there; None means all of them."""
+def slots_of(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
+    """Of each segment the slots that its ancestors have drained; looks at the whole layout."""
+    return open_slots(layout, frozenset(record.drained), _open_parts(record))
+
+
+def open_for(
+    record: SubscriptionRecord, layout: Layout, id_: int, slots: Mapping[int, Ranges] | None = None
+) -> Ranges | None:
+    """The buckets of a segment that may be read there; None means all of them.
+
+    `slots` are those of `slots_of`, for who asks about many segments.
+    """
     if record.type != "STREAM":
         return None
-    buckets = open_ranges(layout, frozenset(record.drained), _open_parts(record), id_)
+    known = slots_of(record, layout) if slots is None else slots
+    buckets = open_buckets(layout.segment(id_), known.get(id_, ()))
     return None if buckets == ALL else buckets
 
 
@@ -286,7 +296,7 @@ def open_by_buckets(record: SubscriptionRecord, layout: Layout) -> dict[int, Ran
     given = {held.segment_id for c in record.consumers.values() for held in c.segments if held.shared}
     if not given:
         return {}
-    slots = open_slots(layout, frozenset(record.drained), _open_parts(record))
+    slots = slots_of(record, layout)
     return {id_: open_buckets(layout.segments[id_], slots[id_]) for id_ in sorted(given) if id_ in slots}
 
 

@@ -110,6 +110,14 @@ class Leading:
     def segment_name(self, segment: Segment) -> TopicName:
         return segment_name(self.name, segment)
 
+    def find(self, name: TopicName) -> Segment | None:
+        """The segment of that name; None when the layout has none."""
+        if name.segment is not None:
+            listed = self.layout.segments.get(name.segment.id)
+            return listed if listed is not None and self.segment_name(listed) == name else None
+        # The name of a classic topic does not say which segment it is.
+        return next((s for s in self.layout.segments.values() if s.legacy_topic == str(name)), None)
+
     def place(self, segment: Segment) -> Place:
         return Place(self.segment_name(segment), segment.store)
 

@@ -17,6 +17,8 @@ from anabranch.controller.jobs import in_batches
 from anabranch.controller.leading import Leading
 from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.records import SubscriptionRecord
+from anabranch.model.drains import Ranges
+from anabranch.model.layout import Layout
 
 RESTRICT_S = 2.0
 """How long an owner may take to take a roster. One that is gone for good has lost its consumers too."""
@@ -41,13 +43,19 @@ class Rosters:
         self._timer: asyncio.TimerHandle | None = None
         self._visited: dict[tuple[str, str], set[int]] = {}
         """Where each member may be attached."""
+        self._slots: tuple[SubscriptionRecord, Layout, Mapping[int, Ranges]] | None = None
+        """What is open in a layout by a record, as it was last found out."""
 
     def taken_over(self) -> None:
-        """Everybody has to hear: whom the former leader let in where is not known, nor whom it told what."""
+        """Everybody has to hear: whom the former leader let in where is not known, nor whom it told what.
+
+        Where nothing is left to read it does not matter; who seeks there sends all away.
+        """
         for sub, record in self._records.items():
-            self._due.update(dict.fromkeys((sub, id_) for id_ in self._lead.layout.segments))
+            ids = self._lead.layout.segments.keys() - set(record.drained)
+            self._due.update(dict.fromkeys((sub, id_) for id_ in sorted(ids)))
             for name in record.consumers:
-                self._visited[sub, name] = set(self._lead.layout.segments)
+                self._visited[sub, name] = set(ids)
 
     def admit(self, sub: str, segment_id: int, consumer_name: str, generation: int | None) -> Grant:
         """Let a consumer attach to a segment, or raise ConsumerBusyError."""
@@ -94,7 +102,10 @@ class Rosters:
         return [id_ for id_, buckets in found.items() if known.get(id_, buckets) != buckets]
 
     def _roster(self, record: SubscriptionRecord, segment_id: int) -> Roster:
-        buckets = coordinator.open_for(record, self._lead.layout, segment_id)
+        layout = self._lead.layout
+        if self._slots is None or self._slots[0] is not record or self._slots[1] is not layout:
+            self._slots = record, layout, coordinator.slots_of(record, layout)
+        buckets = coordinator.open_for(record, layout, segment_id, self._slots[2])
         return dataclasses.replace(admission.roster(record, segment_id), open=buckets)
 
     async def _restrict(self, sub: str, segment_id: int) -> None:

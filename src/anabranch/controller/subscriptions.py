@@ -295,10 +295,10 @@ class Subscriptions:
 
     def drained(self, event: Drained) -> None:
         """An owner says that a sealed segment is drained; noted now, looked at in turn."""
-        for segment in self._lead.layout.segments.values():
-            if self._lead.segment_name(segment) == event.segment:
-                self._drains.setdefault(event.subscription, set()).add(segment.id)
-                self._post(self._take_drains)
+        segment = self._lead.find(event.segment)
+        if segment is not None:
+            self._drains.setdefault(event.subscription, set()).add(segment.id)
+            self._post(self._take_drains)
 
     async def _take_drains(self) -> None:
         events, self._drains = self._drains, {}

@@ -79,8 +79,3 @@ def open_buckets(segment: Segment, slots: Ranges) -> Ranges:
     if slots == ALL:
         return ALL
     return union(bucket for bucket in bucket_ranges(segment.bucket_splits) if covers(slots, bucket))
-
-
-def open_ranges(layout: Layout, drained: frozenset[int], parts: Parts, id_: int) -> Ranges:
-    """The buckets of one segment that may be read."""
-    return open_buckets(layout.segment(id_), open_slots(layout, drained, parts)[id_])

@@ -14,7 +14,7 @@ from anabranch.cli.topic import state_lines
 from anabranch.clock import SystemClock
 from anabranch.controller.controller import TopicController
 from anabranch.controller.port import Controller
-from anabranch.controller.segments import Aim, Drained, SegmentLoad
+from anabranch.controller.segments import Aim, Drained, Place, SegmentLoad
 from anabranch.controller.service import ControllerService
 from anabranch.errors import (
     AnabranchError,
@@ -30,8 +30,9 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
+from anabranch.model.ranges import HashRange
 from tests.fakes.control import MANUAL, TOPIC, Inbox, Plant, ids_of, simulate
-from tests.fakes.segments import MemorySegments, SegmentWorld
+from tests.fakes.segments import MemorySegments, SegmentWorld, StoredSegment
 
 
 async def lead(plant: Plant, segments: int = 2) -> TopicController:
@@ -516,3 +517,22 @@ async def test_it_works_on_the_real_loop_too() -> None:
     await service.stop()
     await asyncio.sleep(0)
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+def test_a_segment_is_found_by_its_name_also_one_that_was_a_classic_topic() -> None:
+    async def main(plant: Plant) -> None:
+        classic = [TopicName.parse(f"persistent://public/default/old-partition-{n}") for n in (0, 1)]
+        await plant.boot()
+        for name in classic:
+            plant.world.stored[name] = StoredSegment()
+        places = [Place(name, 0) for name in classic]
+        await plant.call(plant.service.migrate_topic(TOPIC, places, {}))
+        lead = (await plant.controller())._lead
+        for segment in lead.layout.segments.values():
+            assert lead.find(lead.segment_name(segment)) is segment
+        assert lead.find(TopicName.parse("persistent://public/default/old-partition-2")) is None
+        assert lead.find(TOPIC.segment_name(HashRange(0, 1), 2)) is None, "another range"
+        assert lead.find(TOPIC.segment_name(HashRange(0, 1), 99)) is None
+        await plant.stop()
+
+    simulate(main)

@@ -6,12 +6,16 @@ import asyncio
 
 import pytest
 
+from anabranch.controller import coordinator
 from anabranch.controller.admission import Roster, Standing
 from anabranch.controller.controller import TopicController
 from anabranch.controller.coordinator import ConsumerAssignment
 from anabranch.controller.rosters import SENT_AT_ONCE
 from anabranch.controller.segments import Aim, Place
 from anabranch.errors import ConsumerBusyError, NotConnectedError, NotLeaderError, SegmentNotFoundError
+from anabranch.metadata.records import SubscriptionRecord
+from anabranch.model.drains import Ranges
+from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, ids_of, simulate
 from tests.fakes.segments import MemorySegments
@@ -336,6 +340,36 @@ def test_the_rosters_of_very_many_subscriptions_go_out_a_few_at_a_time(
         await plant.call((await plant.controller()).settled())
         assert len(under_way) == 1 + 2 * 800
         assert max(under_way) == SENT_AT_ONCE
+        await plant.stop()
+
+    simulate(main)
+
+
+def test_a_takeover_looks_at_the_layout_once_for_each_subscription_and_tells_who_has_something_to_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(plant: Plant) -> None:
+        await lead(plant, 6)
+        controller = await plant.controller()
+        for sub in ("s", "t"):
+            await plant.call(controller.ensure_subscription(sub, "STREAM", "earliest"))
+        plant.publish(controller.layout, 2)
+        layout = await plant.call(controller.merge([0, 1, 2]))
+        plant.kill()
+        plant.world.rosters.clear()
+        looked: list[Layout] = []
+
+        def counted(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
+            looked.append(layout)
+            return slots_of(record, layout)
+
+        slots_of = coordinator.slots_of
+        monkeypatch.setattr(coordinator, "slots_of", counted)
+        await plant.boot()
+        await plant.call((await plant.controller()).settled())
+        assert len(looked) == 2
+        told = {plant.segment(layout, id_) for id_ in (2, 3, 4, 5, 6)}
+        assert plant.world.rosters.keys() == {(name, sub) for name in told for sub in ("s", "t")}
         await plant.stop()
 
     simulate(main)
