@@ -27,27 +27,37 @@ def prunable(
 ) -> tuple[int, ...]:
     """Sealed segments that nobody needs any more and that are beyond a limit, ancestors of each included.
 
-    Those that are old go; then others, as long as what is left of the topic is large enough. One whose size
-    is not known counts for nothing, and stays. A checkpoint group holds what its members say they have not
-    read; what they cannot tell, and what comes before a checkpoint that nobody reads from, is left to the
-    limits.
+    Beyond the size is what comes before enough that is newer. A segment whose size is not known counts for
+    nothing, and stays. A checkpoint group holds what its members say they have not read; what they cannot
+    tell, and what comes before a checkpoint that nobody reads from, is left to the limits.
     """
     needed = _needed(layout, subscriptions)
-    unneeded = [segment for segment in layout.sealed if segment.id not in needed]  # Parents come first.
+    beyond = _old(layout, limits, now_ms) | _too_much(layout, limits, sizes)
     gone: set[int] = set()
-    if limits.time_s is not None:
-        sealed_until_ms = now_ms - int(limits.time_s * 1000)
-        for segment in unneeded:
-            if segment.sealed_ms <= sealed_until_ms and gone.issuperset(segment.parents):
-                gone.add(segment.id)
-    if limits.size_bytes is not None:
-        left = _total(layout, sizes) - sum(sizes.get(id_, 0) for id_ in gone)
-        for segment in unneeded:
-            known = segment.id in sizes and segment.id not in gone and gone.issuperset(segment.parents)
-            if known and left - sizes[segment.id] >= limits.size_bytes:
-                gone.add(segment.id)
-                left -= sizes[segment.id]
+    for segment in layout.sealed:  # Parents come first.
+        if segment.id in beyond - needed and gone.issuperset(segment.parents):
+            gone.add(segment.id)
     return tuple(sorted(gone))
+
+
+def _old(layout: Layout, limits: Retention, now_ms: int) -> set[int]:
+    if limits.time_s is None:
+        return set()
+    sealed_until_ms = now_ms - int(limits.time_s * 1000)
+    return {segment.id for segment in layout.sealed if segment.sealed_ms <= sealed_until_ms}
+
+
+def _too_much(layout: Layout, limits: Retention, sizes: Sizes) -> set[int]:
+    found: set[int] = set()
+    if limits.size_bytes is None:
+        return found
+    newer = sum(sizes.get(segment.id, 0) for segment in layout.active)
+    for segment in sorted(layout.sealed, key=lambda segment: (segment.sealed_ms, segment.id), reverse=True):
+        if segment.id in sizes:
+            if newer >= limits.size_bytes:
+                found.add(segment.id)
+            newer += sizes[segment.id]
+    return found
 
 
 def _needed(layout: Layout, subscriptions: Iterable[SubscriptionRecord]) -> set[int]:
@@ -64,18 +74,11 @@ def _needed(layout: Layout, subscriptions: Iterable[SubscriptionRecord]) -> set[
 def kept_sizes(layout: Layout, limits: Retention, sizes: Sizes) -> dict[int, int]:
     """How many bytes each active segment has to keep so that the topic keeps enough; none where all stays.
 
-    Each gives up the same part of what it has. Sealed segments go as a whole, or stay.
+    Each gives up the same part of what it has. What sealed segments hold is older: as long as somebody needs
+    it, it must not cost what came last.
     """
-    if limits.size_bytes is None:
-        return {}
-    excess = _total(layout, sizes) - limits.size_bytes
     active = {segment.id: sizes[segment.id] for segment in layout.active if segment.id in sizes}
     held = sum(active.values())
-    if excess <= 0 or held == 0:
+    if limits.size_bytes is None or held <= limits.size_bytes:
         return {}
-    keep = max(0, held - excess)
-    return {id_: -(-size * keep // held) for id_, size in active.items()}
-
-
-def _total(layout: Layout, sizes: Sizes) -> int:
-    return sum(size for id_, size in sizes.items() if id_ in layout.segments)
+    return {id_: -(-size * limits.size_bytes // held) for id_, size in active.items()}

@@ -65,6 +65,17 @@ def test_what_a_subscription_needs_stays_whatever_the_size() -> None:
     assert gone(group(drained=(2,)), limits=Retention(None, 0)) == (), "ancestors first"
 
 
+def test_what_somebody_needs_does_not_cost_what_came_later() -> None:
+    layout = TWO.split(1, now_ms=100).split(0, now_ms=200)
+    sizes = {1: 30, 0: 10, 2: 1, 3: 1, 4: 1, 5: 1}
+    behind_in_the_first = group(drained=(0,), layout=layout)
+    assert gone(behind_in_the_first, limits=Retention(None, 5), sizes=sizes, layout=layout) == ()
+    assert gone(behind_in_the_first, limits=Retention(None, 4), sizes=sizes, layout=layout) == (0,)
+    behind_in_the_second = group(drained=(1,), layout=layout)
+    assert gone(behind_in_the_second, limits=Retention(None, 15), sizes=sizes, layout=layout) == ()
+    assert gone(behind_in_the_second, limits=Retention(None, 14), sizes=sizes, layout=layout) == (1,)
+
+
 def test_either_limit_is_enough_and_what_the_time_takes_counts_for_the_size() -> None:
     first_is_old = Retention(0.85, 30)
     assert gone(limits=first_is_old) == (0,)
@@ -91,7 +102,7 @@ def test_active_segments_give_up_the_same_part_of_what_they_have() -> None:
     assert kept_sizes(layout, Retention(None, 5), NO_SIZES) == {}
 
 
-def test_what_sealed_segments_hold_is_given_up_by_the_active_ones() -> None:
-    assert kept_sizes(LAYOUT, Retention(None, 35), SIZES) == {1: 1, 3: 1, 4: 2, 5: 2}
-    assert kept_sizes(LAYOUT, Retention(None, 20), SIZES) == dict.fromkeys([1, 3, 4, 5], 0)
+def test_what_sealed_segments_hold_costs_the_active_ones_nothing() -> None:
+    assert kept_sizes(LAYOUT, Retention(None, 10), SIZES) == {}
+    assert kept_sizes(LAYOUT, Retention(None, 5), SIZES) == {1: 1, 3: 1, 4: 2, 5: 2}
     assert kept_sizes(LAYOUT, Retention(None, 0), {0: 10}) == {}
