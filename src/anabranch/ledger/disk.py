@@ -1,7 +1,7 @@
 """The disk as a port, and the adapter over the operating system's files.
 
 Knows named files below one root and what makes bytes durable; knows nothing of logs, journals or records.
-File names are relative, with `/` between folders; folders come into being with their first file.
+File names are relative, with `/` between folders; folders come with their first file and go with their last.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -210,7 +211,12 @@ class _Lane:
     def delete(self, files: Sequence[str]) -> None:
         for file in files:
             self._forget(file)
-            _path(self._root, file).unlink(missing_ok=True)
+            path = _path(self._root, file)
+            path.unlink(missing_ok=True)
+            # Those right below the root are shared with other lanes, and are never many.
+            if file.count("/") > 1:
+                with suppress(OSError):
+                    path.parent.rmdir()
 
     def _fd(self, file: str) -> int:
         fd = self._fds.get(file)

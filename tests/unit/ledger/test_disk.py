@@ -74,6 +74,17 @@ async def test_a_truncated_file_goes_on_at_its_new_end(disk: OsDisk) -> None:
     assert await disk.read("x", 0, 100) == b"0123abc"
 
 
+async def test_a_folder_goes_with_its_last_file_and_may_come_again(disk: OsDisk) -> None:
+    await disk.append([(file, [b"x"]) for file in ("logs/a/1", "logs/a/2", "journal/1")])
+    await disk.delete(["logs/a/1", "journal/1"])
+    assert await disk.read("logs/a/2", 0, 10) == b"x"
+    await disk.delete(["logs/a/2"])
+    assert sorted(path.name for path in disk.root.rglob("*")) == ["LOCK", "journal", "logs"]
+    await disk.append([("logs/a/3", [b"y"])])
+    await disk.sync(["logs/a/3"])
+    assert await disk.read("logs/a/3", 0, 10) == b"y"
+
+
 async def test_a_deleted_file_is_gone_and_may_come_again(disk: OsDisk) -> None:
     await disk.append([("x", [b"old"])])
     await disk.delete(["x", "never there"])
