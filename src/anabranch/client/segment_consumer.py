@@ -33,6 +33,9 @@ from anabranch.protocol.properties import MANAGED, pairs
 GROWN_BYTES_MAX = 2**20
 """A buffer that grows by itself does not grow beyond this."""
 
+MESSAGE_BYTES_MIN = 64
+"""As much a message counts at least, however well it is compressed: those that follow may not be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
@@ -134,6 +137,7 @@ class SegmentConsumer:
         self._asked = 0
         """Messages the broker may send now."""
         self._grows = grows
+        self._permits_min = permits
         self._filled = False
         """Whether the broker has sent all it might since the buffer last grew."""
         self._ack_waiters: list[asyncio.Future[None]] = []
@@ -197,16 +201,20 @@ class SegmentConsumer:
     def take(self) -> tuple[Received, bool]:
         """The next entry to hand out, and whether the broker was told to send more."""
         entry = self.entries.popleft()
-        if self._grows and self._filled and not self.entries:
-            self._grow(len(entry.data) / entry.count)
+        if self._grows:
+            self._fit(max(len(entry.data) / entry.count, MESSAGE_BYTES_MIN))
         return entry, self.give_back(entry.wanted.bit_count())
 
-    def _grow(self, message_bytes: float) -> None:
-        """The buffer was full, and the application has emptied it before more came: hold more ready."""
-        self._filled = False
-        if 2 * self.permits * message_bytes <= GROWN_BYTES_MAX:
-            self._returned += self.permits
-            self.permits *= 2
+    def _fit(self, message_bytes: float) -> None:
+        """Hold more ready when a full buffer was emptied before more came, less when messages got larger."""
+        permits = self.permits
+        if permits * message_bytes > GROWN_BYTES_MAX:
+            self.permits = max(permits // 2, self._permits_min)
+        elif self._filled and not self.entries:
+            self._filled = False
+            if 2 * permits * message_bytes <= GROWN_BYTES_MAX:
+                self.permits = 2 * permits
+        self._returned += self.permits - permits
 
     def give_back(self, count: int) -> bool:
         """Messages left the buffer; the broker may send as many again. Returns whether it was told so."""

@@ -8,7 +8,8 @@ import pytest
 
 from anabranch import AsyncCheckpointConsumer, AsyncStreamConsumer, Checkpoint
 from anabranch.client.inbox import QUEUE_SIZE
-from anabranch.client.segment_consumer import GROWN_BYTES_MAX
+from anabranch.client.options import CompressionName
+from anabranch.client.segment_consumer import GROWN_BYTES_MAX, MESSAGE_BYTES_MIN
 from tests.unit.client.world import TOPIC, World, run
 
 Consumer = AsyncStreamConsumer[bytes] | AsyncCheckpointConsumer[bytes]
@@ -16,10 +17,10 @@ Consumer = AsyncStreamConsumer[bytes] | AsyncCheckpointConsumer[bytes]
 COUNT = 20_000
 
 
-async def publish(world: World, size: int = 100) -> None:
+async def publish(world: World, size: int = 100, compression: CompressionName | None = None) -> None:
     """Entries of a hundred messages each."""
     async with world.client() as client:
-        producer = await client.create_producer(TOPIC)
+        producer = await client.create_producer(TOPIC, compression=compression)
         for first in range(0, COUNT, 100):
             await producer.send_many(
                 [b"%*d" % (size, n) for n in range(first, first + 100)], keys=["k"] * 100
@@ -91,6 +92,34 @@ def test_it_stays_when_messages_are_large() -> None:
         consumer = await subscribe(world, "stream")
         await read(consumer)
         assert permits(consumer) == QUEUE_SIZE
+
+    run(test)
+
+
+def test_it_shrinks_again_when_messages_become_large() -> None:
+    async def test(world: World) -> None:
+        await publish(world)
+        consumer = await subscribe(world, "stream")
+        await read(consumer)
+        grown = permits(consumer)
+        await publish(world, size=2 * GROWN_BYTES_MAX // grown)
+        await read(consumer)
+        assert QUEUE_SIZE < permits(consumer) < grown
+        await publish(world, size=GROWN_BYTES_MAX // QUEUE_SIZE + 100)
+        await read(consumer)
+        (source,) = consumer._sources.values()
+        assert source._asked + source._returned == permits(consumer) == QUEUE_SIZE
+
+    run(test)
+
+
+def test_messages_that_are_small_only_because_they_are_compressed_are_not_held_without_end() -> None:
+    async def test(world: World) -> None:
+        consumer = await subscribe(world, "stream")
+        for _ in range(3):
+            await publish(world, size=10, compression="zstd")
+            await read(consumer)
+        assert 4 * QUEUE_SIZE <= permits(consumer) <= GROWN_BYTES_MAX / MESSAGE_BYTES_MIN
 
     run(test)
 
