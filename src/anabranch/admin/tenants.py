@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.calls import Call, route
+from anabranch.admin.calls import NUMBER_MAX, Call, route
 from anabranch.admin.topics import delete_topic
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
@@ -145,8 +145,12 @@ def _check_retention(policy: object) -> None:
     if policy is None:
         return
     limits: list[Any] = [policy.get(name) for name in _LIMITS] if isinstance(policy, dict) else ["none"]
-    if not all(limit is None or (type(limit) in (int, float) and limit >= -1) for limit in limits):
-        raise InvalidConfigurationError(f"retention is {' and '.join(_LIMITS)}, numbers from -1 on")
+    if not all(
+        limit is None or (type(limit) in (int, float) and -1 <= limit <= NUMBER_MAX) for limit in limits
+    ):
+        raise InvalidConfigurationError(
+            f"retention is {' and '.join(_LIMITS)}, numbers from -1 to {NUMBER_MAX}"
+        )
     if 0 in limits and any(limits):
         raise InvalidConfigurationError(
             "a limit of 0 beside another keeps nothing: write -1 for no limit, or 0 twice for no retention"

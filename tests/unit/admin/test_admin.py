@@ -311,6 +311,8 @@ def test_tenants_and_namespaces(admin: Admin) -> None:
         {"retentionTimeInMinutes": 0, "retentionSizeInMB": -1},
         {"retentionTimeInMinutes": -2, "retentionSizeInMB": -1},
         {"retentionTimeInMinutes": 10, "retentionSizeInMB": "much"},
+        {"retentionTimeInMinutes": 10, "retentionSizeInMB": 1e308},
+        {"retentionTimeInMinutes": 1e308, "retentionSizeInMB": -1},
         {"retentionTimeInMinutes": True, "retentionSizeInMB": 10},
         17,
     ],
