@@ -7,7 +7,10 @@ import asyncio
 import pytest
 
 from anabranch import AsyncStreamConsumer, Message
+from anabranch.broker.consumer import Consumer
+from anabranch.broker.subscription import Subscription
 from anabranch.config import BrokerConfig
+from anabranch.controller.admission import Roster
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.topics import layout_of
 from anabranch.model.names import TopicName
@@ -104,6 +107,11 @@ class Play:
                 found.setdefault(message.key, []).append(int(message.value))
         return found
 
+    @property
+    def wrong(self) -> list[str]:
+        self.witness.settle_doubts()
+        return self.cluster.history.witnessed
+
     def members(self) -> list[str]:
         return sorted(self.witness.subscriptions["s"].consumers)
 
@@ -148,10 +156,44 @@ def test_an_evicted_consumer_stops_before_the_next_one_starts(seed: int) -> None
         for key in held:
             got = [n for name in ("fresh", "stale") for n in play.numbers(name)[key]]
             assert got.count(3) == 1
-        assert play.cluster.history.witnessed == []
+        assert play.wrong == []
         play.keeping.cancel()
 
     loop = SimLoop(f"fencing {seed}")
     with loop:
         loop.run(main(), limit_s=300)
         assert not loop.errors
+
+
+def test_a_broker_that_lets_the_evicted_acknowledge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Subscription.restrict
+
+    def restrict(self: Subscription, roster: Roster) -> None:
+        with monkeypatch.context() as deaf:
+            deaf.setattr(Consumer, "close", lambda consumer, **how: None)
+            honest(self, roster)
+
+    async def main() -> None:
+        play = Play(loop)
+        await play.start()
+        network = play.cluster.network
+        await play.publish(0)
+        stale, fresh = play.process("stale"), play.process("fresh")
+        holder = await stale.spawn(play.consume(stale, acknowledge=False))
+        await asyncio.sleep(2)
+        network.set_mode(network.link("stale", play.leader.name), Mode.BLACK_HOLE)
+        await asyncio.sleep(EVICTED_S)
+        await fresh.spawn(play.consume(fresh, acknowledge=False))
+        await asyncio.sleep(5)
+        await stale.spawn(holder.acknowledge_cumulative(play.received["stale"][-1]))
+        await asyncio.sleep(5)
+        segment = f"on segment {play.remote.id}"
+        acknowledged = [text for text in play.wrong if f"stale {segment} acknowledged" in text]
+        assert acknowledged
+        assert all(text.endswith(f"which fresh {segment} holds") for text in acknowledged)
+        play.keeping.cancel()
+
+    monkeypatch.setattr(Subscription, "restrict", restrict)
+    loop = SimLoop("fencing")
+    with loop:
+        loop.run(main(), limit_s=300)

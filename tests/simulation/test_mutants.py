@@ -13,13 +13,17 @@ import pytest
 
 from anabranch.broker.dispatch import KeyedDispatch, Receiver
 from anabranch.broker.handlers import watch
+from anabranch.broker.handlers.control import AssignmentPush
 from anabranch.broker.local_segments import LocalSegments
+from anabranch.client import registration
 from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.lanes import Lanes
+from anabranch.client.layouts import TopicLayout, look_up_layout
 from anabranch.client.options import Batching
 from anabranch.client.segment_producer import SegmentProducer
 from anabranch.controller import coordinator, leading
-from anabranch.controller.members import Members
+from anabranch.controller.coordinator import Introduction
+from anabranch.controller.members import Members, Push
 from anabranch.controller.segments import Place, StartAt
 from anabranch.errors import HeldError
 from anabranch.ledger import cursors, recovery
@@ -178,6 +182,24 @@ def evict_before_the_grace_period_is_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Members, "_start_timer", start_timer)
 
 
+def take_who_registers_through_another_broker_for_lost(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, workers=3, consumers=4)
+
+    async def look_up_without_the_leader(*args: Any, **options: Any) -> TopicLayout:
+        return dataclasses.replace(await look_up_layout(*args, **options), controller_url=None)
+
+    patch.setattr(registration, "look_up_layout", look_up_without_the_leader)
+    honest = Members.join
+
+    def join(self: Members, sub: str, name: str, push: Push, said: Introduction) -> int:
+        token = honest(self, sub, name, push, said)
+        if not isinstance(push, AssignmentPush):
+            self.lost(sub, token)
+        return token
+
+    patch.setattr(Members, "join", join)
+
+
 def give_everybody_every_segment(patch: pytest.MonkeyPatch) -> None:
     honest = assignment.assign
 
@@ -293,6 +315,7 @@ CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     (tell_an_old_epoch_now_and_then, ("was told epoch", "knows epoch")),
     # R1
     (evict_before_the_grace_period_is_over, ("was evicted after",)),
+    (take_who_registers_through_another_broker_for_lost, ("was evicted while it was connected",)),
     (deal_the_segments_out_anew_each_time, ("without a cause",)),
     # C1
     (forget_which_messages_of_an_entry_were_acknowledged, ("came again after",)),

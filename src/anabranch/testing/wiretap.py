@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from anabranch.broker.peers import PEER_VERSION
 from anabranch.errors import RemoteProtocolError
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
@@ -106,7 +107,11 @@ class Listener(Protocol):
     def leaving(self, member: Registered) -> None: ...
 
     def registration_lost(self, member: Registered) -> None:
-        """Its connection is over."""
+        """Its connection is over, or it was told that nobody leads it there any more."""
+        ...
+
+    def peer_lost(self, broker: SimProcess | None, peer: str) -> None:
+        """A connection that another broker had made to this one is over."""
         ...
 
     def layout_told(self, watch: Watch, epoch: int) -> None: ...
@@ -128,6 +133,7 @@ class _Overheard:
     """What is known of one connection."""
 
     def __init__(self) -> None:
+        self.of_a_broker = False
         self.incoming = CommandCutter()
         self.outgoing = CommandCutter()
         self.asked: dict[int, pb.CommandSubscribe] = {}
@@ -185,6 +191,8 @@ class WireTap:
                 self._listener.detached(consumer)
             for member in heard.members.values():
                 self._listener.registration_lost(member)
+            if heard.of_a_broker:
+                self._listener.peer_lost(end.process, end.remote[0])
 
     def _read(self, cutter: CommandCutter, data: bytes) -> list[Command]:
         try:
@@ -195,6 +203,8 @@ class WireTap:
 
     def _asked(self, end: SimTransport, heard: _Overheard, command: Command) -> None:
         match command:
+            case pb.CommandConnect():
+                heard.of_a_broker = command.client_version == PEER_VERSION
             case pb.CommandSubscribe():
                 heard.asked[command.request_id] = command
             case pb.CommandCloseConsumer():
@@ -237,6 +247,9 @@ class WireTap:
                 heard.asked.pop(command.request_id, None)
             case pb.CommandCloseConsumer():
                 self._detach(heard, command.consumer_id)
+                member = heard.members.pop(command.consumer_id, None)
+                if member is not None:
+                    self._listener.registration_lost(member)
             case pb.CommandAckResponse():
                 answered = heard.acks.pop(command.request_id, None)
                 if answered is not None:

@@ -95,6 +95,8 @@ class Witness:
         self._since: dict[tuple[str, str, int], int] = {}
         """By subscription, consumer and segment: the generation in which it was given to it last."""
         self._connected: dict[Member, Registered] = {}
+        self._cut_off_at: dict[Registered, float] = {}
+        """Those who registered through another broker: when a connection of it to the leader first ended."""
         self._lost_at: dict[Member, float] = {}
         self._left: dict[Member, None] = {}
         self._dealt: dict[str, tuple[object, ...]] = {}
@@ -199,12 +201,13 @@ class Witness:
             if self._left.pop(member, 0) is None:
                 continue
             self._counts["consumer evicted"] += 1
-            gone_s = self._loop.time() - self._lost_at.get(member, -self._grace_s)
+            lost_at = self._lost_at.get(member, -self._grace_s)
             connected = self._connected.get(member)
-            if connected is not None and not self._leads(connected.broker):
-                # Between a broker that passes on and the leader there is a connection that nobody sees here.
+            if connected in self._cut_off_at:
                 self._counts["evicted behind another broker"] += 1
-            elif connected is not None:
+                lost_at = self._cut_off_at[connected]
+            gone_s = self._loop.time() - lost_at
+            if connected is not None and connected not in self._cut_off_at:
                 self._wrong(f"{sub}: {name} was evicted while it was connected")
             elif gone_s < self._grace_s - MOMENT_S:
                 self._wrong(f"{sub}: {name} was evicted after {gone_s:.3f} s, not {self._grace_s:g} s")
@@ -259,6 +262,13 @@ class Witness:
         if self._connected.get(key) is member:
             del self._connected[key]
             self._lost_at[key] = self._loop.time()
+
+    def peer_lost(self, broker: SimProcess | None, peer: str) -> None:
+        """Who had registered through that broker is lost to the leader, and may not know."""
+        if self._leads(broker):
+            for member in self._connected.values():
+                if member.broker is not None and member.broker.name == peer:
+                    self._cut_off_at.setdefault(member, self._loop.time())
 
     # Deliveries and acknowledgements.
 
@@ -353,7 +363,7 @@ class Witness:
         for other in self._held.pop(consumer, ()):
             before = dict(other.in_flight)
             self._forget_acknowledged(other, log)
-            gone = [at for at in before if at not in other.in_flight and at not in consumer.in_flight]
+            gone = [at for at in before if at not in other.in_flight]
             if gone:
                 self._doubt(
                     other, f"{consumer.subscription}: {consumer} acknowledged {gone[0]}, which {other} holds"

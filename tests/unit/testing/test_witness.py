@@ -18,7 +18,7 @@ from anabranch.protocol.batches import build_single
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.checkers import History
-from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simloop import SimLoop, SimProcess
 from anabranch.testing.wiretap import Acked, Attached, Registered, Watch
 from anabranch.testing.witness import Witness
 
@@ -143,6 +143,8 @@ def test_who_reads_no_more_acknowledges_nothing_that_its_successor_holds(loop: S
         first = scene.attach("a")
         scene.write_members(2, b=(0,))
         second = scene.attach("b")
+        scene.dispatch(first, 0)
+        scene.witness.detached(first)
         scene.dispatch(second, 0)
         scene.witness.acknowledging(first)
         scene.witness.acknowledged(first)
@@ -206,6 +208,22 @@ def test_a_member_is_evicted_after_a_whole_grace_period_without_a_connection(loo
     assert evicted_after(0, leaves=True) == []
     assert evicted_after(1.0) == ["s: a was evicted after 1.000 s, not 5 s"]
     assert evicted_after(-1) == ["s: a was evicted while it was connected"]
+
+
+def test_who_registered_through_a_broker_is_lost_when_that_loses_the_leader(loop: SimLoop) -> None:
+    def evicted_after(gone_s: float, lost: str) -> list[str]:
+        scene = Scene(loop)
+        scene.write_members(1, a=(0,))
+        member = Registered(SimProcess(loop, "relay"), "a", "a", SUB, TOPIC)
+        scene.witness.registered(member, pb.ScalableConsumerAssignment(layout_epoch=0, generation=1))
+        scene.witness.peer_lost(None, lost)
+        loop._now += gone_s
+        scene.write_members(2)
+        return scene.wrong
+
+    assert evicted_after(GRACE_S, "relay") == []
+    assert evicted_after(1.0, "relay") == ["s: a was evicted after 1.000 s, not 5 s"]
+    assert evicted_after(GRACE_S, "another") == ["s: a was evicted while it was connected"]
 
 
 def test_a_segment_has_one_reader_unless_all_share_it(loop: SimLoop) -> None:
