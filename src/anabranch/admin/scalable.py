@@ -221,26 +221,30 @@ async def create_subscription(call: Call) -> None:
 
 async def _existing(call: Call) -> tuple[Controller, str]:
     controller = await _controller(call)
-    await _subscription(call)
-    return controller, call.part("subscription")
+    subscription = call.part("subscription")
+    await _record_of(call, call.topic("topic"), subscription)
+    return controller, subscription
 
 
-async def _subscription(call: Call) -> SubscriptionRecord:
-    name, subscription = call.topic("topic"), call.part("subscription")
-    record = await call.topics.load_subscription(name, subscription)
+async def _record_of(call: Call, topic: TopicName, subscription: str) -> SubscriptionRecord:
+    record = await call.topics.load_subscription(topic, subscription)
     if record is None:
-        raise SubscriptionNotFoundError(f"{name} has no subscription {subscription!r}")
+        raise SubscriptionNotFoundError(f"{topic} has no subscription {subscription!r}")
     return record
 
 
 async def delete_subscription(call: Call) -> None:
-    force = call.flag("force")
+    await remove_subscription(call, call.topic("topic"), call.part("subscription"), force=call.flag("force"))
+
+
+async def remove_subscription(call: Call, topic: TopicName, subscription: str, *, force: bool) -> None:
+    """Delete a subscription of a topic, once; ConsumerBusyError while it has consumers, unless forced."""
     try:
-        controller, subscription = await _existing(call)
-        if call.meets_another((await _subscription(call)).created_at_ms):
+        controller = await call.broker.controllers.controller(topic)
+        if call.meets_another((await _record_of(call, topic, subscription)).created_at_ms):
             return
         if not force:
-            await check_unused(call, call.topic("topic"), subscription)
+            await check_unused(call, topic, subscription)
         await controller.delete_subscription(subscription, force=force)
     except SubscriptionNotFoundError:
         if not call.again:
@@ -250,8 +254,8 @@ async def delete_subscription(call: Call) -> None:
 async def check_unused(call: Call, topic: TopicName, subscription: str | None = None) -> None:
     """ConsumerBusyError while somebody reads the topic, or the subscription if it is given.
 
-    The leader knows only those who are registered. A reader that is merely sent away comes back, and makes
-    the subscription again.
+    The leader knows only those who are registered. A reader that is merely sent away loses its place, or
+    comes back and makes the subscription again.
     """
 
     async def used(segment: Segment) -> list[str]:

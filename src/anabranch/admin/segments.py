@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.admin.calls import Call, route
-from anabranch.admin.scalable import check_unused
+from anabranch.admin.scalable import remove_subscription
 from anabranch.controller.operation import segment_name
 from anabranch.controller.segments import Place
 from anabranch.errors import (
@@ -97,9 +97,7 @@ async def _subscription(call: Call) -> tuple[Place, str, SubscriptionRecord | No
 async def delete_subscription(call: Call) -> None:
     place, subscription, known = await _subscription(call)
     if known is not None:
-        controller = await call.broker.controllers.controller(_name(call).topic)
-        await check_unused(call, _name(call).topic, subscription)
-        await controller.delete_subscription(subscription)
+        await remove_subscription(call, _name(call).topic, subscription, force=False)
     elif subscription in await call.logs.subscriptions(place):
         await call.logs.delete_subscription(place, subscription)
 

@@ -27,6 +27,7 @@ FRESH = [TopicName.parse(f"topic://public/default/fresh-{number}") for number in
 """Topics that are at home with either broker."""
 
 MIGRATED = TopicName.parse("topic://public/default/classic")
+SEGMENT = "/admin/v2/segments/public/default/orders/0000-3fff-0"
 DELAYS_MS = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0]
 """How long a call is under way when its leader is lost: from before it is sent to after its answer."""
 
@@ -110,6 +111,8 @@ CALLS = [
     Asked("PUT", f"{ORDERS}/subscriptions/new"),
     Asked("POST", f"{ORDERS}/subscriptions/s/skip-all"),
     Asked("DELETE", f"{ORDERS}/subscriptions/s"),
+    Asked("DELETE", f"{SEGMENT}/subscription/s"),
+    Asked("PUT", f"{SEGMENT}/subscription/new"),
     Asked("DELETE", ORDERS),
     Asked("PUT", f"{CLASSIC}/subscription/new", "earliest"),
     Asked("DELETE", f"{CLASSIC}/subscription/s"),
@@ -203,13 +206,14 @@ def test_a_topic_made_anew_after_a_deletion_whose_answer_was_lost_stays() -> Non
     run(main)
 
 
-def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_stays() -> None:
+@pytest.mark.parametrize("path", [f"{ORDERS}/subscriptions/s", f"{SEGMENT}/subscription/s"])
+def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_stays(path: str) -> None:
     async def main(far: Far) -> None:
         async def deleted() -> bool:
             return await far.broker.records.load_subscription(TOPIC, "s") is None
 
         leader = await far.brokers[far.leader].controllers.lead(TOPIC)
-        deletion = asyncio.get_running_loop().create_task(far.ask("DELETE", f"{ORDERS}/subscriptions/s"))
+        deletion = asyncio.get_running_loop().create_task(far.ask("DELETE", path))
         await until(deleted)
         far.hang_up()
         await leader.ensure_subscription("s", "STREAM", "earliest")
