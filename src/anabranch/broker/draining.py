@@ -14,7 +14,13 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from anabranch.broker.source import FETCH_BYTES_MAX, Spawn
-from anabranch.errors import AnabranchError, CorruptDataError, RemoteProtocolError, ServiceNotReadyError
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    CorruptDataError,
+    RemoteProtocolError,
+    ServiceNotReadyError,
+)
 from anabranch.ledger.port import Cursor, SegmentLog
 from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges, union
@@ -130,6 +136,9 @@ class BucketDrain:
                 if found:
                     self._told = found
                     self._tell(found)
+        except AlreadyClosedError:
+            # The store went to another broker, which finds out by itself.
+            return
         except AnabranchError as error:
             _log.error(
                 "%s: drained buckets of %s are not durable: %s", self._log.name, self._cursor.name, error
@@ -147,6 +156,8 @@ class BucketDrain:
         moves, found = self._moves, PendingBuckets(self._splits())
         try:
             await self._read_pending(found)
+        except AlreadyClosedError:
+            return
         except AnabranchError as error:
             # The next event on the subscription tries again, unless that is in vain: then the log is drained
             # as a whole or not at all.

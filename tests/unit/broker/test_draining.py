@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.broker import draining
 from anabranch.broker.draining import LINGER_S, BucketDrain, PendingBuckets, slots_of
-from anabranch.errors import CorruptDataError
+from anabranch.errors import AlreadyClosedError, CorruptDataError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
 from anabranch.ledger.port import Cursor
 from anabranch.model.acks import AckSet
@@ -230,3 +230,25 @@ def test_a_damaged_entry_leaves_the_whole_log_to_be_drained() -> None:
         assert case.events == []
 
     simulate([1, 0x9000], test)
+
+
+def test_a_store_that_went_to_another_broker_is_no_error_here(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(case: Case) -> None:
+        async def gone(*_: object) -> None:
+            raise AlreadyClosedError("the storage is closed")
+
+        case.drain.look(at_end=True)
+        await asyncio.sleep(0.01)
+        case.cursor.flush = gone  # type: ignore[method-assign]
+        case.acknowledge(0)
+        case.acknowledge(1)
+        await asyncio.sleep(10.0)
+        case.drain.forget()
+        case.log.read_cached = lambda *_: None  # type: ignore[method-assign, assignment]
+        case.log.read = gone  # type: ignore[method-assign, assignment]
+        case.drain.look(at_end=True)
+        await asyncio.sleep(10.0)
+        assert case.events == []
+        assert caplog.records == []
+
+    simulate([1, 2, 0x9000], test)
