@@ -61,6 +61,25 @@ def test_a_topic_deleted_and_made_again_in_one_moment_is_gone_and_new() -> None:
     run(scenario)
 
 
+def test_a_topic_comes_and_goes_with_the_property_that_is_asked_for() -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client()
+        await create(world, A)
+        await create(world, B)
+        blue = [pb.KeyValue(key="team", value="blue")]
+        client.send(
+            pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default", property_filters=blue)
+        )
+        await settle()
+        controller = await world.broker.controllers.controller(TopicName.parse(A))
+        for value in ("blue", "red", "blue", None):
+            await controller.set_properties({"team": value})
+            await settle()
+        assert told(client) == [set(), {A}, set(), {A}, set()]
+
+    run(scenario)
+
+
 def test_a_slow_look_never_tells_what_is_over_by_then() -> None:
     async def scenario(world: World) -> None:
         client = await world.client()
