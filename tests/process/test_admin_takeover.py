@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
+
 from anabranch.admin.client import AdminClient
 from anabranch.errors import ConflictError, ConnectError, InvalidConfigurationError, NotFoundError
-from anabranch.metadata.records import TopicRecord, decode
+from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import layout_of
 from anabranch.model.layout import check
 from anabranch.model.names import TopicName
@@ -36,6 +38,9 @@ STEPS = (
     "delete.listed=kill",
 )
 """What happens to whoever comes to a step first, one after the other."""
+
+# Made before there are threads: msgspec does not survive when several meet a type for the first time.
+RECORD = msgspec.json.Decoder(TopicRecord)
 
 REFUSALS = (ConflictError, InvalidConfigurationError, NotFoundError)
 
@@ -109,7 +114,7 @@ class Operator:
         return self._record(topic).epoch
 
     def _record(self, topic: TopicName) -> TopicRecord:
-        return decode(TopicRecord, json.dumps(self._service.topic_metadata(topic)).encode())
+        return RECORD.decode(json.dumps(self._service.topic_metadata(topic)))
 
     def _subscriptions(self, topic: TopicName) -> dict[str, object]:
         return dict(self._service.topic_stats(topic)["subscriptions"])
