@@ -149,7 +149,7 @@ def table(nodes: Sequence[Node]) -> tuple[list[str], list[list[str]]]:
         ("buckets", [str(node.buckets) for node in nodes]),
     ]
     if any(node.msg_rate_in is not None for node in nodes):
-        columns.append(("msg/s in", [_number(node.msg_rate_in) for node in nodes]))
+        columns.append(("msg/s", [_number(node.msg_rate_in) for node in nodes]))
     if any(node.backlog is not None for node in nodes):
         columns.append(("backlog", [_number(node.backlog) for node in nodes]))
     if any(node.size_bytes is not None for node in nodes):
