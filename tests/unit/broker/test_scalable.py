@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.broker.handlers.consume import HANDOVER_S
 from anabranch.controller.segments import Drained
-from anabranch.metadata.records import NamespaceRecord
+from anabranch.metadata.records import NamespaceRecord, TopicRecord
 from anabranch.model.drains import ALL
 from anabranch.model.names import TopicName
 from anabranch.protocol.batches import MessageBatch
@@ -61,6 +61,27 @@ def test_a_lookup_that_must_not_make_the_topic_does_not() -> None:
         assert (await look_up(client, "topic://nonsense")).error == pb.InvalidTopicName
         assert (await look_up(client, "persistent://public/default/x-partition-1")).error == pb.TopicNotFound
         assert not client.hung_up
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", ["Anabranch-Test", "Pulsar-Java-v5.0.0-M1"])
+@pytest.mark.parametrize("asked", [NAME, NAME.replace("topic://", "persistent://")])
+def test_a_lookup_of_a_topic_that_is_deleted_at_that_moment_is_answered(version: str, asked: str) -> None:
+    async def scenario(world: World) -> None:
+        client = await world.client(version)
+        await world.broker.controllers.create_topic(TopicName.parse(NAME))
+        records = world.broker.records
+        load = records.load
+
+        async def load_the_last_time(name: TopicName) -> TopicRecord:
+            found = await load(name)
+            records.load = load  # type: ignore[method-assign]
+            await world.broker.controllers.delete_topic(name)
+            return found
+
+        records.load = load_the_last_time  # type: ignore[method-assign]
+        assert (await look_up(client, asked, create_if_missing=False)).error == pb.TopicNotFound
 
     run(scenario)
 

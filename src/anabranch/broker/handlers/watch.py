@@ -1,7 +1,7 @@
 """Layout watches (70-72) and namespace watches (76-78).
 
 A watcher gets whole states, never a backlog of changes: one that is slow skips to the newest. That a topic is
-deleted only our own clients are told: others give a session up for good on an error after a layout.
+deleted only our own clients are told after a layout: others give a session up for good on an error then.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class LayoutSession:
         self._session_id = session_id
         self._name = name.topic
         self._told: tuple[int, Owners] | None = None
+        self._answered = False
+        """Whether the client was told anything; of a classic topic it is what that looks like."""
         self._newest: Layout | None = None
         self._stopped = False
         self._undo: list[Callable[[], None]] = []
@@ -83,7 +85,8 @@ class LayoutSession:
             self.send(dag_of(layout, owners))
 
     def _tell_deleted(self) -> None:
-        if self._connection.peer_is_ours and self._told is not None:
+        after_layout = self._told is not None and self._connection.peer_is_ours
+        if after_layout or not self._answered:
             self._connection.end_session((_LAYOUT, self._session_id))
             refused = pb.CommandScalableTopicUpdate(
                 session_id=self._session_id, error=pb.TopicNotFound, message=f"{self._name} was deleted"
@@ -91,6 +94,7 @@ class LayoutSession:
             self._connection.send(refused)
 
     def send(self, dag: pb.ScalableTopicDAG) -> None:
+        self._answered = True
         self._connection.send(
             pb.CommandScalableTopicUpdate(
                 session_id=self._session_id, dag=dag, resolved_topic_name=str(self._name)
