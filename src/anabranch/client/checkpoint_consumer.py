@@ -26,6 +26,7 @@ from anabranch.client.ordering import (
     readable,
     start_positions,
 )
+from anabranch.client.permits import Permits
 from anabranch.client.registration import Assignment, Registration
 from anabranch.client.schema import Codec
 from anabranch.client.segment_consumer import Attachment, SegmentConsumer
@@ -278,12 +279,11 @@ class AsyncCheckpointConsumer(Inbox[T]):
             segment.id,
             layout.segment_topic(segment),
             self._attachment,
-            self._queue_size,
+            Permits(self._queue_size, grows=self._grows),
             url=layout.owners.get(segment.id),
             legacy=segment.legacy_topic is not None,
             start=lambda: self._start_of(segment.id),
             paused=at_the_end,
-            grows=self._grows,
         )
         if at_the_end:
             self._pins[source] = self.tasks.start(

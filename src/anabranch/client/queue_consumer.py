@@ -19,6 +19,7 @@ from anabranch.client.inbox import Inbox
 from anabranch.client.layouts import LayoutWatch, TopicLayout
 from anabranch.client.message import Message, Received
 from anabranch.client.options import Backoff, DeadLetter, InitialPosition, Seconds, seconds, text_pairs
+from anabranch.client.permits import Permits
 from anabranch.client.producer import AsyncProducer
 from anabranch.client.schema import Codec
 from anabranch.client.segment_consumer import Attachment, SegmentConsumer
@@ -243,7 +244,7 @@ class AsyncQueueConsumer(Inbox[T]):
             segment.id,
             layout.segment_topic(segment),
             attachment,
-            permits,
+            Permits(permits),
             url=layout.owners.get(segment.id),
             legacy=segment.legacy_topic is not None,
         )

@@ -21,6 +21,7 @@ from anabranch.client.connections import Connection, ConnectionPool
 from anabranch.client.message import Received
 from anabranch.client.ordering import before_first, covers
 from anabranch.client.owners import ATTACH, Owner
+from anabranch.client.permits import Permits
 from anabranch.client.schema import Codec
 from anabranch.client.tasks import Tasks, log
 from anabranch.errors import AlreadyClosedError, AnabranchError, NotConnectedError
@@ -29,12 +30,6 @@ from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, pairs
-
-GROWN_BYTES_MAX = 2**20
-"""A buffer that grows by itself does not grow beyond this."""
-
-MESSAGE_BYTES_MIN = 64
-"""As much a message counts at least, however well it is compressed: those that follow may not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +94,10 @@ class SegmentConsumer:
         segment_id: int,
         topic: str,
         attachment: Attachment,
-        permits: int,
+        permits: Permits,
         *,
         url: str | None = None,
         legacy: bool = False,
-        grows: bool = False,
         start: Callable[[], MessageId] | None = None,
         paused: bool = False,
     ) -> None:
@@ -112,7 +106,7 @@ class SegmentConsumer:
         self.topic = topic
         self.attachment = attachment
         self.permits = permits
-        """Messages the broker may send ahead of their being handed out; more with time if it grows."""
+        """Messages the broker may send ahead of their being handed out."""
         self.entries: deque[Received] = deque()
         """Delivered and not handed out."""
         self.held: dict[LedgerEntry, int] = {}
@@ -133,13 +127,6 @@ class SegmentConsumer:
         self._paused = paused
         self._connection: Connection | None = None
         self._consumer_id = 0
-        self._returned = 0
-        self._asked = 0
-        """Messages the broker may send now."""
-        self._grows = grows
-        self._permits_min = permits
-        self._filled = False
-        """Whether the broker has sent all it might since the buffer last grew."""
         self._ack_waiters: list[asyncio.Future[None]] = []
         self._refusals = 0
         """Acknowledgements refused in a row."""
@@ -167,9 +154,7 @@ class SegmentConsumer:
         """An entry came; what the application already holds or must not see is left out."""
         entry = Received(self, delivery)
         cost = entry.wanted.bit_count()
-        self._asked -= cost
-        if self._asked <= 0:
-            self._filled = True
+        self.permits.use(cost)
         if self.released or self._closed:
             return
         held = self.held.get(entry.position)
@@ -201,46 +186,33 @@ class SegmentConsumer:
     def take(self) -> tuple[Received, bool]:
         """The next entry to hand out, and whether the broker was told to send more."""
         entry = self.entries.popleft()
-        if self._grows:
-            self._fit(max(len(entry.data) / entry.count, MESSAGE_BYTES_MIN))
+        self.permits.fit(len(entry.data) / entry.count, emptied=not self.entries)
         return entry, self.give_back(entry.wanted.bit_count())
-
-    def _fit(self, message_bytes: float) -> None:
-        """Hold more ready when a full buffer was emptied before more came, less when messages got larger."""
-        permits = self.permits
-        if permits * message_bytes > GROWN_BYTES_MAX:
-            self.permits = max(permits // 2, self._permits_min)
-        elif self._filled and not self.entries:
-            self._filled = False
-            if 2 * permits * message_bytes <= GROWN_BYTES_MAX:
-                self.permits = 2 * permits
-        self._returned += self.permits - permits
 
     def give_back(self, count: int) -> bool:
         """Messages left the buffer; the broker may send as many again. Returns whether it was told so."""
-        self._returned += count
-        if self._returned * 2 < self.permits or self._connection is None or self.released:
+        due = self.permits.give_back(count)
+        if not due or self._connection is None or self.released:
             return False
-        self._flow(self._returned)
+        self._flow(due)
         return True
 
-    def resize(self, permits: int) -> None:
+    def resize(self, size: int) -> None:
         """Hold more messages, or fewer as those at hand leave; what the broker may send follows."""
-        grown, self.permits = permits - self.permits, permits
-        if self._connection is not None and not self._paused:
-            self.give_back(grown)
+        self.permits.resize(size)
+        if not self._paused:
+            self.give_back(0)
 
-    def _flow(self, permits: int) -> None:
-        self._returned = 0
-        if self._connection is not None and permits > 0:
-            self._asked += permits
-            self._connection.send(pb.CommandFlow(consumer_id=self._consumer_id, messagePermits=permits))
+    def _flow(self, count: int) -> None:
+        if self._connection is not None:
+            self.permits.grant(count)
+            self._connection.send(pb.CommandFlow(consumer_id=self._consumer_id, messagePermits=count))
 
     def resume(self) -> None:
         """Let a paused segment begin to send."""
         if self._paused:
             self._paused = False
-            self._flow(self.permits)
+            self._flow(self.permits.size)
 
     def reached_end(self) -> None:
         self.home.reached_end(self)
@@ -404,7 +376,7 @@ class SegmentConsumer:
         consumer_id = pool.next_id()
         if self._start is not None:
             self.floor = self._start()
-        self._returned = self._asked = 0
+        self.permits.reset()
         connection.consumers[consumer_id] = self
         try:
             reply = await connection.request(
@@ -427,7 +399,7 @@ class SegmentConsumer:
         self._consumer_id = consumer_id
         self.flush_acks()
         if not self.released and not self._paused:
-            self._flow(self.permits)
+            self._flow(self.permits.size)
         if self.attached.done():
             self.home.attached_again(self)
         else:

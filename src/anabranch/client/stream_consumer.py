@@ -18,6 +18,7 @@ from anabranch.client.inbox import Inbox, owner
 from anabranch.client.message import Message, Received
 from anabranch.client.options import InitialPosition, text_pairs
 from anabranch.client.ordering import covers
+from anabranch.client.permits import Permits
 from anabranch.client.registration import AssignedSegment, Assignment, Registration
 from anabranch.client.schema import Codec
 from anabranch.client.segment_consumer import Attachment, SegmentConsumer
@@ -251,9 +252,8 @@ class AsyncStreamConsumer(Inbox[T]):
             segment.id,
             segment.topic,
             attachment,
-            self._queue_size,
+            Permits(self._queue_size, grows=self._grows),
             legacy=legacy,
-            grows=self._grows,
         )
 
     async def _hand_over(self, source: SegmentConsumer) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from anabranch import AsyncCheckpointConsumer, AsyncStreamConsumer, Checkpoint
 from anabranch.client.inbox import QUEUE_SIZE
-from anabranch.client.options import CompressionName
-from anabranch.client.segment_consumer import GROWN_BYTES_MAX, MESSAGE_BYTES_MIN
+from anabranch.client.permits import GROWN_BYTES_MAX
 from tests.unit.client.world import TOPIC, World, run
 
 Consumer = AsyncStreamConsumer[bytes] | AsyncCheckpointConsumer[bytes]
@@ -17,10 +16,10 @@ Consumer = AsyncStreamConsumer[bytes] | AsyncCheckpointConsumer[bytes]
 COUNT = 20_000
 
 
-async def publish(world: World, size: int = 100, compression: CompressionName | None = None) -> None:
+async def publish(world: World, size: int = 100) -> None:
     """Entries of a hundred messages each."""
     async with world.client() as client:
-        producer = await client.create_producer(TOPIC, compression=compression)
+        producer = await client.create_producer(TOPIC)
         for first in range(0, COUNT, 100):
             await producer.send_many(
                 [b"%*d" % (size, n) for n in range(first, first + 100)], keys=["k"] * 100
@@ -37,7 +36,7 @@ async def read(consumer: Consumer, count: int = COUNT, pause_s: float = 0.0) -> 
 
 def permits(consumer: Consumer) -> int:
     (source,) = consumer._sources.values()
-    return source.permits
+    return source.permits.size
 
 
 async def subscribe(world: World, kind: str, size: int | None = None) -> Consumer:
@@ -92,34 +91,6 @@ def test_it_stays_when_messages_are_large() -> None:
         consumer = await subscribe(world, "stream")
         await read(consumer)
         assert permits(consumer) == QUEUE_SIZE
-
-    run(test)
-
-
-def test_it_shrinks_again_when_messages_become_large() -> None:
-    async def test(world: World) -> None:
-        await publish(world)
-        consumer = await subscribe(world, "stream")
-        await read(consumer)
-        grown = permits(consumer)
-        await publish(world, size=2 * GROWN_BYTES_MAX // grown)
-        await read(consumer)
-        assert QUEUE_SIZE < permits(consumer) < grown
-        await publish(world, size=GROWN_BYTES_MAX // QUEUE_SIZE + 100)
-        await read(consumer)
-        (source,) = consumer._sources.values()
-        assert source._asked + source._returned == permits(consumer) == QUEUE_SIZE
-
-    run(test)
-
-
-def test_messages_that_are_small_only_because_they_are_compressed_are_not_held_without_end() -> None:
-    async def test(world: World) -> None:
-        consumer = await subscribe(world, "stream")
-        for _ in range(3):
-            await publish(world, size=10, compression="zstd")
-            await read(consumer)
-        assert 4 * QUEUE_SIZE <= permits(consumer) <= GROWN_BYTES_MAX / MESSAGE_BYTES_MIN
 
     run(test)
 
