@@ -48,9 +48,10 @@ def _properties(texts: list[str]) -> dict[str, str]:
     properties = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals:
+        if not equals or not key:
             raise InvalidConfigurationError(f"--property {text!r}: write it as key=value")
-        properties[key] = value
+        if properties.setdefault(key, value) != value:
+            raise InvalidConfigurationError(f"--property {key} is given twice, with different values")
     return properties
 
 
