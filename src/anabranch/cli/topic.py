@@ -45,7 +45,7 @@ def _create(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) 
 
 
 def _properties(texts: list[str]) -> dict[str, str]:
-    properties = {}
+    properties: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
