@@ -12,6 +12,9 @@ from pyspark.sql import functions as sql
 from anabranch.model.hashing import key_hash
 from tests.spark.files import FilesSource, FileTopic
 
+# A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.
+pytestmark = pytest.mark.timeout(600)
+
 FORMAT = FilesSource.name()
 KEYS = 17
 
@@ -51,7 +54,7 @@ def run_available(stream: Any, target: FileTopic, checkpoint: Path) -> Any:
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     return query.recentProgress
 
 
@@ -230,7 +233,7 @@ def test_the_task_properties_a_later_sink_needs_exist(spark: Any, topic: FileTop
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     assert {path.name for path in seen.iterdir()} >= {f"1-{query.id}"}
 
 

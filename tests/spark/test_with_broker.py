@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from anabranch.client.producer import AsyncProducer
 from anabranch.model.ids import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
+
+# A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.
+pytestmark = pytest.mark.timeout(600)
 
 KEYS = 37
 ORDERS = TopicName.parse("topic://public/default/orders")
@@ -107,7 +111,7 @@ def copy_stream(spark: Any, broker: BrokerProcess, checkpoint: Path, **options: 
 def run_available(stream: Any) -> list[int]:
     """Run until everything there is was copied; rows per micro-batch."""
     query = stream.trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     return [progress.numInputRows for progress in query.recentProgress]
 
 
@@ -183,10 +187,10 @@ def test_every_column_goes_out_and_comes_back(spark: Any, broker: BrokerProcess)
     assert (text.value, bytes(binary.value)) == (None, b"\x00")
     assert [(header.key, bytes(header.value)) for header in text.headers] == [("a", b"b")]
     assert (binary.headers, binary.eventTime) == ([], None)
-    assert str(text.eventTime).startswith("2024-01-02 03:04:05.678")
+    # The session's time is UTC; what is collected is the machine's.
+    assert text.eventTime.astimezone(UTC) == datetime(2024, 1, 2, 3, 4, 5, 678_000, UTC)
 
 
-@pytest.mark.timeout(180)
 def test_a_running_stream_follows_splits_merges_and_a_killed_broker(
     spark: Any, broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -205,7 +209,7 @@ def test_a_running_stream_follows_splits_merges_and_a_killed_broker(
             api.merge(ORDERS, [1, 2])
             publish(broker, 1500, 2000)
             # The copy has no other producer, so it is whole when it is as long as the original.
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while time.monotonic() < deadline and query.isActive:
                 if sum(progress.numInputRows for progress in query.recentProgress) >= 2000:
                     break
