@@ -189,8 +189,20 @@ def state_lines(answer: dict[str, Any]) -> list[str]:
 
 
 def waiting_lines(subscription: str, state: dict[str, Any]) -> list[str]:
-    """What each segment of a subscription waits for, in words; nothing for one that reads all."""
+    """What a subscription waits for, in words; nothing for one that reads all."""
     lines = []
+    if state.get("unfinished"):
+        lines.append(f"subscription {subscription}: {state['unfinished']} is not done everywhere yet")
+    if state.get("trouble"):
+        lines.append(f"subscription {subscription}: {state['trouble']}")
+    for segment, reason in state.get("unreached", {}).items():
+        lines.append(f"subscription {subscription}: who serves segment {segment} is not told yet: {reason}")
+    for name, member in state.get("consumers", {}).items():
+        if member["segments"] and member["evictedInSeconds"] is not None:
+            kept_s = member["evictedInSeconds"]
+            lines.append(
+                f"subscription {subscription}: {name} is away and keeps what it reads for {kept_s:.0f} s more"
+            )
     for segment, blockers in state.get("waiting", {}).items():
         for blocker in blockers:
             whole = blocker["buckets"] == ["0000-ffff"]

@@ -103,3 +103,22 @@ def test_why_says_what_a_segment_waits_for_and_who_reads_that() -> None:
         "subscription billing: segment 3 waits for segment 1, read by nobody",
     ]
     assert waiting_lines("billing", {"waiting": {}}) == []
+
+
+def test_why_says_what_else_a_subscription_waits_for() -> None:
+    here = {"connected": True, "evictedInSeconds": None, "segments": [1]}
+    away = {"connected": False, "evictedInSeconds": 41.7, "segments": [2]}
+    idle = {"connected": False, "evictedInSeconds": 41.7, "segments": []}
+    state = {
+        "unfinished": "seek",
+        "trouble": "no answer",
+        "unreached": {"2": "it is away"},
+        "consumers": {"a": here, "b": away, "c": idle},
+        "waiting": {},
+    }
+    assert waiting_lines("billing", state) == [
+        "subscription billing: seek is not done everywhere yet",
+        "subscription billing: no answer",
+        "subscription billing: who serves segment 2 is not told yet: it is away",
+        "subscription billing: b is away and keeps what it reads for 42 s more",
+    ]
