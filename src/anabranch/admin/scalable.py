@@ -36,7 +36,19 @@ KINDS: tuple[str, ...] = get_args(SubscriptionKind)
 
 
 async def _controller(call: Call) -> Controller:
-    return await call.broker.controllers.controller(call.topic("topic"))
+    try:
+        return await call.broker.controllers.controller(call.topic("topic"))
+    except TopicNotFoundError as error:
+        raise await _absent(call, error) from None
+
+
+async def _absent(call: Call, error: TopicNotFoundError) -> TopicNotFoundError:
+    """The error, with what can be done about it when a classic topic has the name."""
+    name = call.topic("topic")
+    classic = await call.topics.find_classic(name)
+    if classic is None or classic.migrated:
+        return error
+    return TopicNotFoundError(f"{error}; {name.local} is a classic topic: migrate it first")
 
 
 async def list_topics(call: Call) -> list[str]:
@@ -76,7 +88,10 @@ async def _check_count(call: Call, count: int, topic: PolicyFields | None = None
 
 
 async def metadata(call: Call) -> Any:
-    return await call.topics.load(call.topic("topic"))
+    try:
+        return await call.topics.load(call.topic("topic"))
+    except TopicNotFoundError as error:
+        raise await _absent(call, error) from None
 
 
 async def delete(call: Call) -> None:

@@ -371,6 +371,9 @@ def test_a_name_is_a_classic_or_a_scalable_topic_s_and_not_both(admin: Admin, cl
     refused = admin("PUT", f"{scalable}/first")
     assert refused.status == 409
     assert "migrate" in refused.json["reason"]
+    for method, call in (("GET", ""), ("GET", "/why"), ("POST", "/split/0"), ("PUT", "/subscriptions/s")):
+        absent = admin(method, f"{scalable}/first{call}")
+        assert (absent.status, "classic topic: migrate it" in absent.json["reason"]) == (404, True)
     assert admin("PUT", f"{scalable}/second").status == 204
     assert admin("PUT", f"{persistent}/second{classic}", body).status == 409
     assert admin("DELETE", f"{scalable}/second").status == 204
