@@ -253,7 +253,9 @@ class AsyncClient:
         DataLossError, unless `fail_on_data_loss` is False.
         """
         if not isinstance(start, Checkpoint):
-            raise InvalidConfigurationError("start is a Checkpoint; see Checkpoint.from_bytes")
+            raise InvalidConfigurationError(
+                "start is a Checkpoint: Checkpoint.earliest(), Checkpoint.latest() or one that was kept"
+            )
         consumer: AsyncCheckpointConsumer[V] = AsyncCheckpointConsumer(
             self._connections(),
             parse_topic(topic),
