@@ -38,11 +38,12 @@ async def send(url: str, numbers: range, *, keyless: int = 3) -> None:
         await producer.close()
 
 
-async def stored(url: str) -> Counter[int]:
+async def stored(url: str, count: int) -> Counter[int]:
+    """What is found when so many have come and nothing follows."""
     found: Counter[int] = Counter()
     async with AsyncClient(url) as client:
         consumer = await client.create_checkpoint_consumer(str(TOPIC), start=Checkpoint.earliest())
-        while messages := await consumer.receive_many(1000, timeout=1.0):
+        while messages := await consumer.receive_many(1000, timeout=1.0 if found.total() >= count else 20.0):
             found.update(int(message.value) for message in messages)
         await consumer.close()
     return found
@@ -103,7 +104,7 @@ async def test_what_is_sent_again_after_a_kill_is_stored_once(
         change(admin, "merge" if len(ids) > 1 else "split", ids)
     await send(broker.url, range(40))
     await send(broker.url, range(50, 90))
-    assert await stored(broker.url) == Counter([*range(40), *range(50, 90)])
+    assert await stored(broker.url, 80) == Counter([*range(40), *range(50, 90)])
 
 
 async def test_children_inherit_from_parents_of_other_workers(make_broker: MakeBroker) -> None:
@@ -119,5 +120,5 @@ async def test_children_inherit_from_parents_of_other_workers(make_broker: MakeB
         await insist(admin, "merge")
         await send(broker.url, range(60))
         stores = {segment["store"] for segment in admin.topic_metadata(TOPIC)["segments"].values()}
-    assert await stored(broker.url) == Counter(range(60))
+    assert await stored(broker.url, 60) == Counter(range(60))
     assert len(stores) > 1
