@@ -277,11 +277,16 @@ def encode_receipt(
     """A whole SEND_RECEIPT frame; `highest_sequence_id` 0 is left out, ids may be -1 or NO_ID."""
     # Written out instead of four calls of `encode_varint`: a broker makes one of these for every entry.
     producer = SHORT[producer_id] if 0 <= producer_id < 0x4000 else encode_varint(producer_id)
-    high = sequence_id >> 14
-    sequence = MORE[sequence_id & 0x3FFF] + SHORT[high] if 0 < high < 0x4000 else encode_varint(sequence_id)
+    if high := sequence_id >> 14:
+        known = 0 < high < 0x4000
+        sequence = MORE[sequence_id & 0x3FFF] + SHORT[high] if known else encode_varint(sequence_id)
+    else:
+        sequence = SHORT[sequence_id]
     where = SHORT[ledger] if 0 <= ledger < 0x4000 else encode_varint(ledger)
-    high = entry >> 14
-    number = MORE[entry & 0x3FFF] + SHORT[high] if 0 < high < 0x4000 else encode_varint(entry)
+    if high := entry >> 14:
+        number = MORE[entry & 0x3FFF] + SHORT[high] if 0 < high < 0x4000 else encode_varint(entry)
+    else:
+        number = SHORT[entry]
     place = len(where) + len(number) + 2
     size = len(producer) + len(sequence) + place + 4
     if not highest_sequence_id:
