@@ -313,14 +313,14 @@ class SegmentProducer:
         return not isinstance(error, TopicNotFoundError) or self.sealed
 
     def _give_up(self, error: Exception) -> None:
-        if not self.attached.done():
-            self.attached.set_exception(error)
-            self.attached.exception()
         self.fail_all(error)
         self.home.gave_up(self)
 
     def fail_all(self, error: Exception) -> None:
-        """Nothing here will be stored."""
+        """Nothing here will be stored, nor need anybody wait for the first attachment."""
+        if not self.attached.done():
+            self.attached.set_exception(error)
+            self.attached.exception()
         self.close_batches()
         waiting = [*self._sent, *self._unsent]
         self._sent.clear()

@@ -10,6 +10,7 @@ import pytest
 from anabranch import AsyncClient, AsyncProducer, Batching, Checkpoint, Message, MessageId, Schema
 from anabranch.client import segment_producer
 from anabranch.client.options import CompressionName
+from anabranch.client.segment_producer import SegmentProducer
 from anabranch.errors import (
     AlreadyClosedError,
     InvalidConfigurationError,
@@ -589,6 +590,30 @@ def test_a_producer_is_told_that_its_topic_was_deleted_and_follows_when_it_is_ma
             await asyncio.sleep(2)
             await producer.send(b"new", key="a")
             assert [message.value for message in await stored(client, 1)] == [b"new"]
+
+    run(test)
+
+
+def test_a_named_producer_is_not_opened_on_a_topic_that_is_deleted_under_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World) -> None:
+        async with world.client() as client:
+            assert world.broker is not None
+            controllers = world.broker.controllers
+            await controllers.create_topic(TopicName.parse(TOPIC))
+            attach = SegmentProducer._attach
+
+            async def attach_too_late(segment: SegmentProducer) -> None:
+                monkeypatch.setattr(SegmentProducer, "_attach", attach)
+                await controllers.delete_topic(TopicName.parse(TOPIC), force=True)
+                await attach(segment)
+
+            monkeypatch.setattr(SegmentProducer, "_attach", attach_too_late)
+            began = world.loop.time()
+            with pytest.raises(TopicNotFoundError):
+                await client.create_producer("orders", name="mine")
+            assert world.loop.time() - began < 5
 
     run(test)
 
