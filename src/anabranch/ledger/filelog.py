@@ -32,7 +32,7 @@ from anabranch.ledger.format import (
     record_head,
 )
 from anabranch.ledger.journal import Journal
-from anabranch.ledger.ledgers import Batch, Ledger
+from anabranch.ledger.ledgers import Batch, Closed, Ledger
 from anabranch.ledger.port import AppendDone, Cursor, Entry
 from anabranch.ledger.reading import read_entries
 from anabranch.model.acks import AckSet
@@ -224,11 +224,11 @@ class FileLog:
     def batch_taken(self) -> None:
         self._batch = None
 
-    def committed(self, batch: Batch, encoded_rows: bytes, records: Sequence[bytes]) -> None:
+    def committed(self, batch: Batch, closed: Closed) -> None:
         entries = batch.entries()
         if not self._deleted:
-            self._store(batch.ledger, batch.rows, encoded_rows, records, batch.group())
-            self._tail.extend(entries, batch.size_bytes)
+            self._store(batch.ledger, batch.rows, closed)
+            self._tail.extend(entries, closed.group.size_bytes)
             self._shared.cache.shrink()
         for done, entry in zip(batch.done, entries, strict=True):
             try:
@@ -257,10 +257,9 @@ class FileLog:
             {"message": f"callback on {self._name} failed", "exception": error}
         )
 
-    def _store(
-        self, ledger: Ledger, rows: Rows, encoded_rows: bytes, records: Sequence[bytes], group: Group
-    ) -> None:
+    def _store(self, ledger: Ledger, rows: Rows, closed: Closed) -> None:
         places = self._places
+        group, encoded_rows, records = closed
         if not places.ledgers or places.ledgers[-1] is not ledger:
             places.add(ledger)
         ledger.extend(rows, encoded_rows, records)
@@ -445,7 +444,7 @@ class FileLog:
                 f"{self._name}: the journal continues at {group.ledger}:{group.first_entry}, "
                 f"which is not where the log ends"
             )
-        self._store(ledger, Rows.decode(encoded_rows), encoded_rows, [records], group)
+        self._store(ledger, Rows.decode(encoded_rows), Closed(group, encoded_rows, [records]))
 
     def seal_applied(self) -> None:
         """The seal is durable."""

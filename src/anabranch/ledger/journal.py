@@ -15,7 +15,7 @@ from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.cursors import DurableCursor
 from anabranch.ledger.disk import Disk
 from anabranch.ledger.format import Change, Contents, CursorChanged, encode_commit, seed
-from anabranch.ledger.ledgers import Batch
+from anabranch.ledger.ledgers import Batch, Closed
 
 FOLDER = "journal"
 
@@ -166,10 +166,9 @@ class Journal:
             for cursor in flying.cursors:
                 if steps := cursor.take_steps():
                     flying.changes.append(CursorChanged(cursor.log, cursor.name, steps))
-            rows = [batch.rows.encode() for batch in flying.batches]
-            records = [batch.records() for batch in flying.batches]
-            if flying.batches or flying.changes:
-                await self._write(flying, rows, records)
+            closed = [batch.close() for batch in flying.batches]
+            if closed or flying.changes:
+                await self._write(flying, closed)
         except (Exception, asyncio.CancelledError) as error:
             self.fail(error)
             self._reject(flying)
@@ -177,23 +176,23 @@ class Journal:
                 return
             raise
         self._flying = None
-        self._apply(flying, rows, records)
+        self._apply(flying, closed)
 
-    async def _write(self, flying: _Queue, rows: list[bytes], records: list[list[bytes]]) -> None:
+    async def _write(self, flying: _Queue, closed: list[Closed]) -> None:
         payload: list[bytes] = []
-        for own_rows, own_records in zip(rows, records, strict=True):
-            payload.append(own_rows)
-            payload += own_records
-        contents = Contents(flying.changes, [batch.group() for batch in flying.batches])
+        for _, rows, records in closed:
+            payload.append(rows)
+            payload += records
+        contents = Contents(flying.changes, [batch.group for batch in closed])
         buffers = encode_commit(self._owner, self.next_commit, self.size_bytes, contents, payload)
         await self._disk.append([(journal_file(self.number), buffers)], sync=True)
         self.next_commit += 1
         self.size_bytes += sum(map(len, buffers))
 
-    def _apply(self, flying: _Queue, rows: list[bytes], records: list[list[bytes]]) -> None:
+    def _apply(self, flying: _Queue, closed: list[Closed]) -> None:
         moved: dict[int, Batch] = {}
-        for batch, own_rows, own_records in zip(flying.batches, rows, records, strict=True):
-            batch.owner.committed(batch, own_rows, own_records)
+        for batch, stored in zip(flying.batches, closed, strict=True):
+            batch.owner.committed(batch, stored)
             moved[batch.log] = batch
         for applied in flying.applied:
             applied()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from anabranch.errors import CorruptDataError, PersistenceError
 from anabranch.ledger.cache import Tail
@@ -154,7 +154,7 @@ class BatchOwner(Protocol):
         """A commit took the open batch; the next append begins another."""
         ...
 
-    def committed(self, batch: Batch, encoded_rows: bytes, records: Sequence[bytes]) -> None:
+    def committed(self, batch: Batch, closed: Closed) -> None:
         """The batch is durable: take it over and tell whoever appended."""
         ...
 
@@ -165,6 +165,14 @@ class BatchOwner(Protocol):
     def notify(self) -> None:
         """Tell the watchers that the log moved."""
         ...
+
+
+class Closed(NamedTuple):
+    """What a commit holds of a batch; the records are buffers to write."""
+
+    group: Group
+    rows: bytes
+    records: Sequence[bytes]
 
 
 class Batch:
@@ -200,30 +208,24 @@ class Batch:
         self.done: list[AppendDone] = []
         self.producers: dict[str, int] = {}
 
-    @property
-    def size_bytes(self) -> int:
-        """Length of the records."""
-        return self.rows.ends[-1] - self.start_bytes
-
-    def group(self) -> Group:
-        return Group(
+    def close(self) -> Closed:
+        """The batch as it is to be written; nothing may join it any more."""
+        ledger, rows, pieces, count = self.ledger, self.rows, self.pieces, len(self.done)
+        size_bytes = rows.ends[-1] - self.start_bytes
+        group = Group(
             self.log,
-            self.ledger.id,
+            ledger.id,
             self.first_entry,
-            len(self.done),
-            self.size_bytes,
-            self.ledger.first_ordinal,
-            self.ledger.first_index,
-            self.ledger.base_ms,
+            count,
+            size_bytes,
+            ledger.first_ordinal,
+            ledger.first_index,
+            ledger.base_ms,
             self.stamps_ms[-1],
             self.producers,
         )
-
-    def records(self) -> list[bytes]:
-        """The records as buffers to write."""
-        if self.size_bytes >= _JOIN_BYTES * len(self.done):
-            return self.pieces
-        return [b"".join(self.pieces)]
+        records = pieces if size_bytes >= _JOIN_BYTES * count else [b"".join(pieces)]
+        return Closed(group, rows.encode(), records)
 
     def entries(self) -> list[Entry]:
         """The entries as they are stored, made at C speed, because it halves what an entry costs."""
