@@ -7,38 +7,24 @@ write whose answer was lost did not happen: it reads again.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from anabranch.controller import operation, reports
 from anabranch.controller.admission import Grant
 from anabranch.controller.coordinator import NOTHING_SAID, Introduction
-from anabranch.controller.jobs import JobQueue
 from anabranch.controller.layout_changes import LayoutChanges, Plan
 from anabranch.controller.leading import Leading, World
 from anabranch.controller.members import Push, Registration
 from anabranch.controller.scaling import Scaling, Tally
 from anabranch.controller.segments import Aim, Drained, StartAt
 from anabranch.controller.subscriptions import Subscriptions
+from anabranch.controller.turns import Turns
 from anabranch.controller.upkeep import Upkeep
 from anabranch.controller.watches import LayoutWatches
-from anabranch.errors import (
-    ConflictError,
-    ConsumerBusyError,
-    InvalidConfigurationError,
-    LayoutError,
-    NotAllowedError,
-    NotLeaderError,
-    SegmentNotFoundError,
-    StaleTermError,
-    SubscriptionNotFoundError,
-    TopicNotFoundError,
-    in_words,
-)
+from anabranch.errors import ConsumerBusyError, NotLeaderError, in_words
 from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, TopicRecord
 from anabranch.metadata.topics import with_properties
 from anabranch.model.autoscale import Decision, Keep
@@ -46,20 +32,7 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride, AutoScalePolicy, to_json
 
-T = TypeVar("T")
-
 replace = msgspec.structs.replace
-
-REFUSALS = (
-    ConflictError,
-    ConsumerBusyError,
-    InvalidConfigurationError,
-    LayoutError,
-    NotAllowedError,
-    SegmentNotFoundError,
-    SubscriptionNotFoundError,
-)
-"""A job that raises these has written nothing: the caller's matter, nothing here has to be made good."""
 
 
 class TopicController:
@@ -78,8 +51,8 @@ class TopicController:
         self._world = lead.world
         self._watches = watches
         self._lost = lost
-        self._jobs = JobQueue(settings.jobs_max, str(lead.name))
-        self._subs = Subscriptions(lead, self._post, self._consumers_changed, tokens)
+        self._turns = Turns(lead, self._reload, self._settle, lambda: lost(self), self.troubles)
+        self._subs = Subscriptions(lead, self._turns.post, self._consumers_changed, tokens)
         self._scaling = Scaling(lead)
         self._changes = LayoutChanges(lead, self._subs, self._scaling, watches)
         self._upkeep = Upkeep(
@@ -88,9 +61,6 @@ class TopicController:
             lambda: self._world.jitter_s(settings.auto_scale_interval_s),
             self.troubles,
         )
-        self._unsure = False
-        self._delays_s = self._world.delays_s()
-        self._retry_timer: asyncio.TimerHandle | None = None
         self._undo_drained: Callable[[], None] | None = None
 
     @staticmethod
@@ -118,11 +88,11 @@ class TopicController:
         await self._subs.load()
         # Before the first question about backlogs: what becomes drained after it must not be missed.
         self._undo_drained = self._world.segments.on_drained(self.name, self._subs.drained)
-        self._jobs.start()
+        self._turns.start()
         try:
             await self.settled()
         except Exception as error:
-            if self._jobs.closed:
+            if self._turns.closed:
                 raise
             self.troubles["settle"] = in_words(error)
         self._watches.offer(self.name, self.layout)
@@ -132,14 +102,12 @@ class TopicController:
 
     async def stop(self) -> None:
         """Stop where it stands, as a crash would; the next leader goes on from there."""
-        self._jobs.close()
+        self._turns.close()
         if self._undo_drained is not None:
             self._undo_drained()
             self._undo_drained = None
-        if self._retry_timer is not None:
-            self._retry_timer.cancel()
         await self._upkeep.stop()
-        await self._jobs.stop()
+        await self._turns.stop()
         self._subs.close()
 
     # What everybody may ask.
@@ -175,7 +143,7 @@ class TopicController:
             "epoch": self.layout.epoch,
             "term": self._lead.term,
             "operation": self._changes.describe(),
-            "waitingChanges": len(self._jobs),
+            "waitingChanges": len(self._turns),
             "garbage": [garbage.name for garbage in self.record.garbage],
             "troubles": dict(self.troubles),
             "subscriptions": self._subs.describe(),
@@ -214,7 +182,7 @@ class TopicController:
         return made
 
     async def _operate(self, plan: Plan) -> Layout:
-        return await self._run(lambda: self._changes.operate(plan))
+        return await self._turns.run(lambda: self._changes.operate(plan))
 
     async def set_policy(self, override: AutoScaleOverride | None) -> None:
         """Replace the topic's own layer of the auto-scale policy.
@@ -232,7 +200,7 @@ class TopicController:
         await self._update(lambda record: with_properties(record, properties))
 
     async def _update(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
-        await self._run(lambda: self._lead.update(change))
+        await self._turns.run(lambda: self._lead.update(change))
 
     async def delete(self, *, force: bool = False) -> None:
         """Make the topic vanish for everybody; the service removes what is left of it.
@@ -247,14 +215,11 @@ class TopicController:
             await self._world.failpoints.reach("delete.marked")
             self._watches.offer(self.name, None)
             self._subs.tell_deleted()
-            self._jobs.close(self._gone)
+            self._turns.close_deleted()
 
         # Without settling first: what is half done will be deleted too.
-        await self._jobs.run(lambda: self._turn(mark, settle=False))
+        await self._turns.run(mark, settle=False)
         self._lost(self)
-
-    def _gone(self) -> TopicNotFoundError:
-        return TopicNotFoundError(f"{self.name} was deleted")
 
     # Subscriptions and consumers.
 
@@ -267,7 +232,7 @@ class TopicController:
         it is also on the children of every operation that runs or comes later.
         """
         if not self._subs.is_ready(sub, kind):
-            await self._run(lambda: self._subs.ensure(sub, kind, start, opened_in))
+            await self._turns.run(lambda: self._subs.ensure(sub, kind, start, opened_in))
 
     async def admit(
         self,
@@ -285,7 +250,7 @@ class TopicController:
         segment, or its generation is not the newest; SubscriptionNotFoundError if it had it open, before.
         """
         await self.ensure_subscription(sub, kind, start, opened_in)
-        if self._jobs.closed:
+        if self._turns.closed:
             raise NotLeaderError(f"{self.name} is not led here any more")
         grant = self._subs.admit(sub, kind, segment_id, consumer_name, generation)
         return dataclasses.replace(grant, incarnation=self.record.incarnation)
@@ -296,19 +261,19 @@ class TopicController:
 
     async def delete_subscription(self, sub: str, *, force: bool = False) -> None:
         """Remove the subscription; ConsumerBusyError while its consumers are connected, unless forced."""
-        await self._run(lambda: self._subs.delete(sub, force=force))
+        await self._turns.run(lambda: self._subs.delete(sub, force=force))
 
     async def seek(self, sub: str, timestamp_ms: int) -> None:
         """Move the subscription to a time, on all segments."""
-        await self._run(lambda: self._subs.seek(sub, timestamp_ms))
+        await self._turns.run(lambda: self._subs.seek(sub, timestamp_ms))
 
     async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None:
         """Move the subscription on one segment, to an entry or a time; children wait for it again."""
-        await self._run(lambda: self._subs.seek_segment(sub, segment_id, to))
+        await self._turns.run(lambda: self._subs.seek_segment(sub, segment_id, to))
 
     async def skip_all(self, sub: str) -> None:
         """Acknowledge everything stored so far on the subscription."""
-        await self._run(lambda: self._subs.skip_all(sub))
+        await self._turns.run(lambda: self._subs.skip_all(sub))
 
     async def register(
         self,
@@ -328,8 +293,8 @@ class TopicController:
         """
         # Not in the queue, since the dead take long to answer.
         await self._subs.make_room(sub, consumer_name, said)
-        return await self._jobs.run(
-            lambda: self._turn(lambda: self._subs.register(sub, consumer_name, kind, start, push, said)),
+        return await self._turns.run(
+            lambda: self._subs.register(sub, consumer_name, kind, start, push, said),
             # A caller that died while it waited would otherwise stay a living member for ever.
             orphaned=self.connection_lost,
         )
@@ -341,14 +306,14 @@ class TopicController:
     async def leave(self, registration: Registration) -> None:
         """The consumer leaves for good: what it read goes to the others at once, or as soon as it can."""
         try:
-            await self._run(lambda: self._subs.leave(registration.subscription, registration.token))
+            await self._turns.run(lambda: self._subs.leave(registration.subscription, registration.token))
         except BaseException:
             self._subs.will_not_return(registration)
             raise
 
     async def drained(self, event: Drained) -> None:
         """An owner says that a sealed segment is drained; looked at in turn."""
-        if self._jobs.closed:
+        if self._turns.closed:
             raise NotLeaderError(f"{self.name} is not led here any more")
         self._subs.drained(event)
 
@@ -363,7 +328,7 @@ class TopicController:
         self._replace_troubles("garbage ", left)
         try:
             if gone:
-                await self._run(lambda: self._changes.strike_off(gone))
+                await self._turns.run(lambda: self._changes.strike_off(gone))
         finally:
             if self.record.garbage:
                 self._upkeep.collect_within(self._world.jitter_s(self._world.settings.retry_max_s))
@@ -371,14 +336,14 @@ class TopicController:
     async def prune(self) -> None:
         """Give back what every subscription has read and that is beyond a limit of retention."""
         measured = await self._changes.measure()
-        if await self._run(lambda: self._changes.prune(*measured)):
+        if await self._turns.run(lambda: self._changes.prune(*measured)):
             self._upkeep.collect_within(0)
         await self._changes.trim(*measured)
 
     async def look(self) -> Decision:
         """Look at the load and the consumers once, and do what auto-scaling decides."""
         self._subs.load_by_segment = await self._scaling.observe()
-        decision = await self._run(self._decide)
+        decision = await self._turns.run(self._decide)
         if decision.look_again_s is not None:
             self._upkeep.look_within(max(decision.look_again_s, self._world.settings.auto_scale_settle_s))
         return decision
@@ -403,98 +368,29 @@ class TopicController:
         self._scaling.note(decision, f"done: epoch {self.layout.epoch}")
         return decision
 
-    # The queue, and making good what was interrupted.
+    # Making good what was interrupted.
 
     async def settled(self) -> None:
         """Return when nothing is half done; raises what stands in the way."""
-        await self._run(_nothing)
+        await self._turns.settled()
 
-    async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
-        return await self._jobs.run(lambda: self._turn(work))
+    async def _reload(self) -> None:
+        await self._lead.reload()
+        await self._subs.reload()
+        self._scaling.reload()
+        self._changes.publish()
+        if self.record.garbage:
+            # A pruning may have been stored although its answer was lost.
+            self._upkeep.collect_within(0)
 
-    def _post(self, work: Callable[[], Awaitable[None]]) -> None:
-        async def turn() -> None:
-            try:
-                await self._turn(work)
-                self.troubles.pop("background", None)
-            except Exception as error:
-                self.troubles["background"] = in_words(error)
-
-        self._jobs.post(turn, work)
-
-    async def _turn(self, work: Callable[[], Awaitable[T]], *, settle: bool = True) -> T:
-        """One job: settle, work, and let subscriptions follow the layout it left."""
-        if settle:
-            await self._guarded(self._settle)
-        result = await self._guarded(work, REFUSALS)
-        if settle:
-            await self._follow_up()
-        return result
-
-    async def _guarded(
-        self, work: Callable[[], Awaitable[T]], harmless: tuple[type[Exception], ...] = ()
-    ) -> T:
-        """Work that may fail half-way: afterwards nothing that is known counts until it was read again."""
-        try:
-            return await work()
-        except harmless:
-            raise
-        except StaleTermError as error:
-            self._depose()
-            raise NotLeaderError(f"another broker leads {self.name} now") from error
-        except TopicNotFoundError:
-            self._jobs.close(self._gone)
-            self._depose()
-            raise
-        except Exception:
-            self._unsure = True
-            self._retry_soon()
-            raise
-
-    async def _follow_up(self) -> None:
-        """The work is done and answered as such; what its consequences meet is dealt with later."""
-        try:
-            await self._guarded(self._settle)
-        except Exception as error:
-            self.troubles["settle"] = in_words(error)
-
-    async def _settle(self) -> None:
-        if self._unsure:
-            await self._lead.reload()
-            await self._subs.reload()
-            self._scaling.reload()
-            self._unsure = False
-            self._changes.publish()
-            if self.record.garbage:
-                # A pruning may have been stored although its answer was lost.
-                self._upkeep.collect_within(0)
+    async def _settle(self) -> bool:
         if self.record.intent is not None:
             await self._changes.carry_out(self.record.intent)
         unreached = await self._changes.fence()
         self._replace_troubles("segment ", unreached)
-        if await self._subs.settle() and not unreached:
-            self._delays_s = self._world.delays_s()
-            self.troubles.pop("settle", None)
-        else:
-            self._retry_soon()
+        return await self._subs.settle() and not unreached
 
     def _replace_troubles(self, prefix: str, new: dict[str, str]) -> None:
         for old in [what for what in self.troubles if what.startswith(prefix)]:
             del self.troubles[old]
         self.troubles.update(new)
-
-    def _retry_soon(self) -> None:
-        if self._retry_timer is None and not self._jobs.closed:
-            self._retry_timer = asyncio.get_running_loop().call_later(next(self._delays_s), self._retry)
-
-    def _retry(self) -> None:
-        self._retry_timer = None
-        self._post(_nothing)
-
-    def _depose(self) -> None:
-        self._jobs.close()
-        self._lost(self)
-
-
-async def _nothing() -> None:
-    return None

@@ -176,7 +176,7 @@ async def leave(plant: Plant, name: str) -> None:
     controller = await plant.service.controller(TOPIC)
     assert isinstance(controller, TopicController)
     (lease,) = (lease for lease in controller._subs._members.of("s") if lease.name == name)
-    await controller._run(lambda: controller._subs.leave("s", lease.token))
+    await controller._turns.run(lambda: controller._subs.leave("s", lease.token))
 
 
 async def plain_standing(plant: Plant, name: str, segment_id: int, generation: int) -> str:
