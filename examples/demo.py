@@ -45,6 +45,8 @@ SETTINGS = {
     "workers": 2,
     "lease_s": 2,
 }
+READY = "ready"
+"""The file by which the Spark job says that it reads."""
 console = Console()
 
 
@@ -209,6 +211,8 @@ def spark_job(url: str, output: Path, checkpoint: Path) -> None:
         .load()
     )
     query = stream.writeStream.foreachBatch(hand_on).option("checkpointLocation", str(checkpoint)).start()
+    query.processAllAvailable()
+    (output / READY).touch()
     query.awaitTermination()
 
 
@@ -248,10 +252,13 @@ async def run(total: int, rate: int, scratch: Path) -> int:
                 ):
                     for name in ("billing-a", "billing-b"):
                         tasks.create_task(consume(broker.url, name, stream, progress, streaming))
+                    tasks.create_task(watch_spark(job, output, spark, progress, sparking))
+                    # Spark gives a worker ten seconds to start, which is little on a machine that is busy.
+                    while not (output / READY).exists():
+                        await asyncio.sleep(0.1)
                     producer = await client.create_producer(TOPIC, send_timeout=60.0)
                     published = tasks.create_task(publish(producer, total, rate, progress, sending))
                     tasks.create_task(steer(broker, admin, published, progress, sending, total, failpoints))
-                    tasks.create_task(watch_spark(job, output, spark, progress, sparking))
         finally:
             job.terminate()
             job.wait()
