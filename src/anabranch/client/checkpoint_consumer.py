@@ -31,7 +31,13 @@ from anabranch.client.registration import Assignment, Registration
 from anabranch.client.schema import Codec
 from anabranch.client.segment_consumer import Attachment, SegmentConsumer
 from anabranch.client.tasks import is_bare_timeout, is_transient, log
-from anabranch.errors import AnabranchError, DataLossError, OperationTimeoutError, TopicNotFoundError
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    DataLossError,
+    OperationTimeoutError,
+    TopicNotFoundError,
+)
 from anabranch.model.ids import LATEST, Checkpoint, CheckpointKind, MessageId
 from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
@@ -125,7 +131,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
             await asyncio.shield(source.attached)
         except AnabranchError as error:
             # Gone by retention, or to another member, since the layout was looked up.
-            if not isinstance(error, TopicNotFoundError) and not source.released:
+            if not isinstance(error, TopicNotFoundError) and self._reads(source):
                 raise
         pinning = self._pins.get(source)
         if pinning is not None:
@@ -144,19 +150,32 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     async def _pin(self, source: SegmentConsumer) -> None:
         """Replace "the end" by the message that is last now, so that restoring loses nothing that follows."""
-        last = await self._last_message_id(source)
+        try:
+            last = await self._last_message_id(source)
+        except AlreadyClosedError:
+            self._pins.pop(source, None)
+            return
         source.floor = self._positions[source.segment_id] = last
         self._pins.pop(source, None)
         source.resume()
 
+    def _reads(self, source: SegmentConsumer) -> bool:
+        """Whether the segment is still this consumer's, and this is how it reads it."""
+        return self._sources.get(source.segment_id) is source
+
     async def _last_message_id(self, source: SegmentConsumer) -> MessageId:
         failures = 0
         while True:
+            last: MessageId | None = None
             try:
-                return await source.last_message_id()
+                last = await source.last_message_id()
             except AnabranchError as error:
                 if not is_transient(error):
                     raise
+            if not self._reads(source):
+                raise AlreadyClosedError(f"{source.topic} is not read here any more")
+            if last is not None:
+                return last
             await asyncio.sleep(RECONNECT.delay(failures, self.pool.rng))
             failures += 1
 
@@ -306,7 +325,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
     def _finish_if_read(self, source: SegmentConsumer) -> None:
         """When a sealed segment is handed out to its end, its children may begin."""
         id_ = source.segment_id
-        if self._sources.get(id_) is not source or id_ not in self._ends or source.entries or self._run:
+        if not self._reads(source) or id_ not in self._ends or source.entries or self._run:
             return
         self._keep_position()
         end = self._ends[id_]
@@ -377,7 +396,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         if not isinstance(error, TopicNotFoundError):
             log.warning("%s is not read any further: %s", source.topic, error)
-        elif self._sources.get(source.segment_id) is source:
+        elif self._reads(source):
             # What lies before a start that is no checkpoint may have gone while the topic was opened.
             if not self._opening or self._start.is_regular:
                 self._lost(f"segment {source.segment_id} was removed before it was read to its end")

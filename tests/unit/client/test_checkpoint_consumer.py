@@ -225,6 +225,29 @@ def test_the_members_of_a_group_share_the_segments() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_members_of_a_group_that_open_at_once_find_their_shares_at_its_end(seed: int) -> None:
+    async def test(world: World) -> None:
+        await world.publish(20, 1)
+        controller = await world.controller()
+        await controller.split(0, [0x2000 * number for number in range(1, 8)])
+        clients = [world.client() for _ in range(6)]
+        began = world.loop.time()
+        members = await asyncio.gather(
+            *(client.create_checkpoint_consumer(TOPIC, group="g") for client in clients)
+        )
+        assert world.loop.time() - began < 5
+        await world.publish(20, 1, first=1)
+        found = [message for member in members for message in await drain(member)]
+        assert sorted(message.value for message in found) == [b"1"] * 20
+        for member in members:
+            assert not member._pins
+        for client in clients:
+            await client.close()
+
+    run(test, seed)
+
+
 def test_a_member_gets_a_child_when_another_has_read_the_parent() -> None:
     async def test(world: World) -> None:
         await world.publish(20, 2)
