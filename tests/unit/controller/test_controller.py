@@ -41,6 +41,10 @@ async def lead(plant: Plant, segments: int = 2) -> TopicController:
     return await plant.controller()
 
 
+def no_seal(verb: str, name: TopicName) -> Exception | None:
+    return NotConnectedError("owner is away") if verb == "seal" else None
+
+
 def test_split_merge_and_rebucket_leave_layout_and_storage_agreed() -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant)
@@ -202,19 +206,14 @@ def test_a_cancelled_caller_does_not_leave_half_a_split() -> None:
 def test_an_unreachable_segment_delays_a_split_but_does_not_lose_it() -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant)
-        down = True
-
-        def fails(verb: str, name: TopicName) -> Exception | None:
-            return NotConnectedError("owner is away") if verb == "seal" and down else None
-
-        plant.segments.fails = fails
+        plant.segments.fails = no_seal
         with pytest.raises(NotConnectedError):
             await plant.call(controller.split(0))
         operation = controller.why()["operation"]
         assert operation["kind"] == "split"  # type: ignore[index]
         with pytest.raises(NotConnectedError):
             await plant.call(controller.split(1))
-        down = False
+        plant.segments.fails = lambda verb, name: None
         await asyncio.sleep(10)
         layout = await plant.audit()
         assert (layout.epoch, controller.why()["operation"], controller.why()["troubles"]) == (1, None, {})
@@ -436,12 +435,7 @@ def test_policies_and_properties_can_be_changed_and_survive_operations() -> None
 def test_why_says_where_an_operation_stands_and_what_waits_behind_it() -> None:
     async def main(plant: Plant) -> None:
         controller = await lead(plant)
-        down = True
-
-        def fails(verb: str, name: TopicName) -> Exception | None:
-            return NotConnectedError("owner is away") if verb == "seal" and down else None
-
-        plant.segments.fails = fails
+        plant.segments.fails = no_seal
         callers = [plant.process.spawn(controller.split(id_)) for id_ in (0, 1, 1)]
         await asyncio.sleep(0.0001)
         assert state_lines(controller.why()) == ["2 changes in the queue"]
@@ -453,7 +447,7 @@ def test_why_says_where_an_operation_stands_and_what_waits_behind_it() -> None:
         await asyncio.sleep(2)
         trouble = "trouble with background: NotConnectedError: owner is away"
         assert state_lines(controller.why()) == [under_way, trouble]
-        down = False
+        plant.segments.fails = lambda verb, name: None
         await asyncio.sleep(10)
         assert state_lines(controller.why()) == []
         await plant.stop()
