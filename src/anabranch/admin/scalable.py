@@ -25,7 +25,7 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.metadata import records
-from anabranch.metadata.records import PolicyFields, SubscriptionKind, SubscriptionRecord
+from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
 from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.layout import Layout, Segment
@@ -33,6 +33,9 @@ from anabranch.model.names import TopicName
 from anabranch.model.policy import override_from_json, resolve, to_json
 
 KINDS: tuple[str, ...] = get_args(SubscriptionKind)
+
+SEGMENTS_AT_ONCE_MAX = 1024
+"""More are a slip: each is a log of its own."""
 
 
 async def _controller(call: Call) -> Controller:
@@ -66,7 +69,8 @@ async def create(call: Call) -> None:
     segments = call.number("numInitialSegments")
     count = 1 if segments is None else segments
     properties = await call.body(dict[str, str])
-    await _check_count(call, count)
+    await call.topics.load_namespace(call.namespace())
+    _check_count(count)
     try:
         await call.broker.controllers.create_topic(call.topic("topic"), count, properties or {})
     except TopicExistsError:
@@ -76,14 +80,10 @@ async def create(call: Call) -> None:
         await (await _controller(call)).settled()
 
 
-async def _check_count(call: Call, count: int, topic: PolicyFields | None = None) -> None:
-    """No call makes more segments at once than auto-scaling may make of a topic."""
-    namespace = (await call.topics.load_namespace(call.namespace())).scalable_topic_auto_scale_policy
-    layers = (topic or {}, namespace or {}, to_json(call.broker.config.auto_scale))
-    most = next(layer["maxSegments"] for layer in layers if "maxSegments" in layer)
-    if count > most:
+def _check_count(count: int) -> None:
+    if count > SEGMENTS_AT_ONCE_MAX:
         raise InvalidConfigurationError(
-            f"{count} segments at once are too many: maxSegments of the auto-scale policy is {most}"
+            f"one call makes at most {SEGMENTS_AT_ONCE_MAX} segments, not {count}; split these further"
         )
 
 
@@ -163,11 +163,10 @@ async def split(call: Call) -> None:
     id_ = call.number_part("segment")
     controller = await _controller(call)
     async with _done_once(call, (id_,), lambda layout: layout.split(id_, points, now_ms=0)):
-        record = await call.topics.load(call.topic("topic"))
-        segment = layout_of(record).segment(id_)
+        segment = layout_of(await call.topics.load(call.topic("topic"))).segment(id_)
         if parts is not None and parts < 2:
             raise InvalidConfigurationError(f"a split makes two parts or more, not {parts}")
-        await _check_count(call, parts or len(points or ()) + 1, record.auto_scale_policy)
+        _check_count(parts or len(points or ()) + 1)
         if parts is not None:
             points = tuple(part.start for part in segment.range.parts(parts)[1:])
         await controller.split(id_, points)

@@ -145,19 +145,6 @@ def test_properties_are_changed_one_by_one_and_removed(orders: Admin) -> None:
     assert orders("GET", f"{topics}?property=size=small").json == ["topic://public/default/orders"]
 
 
-def test_no_call_makes_more_segments_than_the_policy_allows_a_topic(admin: Admin) -> None:
-    policy = "/admin/v2/namespaces/public/default/scalableTopicAutoScalePolicy"
-    assert admin("POST", policy, {"maxSegments": 3}).status == 204
-    refused = admin("PUT", f"{ORDERS}?numInitialSegments=4")
-    assert (refused.status, "maxSegments" in refused.json["reason"]) == (412, True)
-    assert admin("PUT", f"{ORDERS}?numInitialSegments=3").status == 204
-    assert admin("POST", f"{ORDERS}/split/0?parts=4").status == 412
-    assert admin("POST", f"{ORDERS}/split/0?points=1,2,3").status == 412
-    assert admin("POST", f"{ORDERS}/autoScalePolicy", {"maxSegments": 4}).status == 204
-    assert admin("POST", f"{ORDERS}/split/0?parts=4").status == 204
-    assert admin("POST", f"{ORDERS}/split/1").status == 204, "by hand, a topic may grow beyond it"
-
-
 def test_a_name_may_hold_an_escaped_slash(admin: Admin) -> None:
     path = "/admin/v2/scalable/public/default/a%2Fb%20c"
     assert admin("PUT", path).status == 204
