@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -126,6 +127,15 @@ class Call:
         """Cleared by a handler whose next step would do more if it were done twice."""
         self._subject: object = None
         self._body: bytes | None = None
+
+    @contextmanager
+    def done_before(self, error: type[AnabranchError]) -> Iterator[None]:
+        """Take this error of a repeated call for its answer: what it asks for is done already."""
+        try:
+            yield
+        except error:
+            if not self.again:
+                raise
 
     def meets_another(self, subject: object) -> bool:
         """Whether a repeated call finds something else in the place of what it found at first."""

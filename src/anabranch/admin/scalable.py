@@ -71,13 +71,11 @@ async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
     await call.topics.load_namespace(call.namespace())
     _check_count(count)
-    try:
+    with call.done_before(TopicExistsError):
         await call.broker.controllers.create_topic(call.topic("topic"), count, properties or {})
-    except TopicExistsError:
-        if not call.again:
-            raise
-        # Recorded the first time; only then a leader is asked for anything.
-        await (await _controller(call)).settled()
+        return
+    # Recorded the first time; only then a leader is asked for anything.
+    await (await _controller(call)).settled()
 
 
 def _check_count(count: int) -> None:
@@ -96,15 +94,12 @@ async def metadata(call: Call) -> Any:
 
 async def delete(call: Call) -> None:
     name, force = call.topic("topic"), call.flag("force")
-    try:
+    with call.done_before(TopicNotFoundError):
         if call.meets_another((await call.topics.load(name)).incarnation):
             return
         if not force:
             await check_unused(call, name)
         await call.broker.controllers.delete_topic(name, force=force)
-    except TopicNotFoundError:
-        if not call.again:
-            raise
 
 
 async def migrate(call: Call) -> None:
@@ -253,16 +248,13 @@ async def delete_subscription(call: Call) -> None:
 
 async def remove_subscription(call: Call, topic: TopicName, subscription: str, *, force: bool) -> None:
     """Delete a subscription of a topic, once; ConsumerBusyError while it has consumers, unless forced."""
-    try:
+    with call.done_before(SubscriptionNotFoundError):
         controller = await call.broker.controllers.controller(topic)
         if call.meets_another((await _record_of(call, topic, subscription)).created_at_ms):
             return
         if not force:
             await check_unused(call, topic, subscription)
         await controller.delete_subscription(subscription, force=force)
-    except SubscriptionNotFoundError:
-        if not call.again:
-            raise
 
 
 async def check_unused(call: Call, topic: TopicName, subscription: str | None = None) -> None:

@@ -35,11 +35,8 @@ async def list_partitioned(call: Call) -> list[str]:
 async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
     name = call.topic("persistent")
-    try:
+    with call.done_before(TopicExistsError):
         await call.broker.topics.create(name, 0, properties or {})
-    except TopicExistsError:
-        if not call.again:
-            raise
     await call.logs.make(await _place(call, name))
 
 
@@ -151,16 +148,14 @@ async def create_subscription(call: Call) -> None:
 
 
 async def delete_subscription(call: Call) -> None:
-    try:
+    with call.done_before(SubscriptionNotFoundError):
         places, name, consumers = await _subscribed(call)
-    except SubscriptionNotFoundError:
-        if not call.again:
-            raise
-        return
-    if consumers and not call.flag("force"):
-        raise PreconditionFailedError("the subscription has consumers; disconnect them, or pass force=true")
-    for place in places:
-        await call.logs.delete_subscription(place, name)
+        if consumers and not call.flag("force"):
+            raise PreconditionFailedError(
+                "the subscription has consumers; disconnect them, or pass force=true"
+            )
+        for place in places:
+            await call.logs.delete_subscription(place, name)
 
 
 async def skip_all(call: Call) -> None:
