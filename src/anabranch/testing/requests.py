@@ -193,25 +193,22 @@ async def _make(name: str, kind: SubscriptionKind, start: StartAt, controller: C
     return True
 
 
-async def _rewind(name: str, controller: Controller) -> bool:
+async def _found(call: Awaitable[object]) -> bool:
+    """Whether the subscription of this call was there."""
     try:
-        await controller.seek(name, 0)
+        await call
     except SubscriptionNotFoundError:
         return False
     return True
+
+
+async def _rewind(name: str, controller: Controller) -> bool:
+    return await _found(controller.seek(name, 0))
 
 
 async def _skip(name: str, controller: Controller) -> bool:
-    try:
-        await controller.skip_all(name)
-    except SubscriptionNotFoundError:
-        return False
-    return True
+    return await _found(controller.skip_all(name))
 
 
 async def _unmake(name: str, controller: Controller) -> bool:
-    try:
-        await controller.delete_subscription(name)
-    except SubscriptionNotFoundError:
-        return False
-    return True
+    return await _found(controller.delete_subscription(name))
