@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anabranch.client.api import AsyncClient
     from anabranch.client.blocking import CheckpointConsumer, Client, Producer, QueueConsumer, StreamConsumer
-    from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
+    from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+    from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
+    from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
     from anabranch.client.message import Message
     from anabranch.client.options import Backoff, Batching, DeadLetter
-    from anabranch.client.producer import AsyncProducer
-    from anabranch.client.queue_consumer import AsyncQueueConsumer
+    from anabranch.client.produce.producer import AsyncProducer
     from anabranch.client.schema import Schema
-    from anabranch.client.stream_consumer import AsyncStreamConsumer
     from anabranch.errors import AnabranchError
     from anabranch.model.ids import Checkpoint, MessageId
 
@@ -26,11 +26,11 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AnabranchError": "anabranch.errors",
-    "AsyncCheckpointConsumer": "anabranch.client.checkpoint_consumer",
+    "AsyncCheckpointConsumer": "anabranch.client.consume.checkpoint_consumer",
     "AsyncClient": "anabranch.client.api",
-    "AsyncProducer": "anabranch.client.producer",
-    "AsyncQueueConsumer": "anabranch.client.queue_consumer",
-    "AsyncStreamConsumer": "anabranch.client.stream_consumer",
+    "AsyncProducer": "anabranch.client.produce.producer",
+    "AsyncQueueConsumer": "anabranch.client.consume.queue_consumer",
+    "AsyncStreamConsumer": "anabranch.client.consume.stream_consumer",
     "Backoff": "anabranch.client.options",
     "Batching": "anabranch.client.options",
     "Checkpoint": "anabranch.model.ids",

@@ -19,7 +19,7 @@ from anabranch.errors import (
 from anabranch.ledger.disk import OsDisk
 from anabranch.ledger.files import FileStorage
 from anabranch.ledger.memory import MemoryStorage
-from anabranch.ledger.port import Entry, SegmentLog, SegmentStorage
+from anabranch.ledger.storage import Entry, SegmentLog, SegmentStorage
 from anabranch.model.ids import EARLIEST, LATEST, Position
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL

@@ -16,8 +16,8 @@ from anabranch.errors import (
     VersionConflictError,
 )
 from anabranch.metadata.memory import MemoryStore, MemoryTree
-from anabranch.metadata.port import ABSENT, MetadataStore
 from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.store import ABSENT, MetadataStore
 
 
 class World(NamedTuple):

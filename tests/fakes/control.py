@@ -9,15 +9,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from anabranch.controller.controller import TopicController
-from anabranch.controller.coordinator import ConsumerAssignment, has_cursors, open_for
-from anabranch.controller.leading import ControllerSettings
-from anabranch.controller.operation import segment_name
+from anabranch.controller.decide.groups import ConsumerAssignment, has_cursors, open_for
+from anabranch.controller.decide.operation import segment_name
 from anabranch.controller.service import ControllerService
+from anabranch.controller.topic.controller import TopicController
+from anabranch.controller.topic.leadership import ControllerSettings
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.memory import MemoryTree
-from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.records import SubscriptionRecord
+from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore, layout_of
 from anabranch.model.layout import Layout, check
 from anabranch.model.names import TopicName

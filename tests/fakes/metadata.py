@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from anabranch.errors import MetadataError
-from anabranch.metadata.port import Change, MetadataStore, Stored
+from anabranch.metadata.store import Change, MetadataStore, Stored
 
 
 class YieldingStore:

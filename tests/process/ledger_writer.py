@@ -14,7 +14,7 @@ import sys
 from anabranch.clock import SystemClock
 from anabranch.ledger.disk import OsDisk
 from anabranch.ledger.files import FileStorage
-from anabranch.ledger.port import Entry, SegmentLog
+from anabranch.ledger.storage import Entry, SegmentLog
 
 LOGS = tuple(
     f"segment://public/default/kill/{start:04x}-{start + 0x3FFF:04x}-{start}" for start in (0, 0x4000)

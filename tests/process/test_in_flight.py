@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from anabranch import AsyncClient
 from anabranch.admin.client import AdminClient
-from anabranch.client.outcomes import SendFuture
+from anabranch.client.produce.futures import SendFuture
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 

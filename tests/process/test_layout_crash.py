@@ -20,7 +20,7 @@ import pytest
 
 from anabranch import AsyncClient, AsyncQueueConsumer, AsyncStreamConsumer, Client, Message
 from anabranch.admin.client import AdminClient
-from anabranch.controller import layout_changes
+from anabranch.controller.topic import layout_changes
 from anabranch.errors import AnabranchError
 from anabranch.model.layout import check
 from anabranch.model.names import TopicName

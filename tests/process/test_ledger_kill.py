@@ -12,7 +12,7 @@ from pathlib import Path
 from anabranch.clock import SystemClock
 from anabranch.ledger.disk import OsDisk
 from anabranch.ledger.files import FileStorage
-from anabranch.ledger.port import Entry
+from anabranch.ledger.storage import Entry
 from tests.process.ledger_writer import LOGS, payload
 
 ROUNDS = 12

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from anabranch.model.autoscale import (
     Action,
     Decision,
-    History,
     Keep,
+    LoadHistory,
     Merge,
     Observed,
     Rebucket,
@@ -39,7 +39,7 @@ class World:
     consumers: int
     policy: AutoScalePolicy
     sketch: bool = False
-    history: History = NO_HISTORY
+    history: LoadHistory = NO_HISTORY
     now_s: float = 0.0
     steps: int = 0
 
@@ -205,6 +205,6 @@ def test_stale_or_missing_load_never_causes_a_merge(
         for id_, found in observed.rates.items()
         if data.draw(st.booleans())
     }
-    history = History(cold_since=dict.fromkeys(layout.segments, 0.0))
+    history = LoadHistory(cold_since=dict.fromkeys(layout.segments, 0.0))
     decision = decide(replace(observed, rates=rates, history=history), policy)
     assert not any(isinstance(step, Merge) for step in (decision.action, *decision.then))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.batcher import Extras, Outgoing, SegmentBatcher, message_size
+from anabranch.client.decide.batcher import Extras, Outgoing, SegmentBatcher, message_size
 from anabranch.client.options import Batching
 from anabranch.model.hashing import bucket_index, bucket_ranges, equal_bucket_splits, key_hash
 from anabranch.protocol.batches import Compression, MessageBatch, decode_columns

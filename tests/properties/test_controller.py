@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.controller.members import Registration
+from anabranch.controller.topic.members import Membership
 from anabranch.errors import AnabranchError, ConnectError
 from anabranch.model.layout import Layout, check_step
 from anabranch.model.names import TopicName
@@ -26,7 +26,7 @@ class Life:
     def __init__(self, plant: Plant, rng: random.Random) -> None:
         self.plant = plant
         self.rng = rng
-        self.registrations: list[Registration] = []
+        self.registrations: list[Membership] = []
         self.confirmed: set[str] = set()
         self.seen: list[Layout] = []
         self.calm = False

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.controller import coordinator
-from anabranch.controller.coordinator import (
+from anabranch.controller.decide import groups
+from anabranch.controller.decide.groups import (
     ConnectionLost,
     ConsumerGone,
     ConsumerJoined,
-    Introduction,
-    LeaseEvent,
-    Leases,
+    NameHoldEvent,
+    NameHolds,
+    RegistrationRequest,
 )
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import SubscriptionRecord
@@ -34,31 +34,31 @@ def test_every_history_keeps_order_ownership_and_generations(data: st.DataObject
         before, what = record, data.draw(st.sampled_from(STEPS))
         if what == "join":
             whole = data.draw(st.integers(0, 5)) == 0
-            record = coordinator.join(record, layout, data.draw(NAMES), {}, Introduction(whole=whole))
+            record = groups.join(record, layout, data.draw(NAMES), {}, RegistrationRequest(whole=whole))
         elif what == "leave":
-            record = coordinator.leave(record, layout, data.draw(NAMES), {})
+            record = groups.leave(record, layout, data.draw(NAMES), {})
         elif what == "drain" and layout.sealed:
             drained = data.draw(st.sets(st.sampled_from([segment.id for segment in layout.sealed])))
-            record = coordinator.drain(record, layout, drained, {})
+            record = groups.drain(record, layout, drained, {})
         elif what == "drain in part" and layout.sealed:
             segment = data.draw(st.sampled_from(layout.sealed))
             buckets = data.draw(st.sets(st.sampled_from(bucket_ranges(segment.bucket_splits))))
-            record = coordinator.drain(record, layout, (), {}, {segment.id: union(buckets)})
+            record = groups.drain(record, layout, (), {}, {segment.id: union(buckets)})
         elif what == "seek":
-            record = coordinator.rewind(record, layout, (), {})
+            record = groups.rewind(record, layout, (), {})
         elif what == "merge" and len(layout.active) > 1:
             layout = layout.merge([segment.id for segment in layout.active[:2]], now_ms=step)
-            record = coordinator.reassign(record, layout, {})
+            record = groups.reassign(record, layout, {})
         elif what == "split":
             layout = layout.split(data.draw(st.sampled_from(layout.active)).id, now_ms=step)
-            record = coordinator.reassign(record, layout, {})
+            record = groups.reassign(record, layout, {})
         check_order_and_ownership(record, layout)
         check_generations(before, record)
-    assert coordinator.reassign(record, layout, {}) is record, "deciding again changes nothing"
+    assert groups.reassign(record, layout, {}) is record, "deciding again changes nothing"
 
 
 def check_order_and_ownership(record: SubscriptionRecord, layout: Layout) -> None:
-    drained, parts = frozenset(record.drained), coordinator.drained_parts(record)
+    drained, parts = frozenset(record.drained), groups.drained_parts(record)
     assert not drained & parts.keys()
     if any(consumer.whole for consumer in record.consumers.values()):
         parts = {}
@@ -68,7 +68,7 @@ def check_order_and_ownership(record: SubscriptionRecord, layout: Layout) -> Non
             held[given_.segment_id] = held.get(given_.segment_id, 0) + 1
     for consumer in record.consumers.values():
         for given_ in consumer.segments:
-            readable = coordinator.open_for(record, layout, given_.segment_id)
+            readable = groups.open_for(record, layout, given_.segment_id)
             assert readable != ()
             assert given_.shared or (readable is None and held[given_.segment_id] == 1)
             assert readable is None or not layout.ancestors(given_.segment_id) <= drained
@@ -90,9 +90,9 @@ def check_generations(before: SubscriptionRecord, after: SubscriptionRecord) -> 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(["join", "lose", "go"]), NAMES, st.integers(1, 6)), max_size=30))
 def test_timers_run_for_exactly_the_names_whose_connection_is_lost(steps: list[tuple[str, str, int]]) -> None:
-    leases, timers, token = Leases(), set[int](), 100
+    leases, timers, token = NameHolds(), set[int](), 100
     for what, name, old in steps:
-        event: LeaseEvent
+        event: NameHoldEvent
         if what == "join":
             token += 1
             event = ConsumerJoined(name, token)
@@ -108,7 +108,7 @@ def test_timers_run_for_exactly_the_names_whose_connection_is_lost(steps: list[t
             assert holder.connected
             continue
         for effect in effects:
-            if isinstance(effect, coordinator.StartTimer):
+            if isinstance(effect, groups.StartTimer):
                 assert effect.token not in timers
                 timers.add(effect.token)
             else:

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from anabranch.broker.dispatch import AutoSplit, Buckets, KeyedDispatch, Receiver, RoundRobin, active_consumer
+from anabranch.broker.dispatch.keyed import (
+    AutoSplit,
+    Buckets,
+    KeyedDispatch,
+    Receiver,
+    RoundRobin,
+    active_consumer,
+)
 
 SLOTS = 4
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.ledger.files import FileStorage
-from anabranch.ledger.format import (
+from anabranch.ledger.format.records import (
     COMMIT_HEAD_BYTES,
     Contents,
+    EntryRecord,
     LogDeleted,
-    Record,
     commit_follows,
     decode_commit_body,
     decode_commit_head,
@@ -24,7 +24,7 @@ from anabranch.ledger.format import (
     seed,
 )
 from anabranch.ledger.memory import MemoryStorage
-from anabranch.ledger.port import Entry, SegmentLog, SegmentStorage
+from anabranch.ledger.storage import Entry, SegmentLog, SegmentStorage
 from anabranch.model.acks import AckSet
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
@@ -44,7 +44,7 @@ def test_a_record_comes_back_from_its_own_place_only(
 ) -> None:
     owner = seed(log, ledger)
     stored = record_head(owner, entry, count, index, timestamp_ms, data) + data
-    assert decode_record(owner, entry, stored) == Record(entry, count, index, timestamp_ms, data)
+    assert decode_record(owner, entry, stored) == EntryRecord(entry, count, index, timestamp_ms, data)
     assert decode_record(owner, (entry + 1) % 2**32, stored) is None
     assert decode_record(seed(log, (ledger + 1) % 2**64), entry, stored) is None
 

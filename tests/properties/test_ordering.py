@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.ordering import covers, follow_layout, readable, start_positions
+from anabranch.client.decide.ordering import covers, follow_layout, readable, start_positions
 from anabranch.model.ids import EARLIEST, LATEST, Checkpoint, MessageId
 from anabranch.model.layout import Layout
 from tests.properties.layouts import layouts

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from anabranch import errors
 from anabranch.admin.logs import LOGS, Logs
-from anabranch.broker.leaders import CONTROLLER
-from anabranch.broker.ports import Port, Verb, encode_push, error_named
-from anabranch.broker.routed_segments import SEGMENTS
-from anabranch.controller.port import Controller
-from anabranch.controller.segments import Segments
+from anabranch.broker.cluster.leaders import CONTROLLER
+from anabranch.broker.cluster.remote_calls import Port, Verb, encode_push, error_named
+from anabranch.broker.cluster.routed_segments import SEGMENTS
+from anabranch.controller.ports.leader import TopicLeader
+from anabranch.controller.ports.segments import Segments
 from anabranch.errors import AnabranchError, RemoteProtocolError
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from tests.properties.layouts import layouts
 
-PORTS: list[tuple[Port, Any]] = [(SEGMENTS, Segments), (CONTROLLER, Controller), (LOGS, Logs)]
+PORTS: list[tuple[Port, Any]] = [(SEGMENTS, Segments), (CONTROLLER, TopicLeader), (LOGS, Logs)]
 VERBS = [(verb, getattr(protocol, name)) for port, protocol in PORTS for name, verb in port.verbs.items()]
 
 ranges = st.tuples(st.integers(0, 65535), st.integers(0, 65535)).map(lambda ends: HashRange(*sorted(ends)))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.controller.coordinator import undrained
-from anabranch.controller.retention import kept_sizes, prunable
+from anabranch.controller.decide.groups import undrained
+from anabranch.controller.decide.retention import kept_sizes, prunable
 from anabranch.metadata.records import Retention, SubscriptionRecord
 from anabranch.model.layout import Layout, Segment
 

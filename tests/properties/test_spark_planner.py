@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from anabranch.model.hashing import key_hash, segment_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
-from anabranch.spark.lanes import Partition, plan_by_position, plan_in_key_order
-from anabranch.spark.offsets import Cut, TopicCut, decode, encode
-from anabranch.spark.planner import (
+from anabranch.spark.decide.offsets import Cut, TopicCut, decode, encode
+from anabranch.spark.decide.partitions import Partition, plan_by_position, plan_in_key_order
+from anabranch.spark.decide.planner import (
     Limit,
+    SegmentSpan,
     Slice,
-    Tail,
     Topology,
     advance,
     forget_gone,
@@ -69,7 +69,9 @@ class ToyTopic:
                 self.layout = self.layout.rebucket(segment.id, splits, now_ms=0)
 
     def topology(self) -> Topology:
-        tails = {id_: Tail(0, len(self.logs[id_]), not s.active) for id_, s in self.layout.segments.items()}
+        tails = {
+            id_: SegmentSpan(0, len(self.logs[id_]), not s.active) for id_, s in self.layout.segments.items()
+        }
         return Topology(self.layout, tails)
 
     def read(self, partition: Partition) -> list[Message]:

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from anabranch import AsyncStreamConsumer, Message
-from anabranch.broker.consumer import Consumer
-from anabranch.broker.subscription import Subscription
+from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.subscription import Subscription
 from anabranch.config import BrokerConfig
-from anabranch.controller.admission import Roster
+from anabranch.controller.decide.admission import Roster
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.topics import layout_of
 from anabranch.model.names import TopicName
@@ -170,7 +170,7 @@ def test_a_broker_that_lets_the_evicted_acknowledge_is_caught(monkeypatch: pytes
 
     def restrict(self: Subscription, roster: Roster) -> None:
         with monkeypatch.context() as deaf:
-            deaf.setattr(Consumer, "close", lambda consumer, **how: None)
+            deaf.setattr(ServedConsumer, "close", lambda consumer, **how: None)
             honest(self, roster)
 
     async def main() -> None:

@@ -11,25 +11,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from anabranch.broker.dispatch import KeyedDispatch, Receiver
-from anabranch.broker.handlers import watch
-from anabranch.broker.handlers.control import AssignmentPush
-from anabranch.broker.local_segments import LocalSegments
-from anabranch.client import registration
-from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.lanes import Lanes
-from anabranch.client.layouts import TopicLayout, look_up_layout
+from anabranch.broker.cluster.local_segments import LocalSegments
+from anabranch.broker.dispatch.keyed import KeyedDispatch, Receiver
+from anabranch.broker.wire.handlers import watch
+from anabranch.broker.wire.handlers.control import AssignmentPush
+from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.net import registration
+from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
 from anabranch.client.options import Batching
-from anabranch.client.segment_producer import SegmentProducer
-from anabranch.controller import coordinator, leading
-from anabranch.controller.coordinator import Introduction
-from anabranch.controller.members import Members, Push
-from anabranch.controller.segments import Place, StartAt
+from anabranch.client.produce.routes import SegmentRoutes
+from anabranch.client.produce.segment_producer import SegmentProducer
+from anabranch.controller.decide import groups
+from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.ports.segments import Place, StartAt
+from anabranch.controller.topic import leadership
+from anabranch.controller.topic.members import Members, Push
 from anabranch.errors import HeldError
 from anabranch.ledger import cursors, recovery
 from anabranch.ledger.disk import Write
 from anabranch.ledger.filelog import FileLog
-from anabranch.ledger.format import PartAcked, Step
+from anabranch.ledger.format.records import PartAcked, Step
 from anabranch.metadata.records import TopicRecord
 from anabranch.model import assignment, drains
 from anabranch.model.acks import AckSet
@@ -74,7 +75,7 @@ def open_children_before_their_parents_are_drained(patch: pytest.MonkeyPatch) ->
     ) -> dict[int, Ranges]:
         return dict.fromkeys(layout.segments, drains.ALL)
 
-    replace_everywhere(patch, "open_slots", open_slots, drains, assignment, coordinator)
+    replace_everywhere(patch, "open_slots", open_slots, drains, assignment, groups)
 
 
 def forget_what_was_stored_of_each_producer(patch: pytest.MonkeyPatch) -> None:
@@ -105,7 +106,7 @@ def check_direct_parents_only(patch: pytest.MonkeyPatch) -> None:
                 found[id_] = drains.intersection(found[id_], passed)
         return found
 
-    replace_everywhere(patch, "open_slots", open_slots, drains, assignment, coordinator)
+    replace_everywhere(patch, "open_slots", open_slots, drains, assignment, groups)
 
 
 def forget_a_subscription_on_one_child(patch: pytest.MonkeyPatch) -> None:
@@ -143,7 +144,7 @@ def lead_in_a_term_that_was_over(patch: pytest.MonkeyPatch) -> None:
     def raise_term(record: TopicRecord) -> TopicRecord:
         return msgspec.structs.replace(record, term=record.term - 1 if record.term > 2 else record.term + 1)
 
-    patch.setattr(leading, "_raise_term", raise_term)
+    patch.setattr(leadership, "_raise_term", raise_term)
 
 
 def commit_a_layout_without_sealing_the_parents(patch: pytest.MonkeyPatch) -> None:
@@ -191,7 +192,7 @@ def take_who_registers_through_another_broker_for_lost(patch: pytest.MonkeyPatch
     patch.setattr(registration, "look_up_layout", look_up_without_the_leader)
     honest = Members.join
 
-    def join(self: Members, sub: str, name: str, push: Push, said: Introduction) -> int:
+    def join(self: Members, sub: str, name: str, push: Push, said: RegistrationRequest) -> int:
         token = honest(self, sub, name, push, said)
         if not isinstance(push, AssignmentPush):
             self.lost(sub, token)
@@ -208,7 +209,7 @@ def give_everybody_every_segment(patch: pytest.MonkeyPatch) -> None:
         everything = tuple(assignment.Assigned(one.segment) for each in given.values() for one in each)
         return dict.fromkeys(given, everything)
 
-    replace_everywhere(patch, "assign", assign, assignment, coordinator)
+    replace_everywhere(patch, "assign", assign, assignment, groups)
 
 
 def deal_the_segments_out_anew_each_time(patch: pytest.MonkeyPatch) -> None:
@@ -221,7 +222,7 @@ def deal_the_segments_out_anew_each_time(patch: pytest.MonkeyPatch) -> None:
         ordered = sorted(given)
         return {name: given[ordered[(at + turn) % len(ordered)]] for at, name in enumerate(ordered)}
 
-    replace_everywhere(patch, "assign", assign, assignment, coordinator)
+    replace_everywhere(patch, "assign", assign, assignment, groups)
 
 
 def give_a_bucket_away_while_its_entries_are_held(patch: pytest.MonkeyPatch) -> None:
@@ -254,16 +255,16 @@ def take_a_store_without_ending_its_holder(patch: pytest.MonkeyPatch) -> None:
 
 
 def let_messages_overtake_those_of_a_sealed_segment(patch: pytest.MonkeyPatch) -> None:
-    honest = Lanes.holder
+    honest = SegmentRoutes.holder
 
-    def holder(self: Lanes, target: Segment, slot: int) -> SegmentProducer:
+    def holder(self: SegmentRoutes, target: Segment, slot: int) -> SegmentProducer:
         leaving, self._leaving = self._leaving, []
         try:
             return honest(self, target, slot)
         finally:
             self._leaving = leaving
 
-    patch.setattr(Lanes, "holder", holder)
+    patch.setattr(SegmentRoutes, "holder", holder)
 
 
 def link_a_merged_segment_to_one_parent_only(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from anabranch import AsyncClient, Checkpoint
 from anabranch.config import BrokerConfig
-from anabranch.controller.port import Controller
+from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AnabranchError
 from anabranch.metadata.topics import layout_of
 from anabranch.model.names import TopicName
@@ -200,7 +200,7 @@ def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_come_and_
 async def layout_change(cluster: Cluster, rng: Random) -> None:
     """Split or merge something, once a leader is there to do it."""
 
-    async def change(controller: Controller) -> bool:
+    async def change(controller: TopicLeader) -> bool:
         record = await cluster.record(TOPIC)
         assert record is not None
         active = layout_of(record).active

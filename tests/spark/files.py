@@ -21,8 +21,8 @@ from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
 from anabranch.protocol.batches import MessageBatch
+from anabranch.spark.decide.planner import SegmentSpan, Slice, Topology
 from anabranch.spark.options import Settings
-from anabranch.spark.planner import Slice, Tail, Topology
 from anabranch.spark.source import AnabranchSource
 from anabranch.spark.topics import OutgoingRows, Service, StoredEntry, WriterSettings
 
@@ -109,13 +109,13 @@ class FileTopic:
             at += size
         return found
 
-    def tail(self, segment: int) -> Tail:
+    def tail(self, segment: int) -> SegmentSpan:
         sealed = not self.layout.segment(segment).active
         entries = self.entries(segment)
         if not entries:
-            return Tail(0, 0, sealed)
+            return SegmentSpan(0, 0, sealed)
         last, count = entries[-1]
-        return Tail(entries[0][0].first, last.first + count, sealed)
+        return SegmentSpan(entries[0][0].first, last.first + count, sealed)
 
     def _log(self, segment: int) -> Path:
         return self.directory / f"segment-{segment}"

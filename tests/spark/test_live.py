@@ -14,14 +14,14 @@ import pytest
 from pyspark.sql.types import StructField, StructType
 
 from anabranch.admin.client import AdminClient
-from anabranch.client.layouts import TopicLayout
+from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.errors import MessageTooBigError, OperationTimeoutError, TopicNotFoundError
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
+from anabranch.spark.decide.planner import Slice
 from anabranch.spark.live import LiveService, close_sessions
 from anabranch.spark.options import read_sink_options, read_source_options
-from anabranch.spark.planner import Slice
 from anabranch.spark.reader import BatchReader
 from anabranch.spark.rows import COLUMNS
 from anabranch.spark.writer import write_batches

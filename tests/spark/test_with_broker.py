@@ -15,8 +15,8 @@ from pyspark.sql import functions as sql
 
 from anabranch.admin.client import AdminClient
 from anabranch.client.api import AsyncClient
-from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.producer import AsyncProducer
+from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.produce.producer import AsyncProducer
 from anabranch.model.ids import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 from anabranch.admin import stats
 from anabranch.broker.broker import Broker
-from anabranch.broker.consumer import Consumer
-from anabranch.broker.ports import Port
-from anabranch.broker.producer import Producer
-from anabranch.broker.segment import Segment
-from anabranch.broker.subscription import Subscription
-from anabranch.controller.segments import Place
+from anabranch.broker.cluster.remote_calls import Port
+from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.subscription import Subscription
+from anabranch.controller.ports.segments import Place
 from anabranch.errors import ConflictError, InvalidConfigurationError, SubscriptionNotFoundError
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -92,7 +92,7 @@ class LocalLogs:
         self._broker = broker
         self._address = address
 
-    async def _log(self, place: Place) -> Segment:
+    async def _log(self, place: Place) -> ServedLog:
         self._broker.stores.check(place.store)
         found = self._broker.topics.get(place.name)
         if found is not None:
@@ -102,7 +102,7 @@ class LocalLogs:
             return self._broker.topics.require(place.name)
         return await self._broker.topics.make(place.name, place.store)
 
-    async def _subscription(self, place: Place, subscription: str) -> tuple[Segment, Subscription]:
+    async def _subscription(self, place: Place, subscription: str) -> tuple[ServedLog, Subscription]:
         log = await self._log(place)
         found = log.subscriptions.get(subscription)
         if found is None:
@@ -137,7 +137,7 @@ class LocalLogs:
     async def old_clients(self, place: Place) -> Sequence[str]:
         log = await self._log(place)
         consumers = [consumer for sub in log.subscriptions.values() for consumer in sub.consumers]
-        clients: list[Producer | Consumer] = [*log.producers.values(), *consumers]
+        clients: list[ServedProducer | ServedConsumer] = [*log.producers.values(), *consumers]
         return sorted(client.name for client in clients if client.metadata.get(MANAGED) != "true")
 
     async def seal(self, place: Place) -> Json:
@@ -197,11 +197,11 @@ def serve_logs(broker: Broker, http_url: str) -> Logs:
     return cast(Logs, served)
 
 
-def _last_id(segment: Segment) -> Json:
+def _last_id(segment: ServedLog) -> Json:
     return stats.message_id(stats.last_position(segment.log), segment.partition)
 
 
-def _ordinal(segment: Segment, start: object) -> int:
+def _ordinal(segment: ServedLog, start: object) -> int:
     """Where a body means: "earliest", "latest", nothing (latest) or a message id."""
     log = segment.log
     if start is None or start == "latest":

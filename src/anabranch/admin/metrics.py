@@ -17,8 +17,8 @@ from starlette.responses import Response
 
 from anabranch.admin.calls import Call, route
 from anabranch.broker.broker import Broker
-from anabranch.broker.keyed_reading import KeyedReading
-from anabranch.broker.segment import Segment
+from anabranch.broker.serving.keyed_reading import KeyedReading
+from anabranch.broker.serving.served_log import ServedLog
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -66,7 +66,7 @@ def collect(broker: Broker) -> list[Family]:
     return [*_traffic(served), *_layouts(broker), *_buckets(broker, served), *_process(broker)]
 
 
-def _traffic(segments: Iterable[Segment]) -> list[Family]:
+def _traffic(segments: Iterable[ServedLog]) -> list[Family]:
     totals = [
         Family("anabranch_messages_in_total", "counter", "Messages stored."),
         Family("anabranch_bytes_in_total", "counter", "Bytes of entries stored."),
@@ -111,7 +111,7 @@ def _layouts(broker: Broker) -> list[Family]:
     return [epoch, segments]
 
 
-def _buckets(broker: Broker, served: Iterable[Segment]) -> list[Family]:
+def _buckets(broker: Broker, served: Iterable[ServedLog]) -> list[Family]:
     """What PIP-483 and PIP-486 promise, under Pulsar's prefix."""
     prefix = "pulsar_scalable_topic"
     active = Family(f"{prefix}_active_segments", "gauge", "Active segments.")
@@ -141,7 +141,7 @@ def _buckets(broker: Broker, served: Iterable[Segment]) -> list[Family]:
     return [active, buckets, *done.values(), *_sharing(served)]
 
 
-def _sharing(served: Iterable[Segment]) -> list[Family]:
+def _sharing(served: Iterable[ServedLog]) -> list[Family]:
     prefix = "pulsar_scalable_topic_segment"
     sharers = Family(f"{prefix}_sharing_consumers", "gauge", "Consumers that share the segment by buckets.")
     moves = Family(

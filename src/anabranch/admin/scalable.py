@@ -10,10 +10,10 @@ import msgspec
 
 from anabranch.admin.calls import Call, object_of, route, whole
 from anabranch.admin.topics import classic_places
-from anabranch.controller.jobs import together
-from anabranch.controller.operation import segment_name, was_made
-from anabranch.controller.port import Controller
-from anabranch.controller.segments import Place
+from anabranch.controller.decide.operation import segment_name, was_made
+from anabranch.controller.ports.leader import TopicLeader
+from anabranch.controller.ports.segments import Place
+from anabranch.controller.topic.job_queue import together
 from anabranch.errors import (
     ConflictError,
     ConsumerBusyError,
@@ -38,7 +38,7 @@ SEGMENTS_AT_ONCE_MAX = 1024
 """More are a slip: each is a log of its own."""
 
 
-async def _controller(call: Call) -> Controller:
+async def _controller(call: Call) -> TopicLeader:
     try:
         return await call.broker.controllers.controller(call.topic("topic"))
     except TopicNotFoundError as error:
@@ -228,7 +228,7 @@ async def create_subscription(call: Call) -> None:
     await controller.ensure_subscription(call.part("subscription"), kind, "earliest")  # type: ignore[arg-type]
 
 
-async def _existing(call: Call) -> tuple[Controller, str]:
+async def _existing(call: Call) -> tuple[TopicLeader, str]:
     controller = await _controller(call)
     subscription = call.part("subscription")
     await _record_of(call, call.topic("topic"), subscription)

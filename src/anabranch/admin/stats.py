@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from anabranch.broker.consumer import Consumer
-from anabranch.broker.producer import Producer
-from anabranch.broker.segment import Segment
-from anabranch.broker.subscription import Subscription, kind_name
-from anabranch.ledger.port import SegmentLog
+from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.subscription import Subscription, kind_name
+from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -33,7 +33,7 @@ SUMMED = (
 )
 
 
-def topic_stats(segment: Segment, *, deduplication: bool, owner: str) -> Json:
+def topic_stats(segment: ServedLog, *, deduplication: bool, owner: str) -> Json:
     """One topic or segment."""
     messages_in, bytes_in, messages_out, bytes_out = segment.totals()
     rate_in, throughput_in, rate_out, throughput_out = segment.rates()
@@ -89,7 +89,7 @@ def _joined(one: Json, other: Json) -> Json:
     return joined
 
 
-def publisher_stats(producer: Producer) -> Json:
+def publisher_stats(producer: ServedProducer) -> Json:
     return {
         "accessMode": pb.ProducerAccessMode.Name(pb.ProducerAccessMode.ValueType(producer.mode)),
         "producerId": producer.id,
@@ -132,7 +132,7 @@ def _backlog_bytes(log: SegmentLog, messages: int) -> int:
     return log.size_bytes * messages // stored if stored else 0
 
 
-def consumer_stats(consumer: Consumer) -> Json:
+def consumer_stats(consumer: ServedConsumer) -> Json:
     return {
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
@@ -152,7 +152,7 @@ def consumer_stats(consumer: Consumer) -> Json:
     }
 
 
-def internal_stats(segment: Segment) -> Json:
+def internal_stats(segment: ServedLog) -> Json:
     """Where entries lie and how far each cursor is."""
     log = segment.log
     last = last_position(log)

@@ -7,8 +7,8 @@ from typing import Any
 
 from anabranch.admin import stats
 from anabranch.admin.calls import Call, PreconditionFailedError, route
-from anabranch.controller.jobs import together
-from anabranch.controller.segments import Place
+from anabranch.controller.ports.segments import Place
+from anabranch.controller.topic.job_queue import together
 from anabranch.errors import (
     ConflictError,
     InvalidConfigurationError,

@@ -27,7 +27,7 @@ SILENCE_S_MAX = 20.0
 
 
 @dataclass
-class _Lane:
+class _FloodedSegment:
     """A segment, and the numbers that were given to it and are not answered, in order."""
 
     open: bool = False
@@ -50,7 +50,7 @@ class WireFlood:
         self._in_flight = in_flight
         self._open = 0
         self._heard_at = 0.0
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, _FloodedSegment] = {}
         self._starts: list[int] = []
         self._routes: list[int] = []
         self._output = bytearray()
@@ -158,7 +158,7 @@ class WireFlood:
         for info in active:
             if info.segment_id in self._lanes:
                 continue
-            self._lanes[info.segment_id] = _Lane()
+            self._lanes[info.segment_id] = _FloodedSegment()
             name = self._topic.segment_name(HashRange(info.hash_start, info.hash_end), info.segment_id)
             self._write(
                 commands.encode(

@@ -11,7 +11,7 @@ from pathlib import Path
 from anabranch import AsyncClient, Batching
 from anabranch.admin.client import AdminClient
 from anabranch.bench.results import Row
-from anabranch.client.outcomes import SendFuture
+from anabranch.client.produce.futures import SendFuture
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 

@@ -10,37 +10,37 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.broker.connection import Connection, ListeningMachine
-from anabranch.broker.directory import Directory
-from anabranch.broker.epochs import TopicEpochs
-from anabranch.broker.handlers.lookup import owner_of
-from anabranch.broker.handlers.table import HANDLERS
-from anabranch.broker.leaders import CONTROLLER, BrokerLeaders
-from anabranch.broker.leaders import TARGET as CONTROLLER_TARGET
-from anabranch.broker.load import RateMeter
-from anabranch.broker.local_segments import LocalSegments
-from anabranch.broker.ownership import Ownership
-from anabranch.broker.peers import Peers, Target
-from anabranch.broker.ports import Port
-from anabranch.broker.routed_segments import SEGMENTS, DrainMessenger, PlaceRouter, route_segments
-from anabranch.broker.routed_segments import TARGET as SEGMENTS_TARGET
-from anabranch.broker.schemas import SchemaRegistry
-from anabranch.broker.segment import Surroundings
-from anabranch.broker.services import Services
-from anabranch.broker.stores import StorageOf, Stores
-from anabranch.broker.subscription import Limits
+from anabranch.broker.catalog.producer_epochs import TopicEpochs
+from anabranch.broker.catalog.schemas import SchemaRegistry
+from anabranch.broker.catalog.stores import StorageOf, Stores
+from anabranch.broker.catalog.topics import Topics
+from anabranch.broker.catalog.trimming import Trimming
+from anabranch.broker.cluster.directory import Directory
+from anabranch.broker.cluster.leaders import CONTROLLER, BrokerLeaders
+from anabranch.broker.cluster.leaders import TARGET as CONTROLLER_TARGET
+from anabranch.broker.cluster.local_segments import LocalSegments
+from anabranch.broker.cluster.ownership import Ownership
+from anabranch.broker.cluster.peers import Peers, Target
+from anabranch.broker.cluster.remote_calls import Port
+from anabranch.broker.cluster.routed_segments import SEGMENTS, DrainMessenger, PlaceRouter, route_segments
+from anabranch.broker.cluster.routed_segments import TARGET as SEGMENTS_TARGET
+from anabranch.broker.serving.rates import RateMeter
+from anabranch.broker.serving.served_log import Surroundings
+from anabranch.broker.serving.subscription import SubscriptionLimits
 from anabranch.broker.tasks import Tasks
-from anabranch.broker.topics import Topics
-from anabranch.broker.trimming import Trimming
+from anabranch.broker.wire.connection import ListeningMachine, ServerConnection
+from anabranch.broker.wire.handlers.lookup import owner_of
+from anabranch.broker.wire.handlers.table import HANDLERS
+from anabranch.broker.wire.services import Services
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
-from anabranch.controller.controller import TopicController
-from anabranch.controller.leading import ControllerSettings
 from anabranch.controller.service import ControllerService
+from anabranch.controller.topic.controller import TopicController
+from anabranch.controller.topic.leadership import ControllerSettings
 from anabranch.errors import AnabranchError, PersistenceError, VersionConflictError
 from anabranch.failpoints import Failpoints
-from anabranch.metadata.port import ABSENT, MetadataStore
 from anabranch.metadata.records import BrokerRecord, Retention
+from anabranch.metadata.store import ABSENT, MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -93,7 +93,7 @@ class Broker:
         self.id = id
         self.directory = Directory(store)
         self.records = TopicStore(store)
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[ServerConnection, None] = {}
         self._store = store
         self.stores = Stores(storage_of, self._store_failed)
         self.failed = asyncio.Event()
@@ -109,7 +109,7 @@ class Broker:
             Surroundings(
                 clock=clock,
                 spawn=self._tasks.spawn,
-                limits=Limits(
+                limits=SubscriptionLimits(
                     batch_entries=config.dispatch_max_entries,
                     batch_bytes=config.dispatch_max_bytes,
                     unacked_max=config.max_unacked_per_subscription or 2**62,
@@ -301,7 +301,7 @@ class Broker:
             max_message_bytes=self.config.max_message_bytes,
             features=FEATURES,
         )
-        return Pump(machine, Connection(self._services, HANDLERS, self.connections))
+        return Pump(machine, ServerConnection(self._services, HANDLERS, self.connections))
 
     async def _sample_rates(self) -> None:
         loop = asyncio.get_running_loop()

@@ -14,10 +14,13 @@ from types import TracebackType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.connections import ConnectionPool
-from anabranch.client.layouts import RECONNECT, TopicLayout, look_up_layout
-from anabranch.client.memory import Memory
+from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
+from anabranch.client.consume.stream_consumer import AsyncStreamConsumer, OnAssignment
+from anabranch.client.net.connections import ConnectionPool
+from anabranch.client.net.layout_watch import RECONNECT, TopicLayout, look_up_layout
+from anabranch.client.net.retrying import log, retry
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
@@ -33,12 +36,9 @@ from anabranch.client.options import (
     positive,
     seconds,
 )
-from anabranch.client.producer import AsyncProducer
-from anabranch.client.queue_consumer import AsyncQueueConsumer
+from anabranch.client.produce.memory import Memory
+from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V
-from anabranch.client.segment_reader import SegmentReader, SegmentTails
-from anabranch.client.stream_consumer import AsyncStreamConsumer, OnAssignment
-from anabranch.client.tasks import log, retry
 from anabranch.clock import Clock, SystemClock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
 from anabranch.model.ids import Checkpoint

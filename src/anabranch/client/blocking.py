@@ -22,11 +22,16 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from anabranch.client.api import BYTES, AsyncClient
-from anabranch.client.batcher import BucketFill, Outgoing
-from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.inbox import Inbox
-from anabranch.client.layouts import TopicLayout
+from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.segment_reader import RawEntry, SegmentTail
+from anabranch.client.consume.segment_reader import SegmentReader as AsyncSegmentReader
+from anabranch.client.consume.segment_reader import SegmentTails as AsyncSegmentTails
+from anabranch.client.consume.stream_consumer import AsyncStreamConsumer, OnAssignment
+from anabranch.client.decide.batcher import BucketFill, Outgoing
 from anabranch.client.message import Message
+from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
@@ -38,15 +43,10 @@ from anabranch.client.options import (
     Seconds,
     positive,
 )
-from anabranch.client.outcomes import BulkFuture, message_id
-from anabranch.client.preparing import Prepared
-from anabranch.client.producer import AsyncProducer
-from anabranch.client.queue_consumer import AsyncQueueConsumer
+from anabranch.client.produce.futures import BulkFuture, message_id
+from anabranch.client.produce.preparing import Prepared
+from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, V
-from anabranch.client.segment_reader import RawEntry, Tail
-from anabranch.client.segment_reader import SegmentReader as AsyncSegmentReader
-from anabranch.client.segment_reader import SegmentTails as AsyncSegmentTails
-from anabranch.client.stream_consumer import AsyncStreamConsumer, OnAssignment
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, ReceiveTimeoutError
 from anabranch.model.ids import Checkpoint, MessageId
@@ -566,11 +566,11 @@ class SegmentTails(Handle):
         super().__init__(portal)
         self._twin = twin
 
-    def tail(self, topic: str) -> Tail:
+    def tail(self, topic: str) -> SegmentTail:
         """What a segment holds now."""
         return self._run("tail", lambda: self._twin.tail(topic))
 
-    def tails(self, topics: list[str]) -> dict[str, Tail]:
+    def tails(self, topics: list[str]) -> dict[str, SegmentTail]:
         """What several segments hold, asked at once."""
         return self._run("tails", lambda: self._twin.tails(topics))
 

@@ -11,11 +11,11 @@ from dataclasses import replace as replace_layout
 
 import msgspec
 
-from anabranch.controller import operation
-from anabranch.controller.jobs import together
-from anabranch.controller.leading import World
-from anabranch.controller.operation import Origin
-from anabranch.controller.segments import Place
+from anabranch.controller.decide import operation
+from anabranch.controller.decide.operation import Origin
+from anabranch.controller.ports.segments import Place
+from anabranch.controller.topic.job_queue import together
+from anabranch.controller.topic.leadership import ControllerContext
 from anabranch.errors import AnabranchError, TopicExistsError
 from anabranch.metadata.records import (
     GarbageRecord,
@@ -32,7 +32,9 @@ from anabranch.model.ranges import initial_ranges
 replace = msgspec.structs.replace
 
 
-async def record_topic(world: World, name: TopicName, count: int, properties: Mapping[str, str]) -> None:
+async def record_topic(
+    world: ControllerContext, name: TopicName, count: int, properties: Mapping[str, str]
+) -> None:
     """Write the record of a new topic; whoever leads it then makes the segments. TopicExistsError."""
     now_ms = world.clock.wall_ms()
     stores = world.stores() or (0,)
@@ -47,7 +49,7 @@ async def record_topic(world: World, name: TopicName, count: int, properties: Ma
 
 
 async def record_migration(
-    world: World,
+    world: ControllerContext,
     name: TopicName,
     classic: Sequence[Place],
     subscriptions: Mapping[str, SubscriptionKind],
@@ -85,7 +87,7 @@ async def record_migration(
     await world.failpoints.reach("migrate.recorded")
 
 
-async def _reserve(world: World, name: TopicName, *, segments: int, epochs: int) -> TopicRecord:
+async def _reserve(world: ControllerContext, name: TopicName, *, segments: int, epochs: int) -> TopicRecord:
     """A home, and as many ids and epochs that no topic of this name has used: where its record begins.
 
     TopicExistsError if there is one; what is left of a deleted one is forgotten first.
@@ -127,7 +129,7 @@ def _begin_at(layout: Layout, first_id: int, epoch: int) -> Layout:
     return Layout(epoch, first_id + layout.next_id, segments)
 
 
-async def forget_topic(world: World, name: TopicName) -> None:
+async def forget_topic(world: ControllerContext, name: TopicName) -> None:
     """Remove the records of a topic that is marked as deleted, after listing what its storage is."""
     record = await world.topics.find(name)
     if record is None or not record.deleted:
@@ -156,7 +158,7 @@ async def forget_topic(world: World, name: TopicName) -> None:
     await world.failpoints.reach("delete.forgotten")
 
 
-async def sweep(world: World, name: TopicName) -> bool:
+async def sweep(world: ControllerContext, name: TopicName) -> bool:
     """Delete the storage that earlier topics of this name left; False when some of it is still there."""
     lineage = await world.topics.load_lineage(name)
     if not lineage.garbage:
@@ -175,7 +177,7 @@ async def sweep(world: World, name: TopicName) -> bool:
     return not lineage.garbage
 
 
-async def _delete(world: World, item: GarbageRecord, term: int) -> bool:
+async def _delete(world: ControllerContext, item: GarbageRecord, term: int) -> bool:
     try:
         await world.segments.delete(Place(TopicName.parse(item.name), item.store), term)
     except AnabranchError:

@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 
 from anabranch.clock import Clock
 from anabranch.controller import lifecycle
-from anabranch.controller.controller import TopicController
-from anabranch.controller.following import Following
-from anabranch.controller.jobs import KeyedLocks, together
-from anabranch.controller.leading import ControllerSettings, World
-from anabranch.controller.port import Alone, Controller, Leaders
-from anabranch.controller.scaling import Tally
-from anabranch.controller.segments import Place, Segments
-from anabranch.controller.watches import LayoutChanged, LayoutWatches
+from anabranch.controller.followed_layouts import FollowedLayouts
+from anabranch.controller.layout_watches import LayoutChanged, LayoutWatches
+from anabranch.controller.ports.leader import Alone, Leaders, TopicLeader
+from anabranch.controller.ports.segments import Place, Segments
+from anabranch.controller.topic.controller import TopicController
+from anabranch.controller.topic.job_queue import KeyedLocks, together
+from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
+from anabranch.controller.topic.scaling import Tally
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
@@ -74,7 +74,7 @@ class ControllerService:
         stores: Callable[[], tuple[int, ...]] = lambda: (0,),
         leaders: Leaders | None = None,
     ) -> None:
-        self._world = World(
+        self._world = ControllerContext(
             topics,
             segments,
             clock,
@@ -88,7 +88,7 @@ class ControllerService:
         self._controllers: dict[TopicName, TopicController] = {}
         self._loading: dict[TopicName, tuple[int, asyncio.Task[TopicController]]] = {}
         self._watches = LayoutWatches()
-        self._following = Following(
+        self._following = FollowedLayouts(
             self._world, self._watches, lambda name: name in self._controllers, self._spawn
         )
         self._tokens = itertools.count(1)
@@ -226,7 +226,7 @@ class ControllerService:
             await controller.stop()
             await self._first_try(self._bury, name)
 
-    async def controller(self, name: TopicName) -> Controller:
+    async def controller(self, name: TopicName) -> TopicLeader:
         """The leader of the topic, here or at another broker; TopicNotFoundError if there is no such topic.
 
         ServiceNotReadyError when nobody serves its home store for some time.

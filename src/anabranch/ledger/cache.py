@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anabranch.ledger.port import Entry
+from anabranch.ledger.storage import Entry
 
 _ENTRY_OVERHEAD_BYTES = 300
 """What an entry takes in memory besides its data."""
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 256 * 1024
 class _Chunk:
     __slots__ = ("entries", "size_bytes", "tail")
 
-    def __init__(self, tail: Tail) -> None:
+    def __init__(self, tail: CachedTail) -> None:
         self.tail = tail
         self.entries: list[Entry] = []
         self.size_bytes = 0
@@ -44,7 +44,7 @@ class Cache:
                 return
             self.remove(chunk)
 
-    def begin_chunk(self, tail: Tail) -> _Chunk:
+    def begin_chunk(self, tail: CachedTail) -> _Chunk:
         chunk = _Chunk(tail)
         self._chunks[chunk] = None
         return chunk
@@ -54,7 +54,7 @@ class Cache:
         self.size_bytes -= chunk.size_bytes
 
 
-class Tail:
+class CachedTail:
     """The newest entries of one log, without a gap up to its end."""
 
     def __init__(self, cache: Cache) -> None:

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from anabranch.ledger.format import Acked, PartAcked, Reset, Step, UpTo
+from anabranch.ledger.format.records import Acked, PartAcked, Reset, Step, UpTo
 from anabranch.model.acks import AckSet
 
 

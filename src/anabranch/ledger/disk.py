@@ -92,8 +92,8 @@ class OsDisk:
         self._lock_fd = -1
         self._closed = False
         # One descriptor is enough for commits, and lets go of a journal file as soon as the next one starts.
-        self._commits = _Lane("commit", self._root, 1)
-        self._changes = _Lane("change", self._root, open_files_max)
+        self._commits = _DiskThread("commit", self._root, 1)
+        self._changes = _DiskThread("change", self._root, open_files_max)
         self._reads = ThreadPoolExecutor(2, "anabranch-disk-read")
 
     @property
@@ -138,7 +138,7 @@ class OsDisk:
             self._lock_fd = -1
 
 
-class _Lane:
+class _DiskThread:
     """One thread, its open files, and the changes that run in it one after the other."""
 
     def __init__(self, name: str, root: Path, open_files_max: int) -> None:

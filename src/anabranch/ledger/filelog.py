@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from anabranch.errors import CorruptDataError, PersistenceError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.behind import WriteBehind
-from anabranch.ledger.cache import Cache, ReadAhead, Tail
-from anabranch.ledger.coordinates import Coordinates
+from anabranch.ledger.cache import Cache, CachedTail, ReadAhead
 from anabranch.ledger.cursors import DurableCursor
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.format import (
+from anabranch.ledger.format.coordinates import Coordinates
+from anabranch.ledger.format.records import (
     HEAD_BYTES,
     OFFSET_MAX,
     CursorCreated,
@@ -33,8 +33,8 @@ from anabranch.ledger.format import (
 )
 from anabranch.ledger.journal import Journal
 from anabranch.ledger.ledgers import Batch, Closed, Ledger
-from anabranch.ledger.port import AppendDone, Cursor, Entry
 from anabranch.ledger.reading import read_entries
+from anabranch.ledger.storage import AppendDone, Cursor, Entry
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces
@@ -71,7 +71,7 @@ class FileLog:
         self._name = name
         self._shared = shared
         self._folder = TopicName.parse(name).storage_name
-        self._tail = Tail(shared.cache)
+        self._tail = CachedTail(shared.cache)
         self._places = Coordinates()
         self._last_ms = 0
         self._roll_bytes = shared.ledger_bytes_max

@@ -20,7 +20,7 @@ from anabranch.ledger.behind import WriteBehind
 from anabranch.ledger.cache import Cache, ReadAhead
 from anabranch.ledger.disk import Disk
 from anabranch.ledger.filelog import FileLog, Shared
-from anabranch.ledger.format import Catalog, LogCreated, LogDeleted, encode_catalog
+from anabranch.ledger.format.records import Catalog, LogCreated, LogDeleted, encode_catalog
 from anabranch.ledger.journal import Journal, journal_file
 from anabranch.ledger.recovery import CATALOG, Recovery
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.cursors import DurableCursor
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.format import Change, Contents, CursorChanged, encode_commit, seed
+from anabranch.ledger.format.records import Change, Contents, CursorChanged, encode_commit, seed
 from anabranch.ledger.ledgers import Batch, Closed
 
 FOLDER = "journal"

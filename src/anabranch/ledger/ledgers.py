@@ -11,9 +11,17 @@ from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
 from anabranch.errors import CorruptDataError, PersistenceError
-from anabranch.ledger.cache import Tail
-from anabranch.ledger.format import HEAD_BYTES, OFFSET_MAX, Group, LedgerRecord, Rows, extend_checksum, seed
-from anabranch.ledger.port import AppendDone, Entry
+from anabranch.ledger.cache import CachedTail
+from anabranch.ledger.format.records import (
+    HEAD_BYTES,
+    OFFSET_MAX,
+    Group,
+    LedgerRecord,
+    Rows,
+    extend_checksum,
+    seed,
+)
+from anabranch.ledger.storage import AppendDone, Entry
 from anabranch.model.ids import Position
 
 FOLDER = "ledgers"
@@ -52,7 +60,7 @@ class Ledger:
         id_: int,
         log: int,
         folder: str,
-        tail: Tail,
+        tail: CachedTail,
         *,
         first_ordinal: int,
         first_index: int,

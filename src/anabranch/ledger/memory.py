@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.errors import AlreadyClosedError, PersistenceError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.cursors import DurableCursor
-from anabranch.ledger.port import AppendDone, Cursor, Entry
+from anabranch.ledger.storage import AppendDone, Cursor, Entry
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import EARLIEST, Position
 from anabranch.model.inheritance import Pieces

@@ -11,9 +11,9 @@ from bisect import bisect_right
 from anabranch.errors import CorruptDataError
 from anabranch.ledger.cache import Block, ReadAhead
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.format import decode_record
+from anabranch.ledger.format.records import decode_record
 from anabranch.ledger.ledgers import Ledger
-from anabranch.ledger.port import Entry
+from anabranch.ledger.storage import Entry
 from anabranch.model.ids import Position
 
 BLOCK_BYTES = 1024 * 1024

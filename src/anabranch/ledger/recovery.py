@@ -16,7 +16,7 @@ from anabranch.ledger.behind import WriteBehind
 from anabranch.ledger.cursors import play
 from anabranch.ledger.disk import Disk
 from anabranch.ledger.filelog import FileLog
-from anabranch.ledger.format import (
+from anabranch.ledger.format.records import (
     COMMIT_HEAD_BYTES,
     ROW_BYTES,
     Catalog,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from anabranch.errors import AlreadyClosedError, NotFoundError, VersionConflictError
-from anabranch.metadata.port import ABSENT, Change, Stored
+from anabranch.metadata.store import ABSENT, Change, Stored
 from anabranch.metadata.watches import Watches, check_key, check_prefix
 
 

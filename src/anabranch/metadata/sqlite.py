@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from anabranch.errors import AlreadyClosedError, MetadataError, NotFoundError
-from anabranch.metadata.port import ABSENT, Change, Stored
 from anabranch.metadata.sqlite_thread import (
     BUSY_TIMEOUT_S,
     SCHEMA_VERSION,
@@ -25,6 +24,7 @@ from anabranch.metadata.sqlite_thread import (
     Work,
     delete_sessions,
 )
+from anabranch.metadata.store import ABSENT, Change, Stored
 from anabranch.metadata.watches import Watches, check_key, check_prefix
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from anabranch import locks
 from anabranch.errors import AnabranchError, MetadataError, VersionConflictError
-from anabranch.metadata.port import ABSENT
+from anabranch.metadata.store import ABSENT
 
 SCHEMA_VERSION = 1
 SCHEMA = """

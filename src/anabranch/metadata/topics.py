@@ -22,7 +22,6 @@ from anabranch.errors import (
     VersionConflictError,
 )
 from anabranch.metadata import records
-from anabranch.metadata.port import ABSENT, Change, MetadataStore
 from anabranch.metadata.records import (
     ClassicTopicRecord,
     LineageRecord,
@@ -35,6 +34,7 @@ from anabranch.metadata.records import (
     TenantRecord,
     TopicRecord,
 )
+from anabranch.metadata.store import ABSENT, Change, MetadataStore
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName, decode_part, parse_namespace
 from anabranch.model.ranges import HashRange

@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Callable, Iterable
 
 from anabranch.errors import InvalidNameError
-from anabranch.metadata.port import Change
+from anabranch.metadata.store import Change
 
 ROOT = "/"
 

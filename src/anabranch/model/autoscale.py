@@ -19,7 +19,7 @@ from anabranch.model.layout import Layout, Segment
 from anabranch.model.observed import (
     METRICS,
     SURPLUS_FACTOR,
-    History,
+    LoadHistory,
     Observed,
     SegmentRates,
     advance_history,
@@ -35,8 +35,8 @@ from anabranch.model.weights import balanced_points, largest_share
 __all__ = [
     "Action",
     "Decision",
-    "History",
     "Keep",
+    "LoadHistory",
     "Merge",
     "Observed",
     "Rebucket",
@@ -152,7 +152,7 @@ def decide(observed: Observed, policy: AutoScalePolicy) -> Decision:
     return Decision(Keep(), "nothing to do now", tuple(against), min(waits, default=None), capped=capped)
 
 
-def record_action(history: History, layout: Layout, action: Action, now_s: float) -> History:
+def record_action(history: LoadHistory, layout: Layout, action: Action, now_s: float) -> LoadHistory:
     """The history after an action was committed on this layout; a failed try must not be recorded."""
     if isinstance(action, Split):
         return replace(history, last_split_s=now_s)

@@ -40,7 +40,7 @@ class SegmentRates:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class LoadHistory:
     """What happened before; times are None when it never did."""
 
     last_split_s: float | None = None
@@ -69,10 +69,10 @@ class History:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, object]) -> History:
+    def from_json(data: Mapping[str, object]) -> LoadHistory:
         """Undo `to_json`; raises CorruptDataError."""
         try:
-            return History(
+            return LoadHistory(
                 _time(data.get("lastSplitS")),
                 _time(data.get("lastMergeS")),
                 _time(data.get("lastRebucketS")),
@@ -84,7 +84,7 @@ class History:
             raise CorruptDataError(f"{data!r} is no auto-scale history") from cause
 
 
-NO_HISTORY = History()
+NO_HISTORY = LoadHistory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Observed:
     stream_consumers: int = 0
     """The most consumers registered with one stream subscription that shares segments by buckets, those in
     their grace period included."""
-    history: History = NO_HISTORY
+    history: LoadHistory = NO_HISTORY
     now_s: float = 0.0
     checkpoint_consumers: int = 0
     """The most members of a group that cannot share a segment: a checkpoint group, or a stream subscription
@@ -135,7 +135,7 @@ def spare_buckets(observed: Observed, policy: AutoScalePolicy) -> int:
     return min(max(BUCKETS_MIN, 2 * wanted_buckets(observed, policy)), policy.entry_bucket_max_per_segment)
 
 
-def advance_history(history: History, observed: Observed, policy: AutoScalePolicy) -> History:
+def advance_history(history: LoadHistory, observed: Observed, policy: AutoScalePolicy) -> LoadHistory:
     """Bring "since" up to date; call it once per look, before `decide`, and store the result.
 
     A segment whose load is unknown is not cold any more: cold means known to be cold all the time.
@@ -161,7 +161,7 @@ def advance_history(history: History, observed: Observed, policy: AutoScalePolic
     )
 
 
-def count_merge(history: History, merged: HashRange) -> History:
+def count_merge(history: LoadHistory, merged: HashRange) -> LoadHistory:
     """Count one more merge for every slot of the range, from the highest count any of them had."""
     parts: list[tuple[HashRange, int]] = [(merged, history.merges_in(merged) + 1)]
     for known, count in history.merges:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.client.bulk import EncodedPart
+from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
@@ -193,7 +193,7 @@ class _Messages:
         headers = None if self._headers is None else self._headers.take(rows)
         count = len(order)
 
-        before, behind = _Fields(count), _Fields(count)
+        before, behind = _RowFields(count), _RowFields(count)
         before.skip(4)
         if keys is not None:
             present = None if self._no_key is None else ~self._no_key[order]
@@ -222,7 +222,7 @@ class _Messages:
         return binary_parts(pc.binary_join_element_wise(*pieces, b""))
 
 
-class _Fields:
+class _RowFields:
     """Short byte strings, one per row, built field by field for all rows."""
 
     def __init__(self, count: int) -> None:

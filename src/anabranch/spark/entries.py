@@ -232,7 +232,7 @@ def _spans_at(raw: bytes, data: Bytes, starts: Numbers) -> Spans:
         size |= data[starts + 2].astype(np.int64) << 8
     begins = starts + 4
     ends = begins + size
-    fields = _Fields(data, begins, ends, ends <= last)
+    fields = _HeaderFields(data, begins, ends, ends <= last)
     fields.read()
     value_ends = ends + fields.payload_size
     sound = fields.sound & (fields.payload_size >= 0) & (value_ends <= last)
@@ -257,7 +257,7 @@ def _spans_at(raw: bytes, data: Bytes, starts: Numbers) -> Spans:
 _ALL = slice(None)
 
 
-class _Fields:
+class _HeaderFields:
     """The fields of many headers, read in step: each has a cursor, each round reads one field of each.
 
     Cursors never leave a header that ends inside the payloads, and the pad takes the few bytes that a number

@@ -20,15 +20,15 @@ from random import Random
 from typing import Any, TypeVar
 
 from anabranch.client.api import AsyncClient
-from anabranch.client.layouts import TopicLayout
-from anabranch.client.outcomes import BulkFuture
-from anabranch.client.producer import AsyncProducer
-from anabranch.client.segment_reader import AGAIN, RawEntry, SegmentReader, SegmentTails
-from anabranch.client.tasks import retry
+from anabranch.client.consume.segment_reader import AGAIN, RawEntry, SegmentReader, SegmentTails
+from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.retrying import retry
+from anabranch.client.produce.futures import BulkFuture
+from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import OperationTimeoutError, TopicNotFoundError
+from anabranch.spark.decide.planner import SegmentSpan, Slice, Topology
 from anabranch.spark.encoding import RowEncoder
 from anabranch.spark.options import Settings
-from anabranch.spark.planner import Slice, Tail, Topology
 from anabranch.spark.topics import OutgoingRows, StoredEntry, WriterSettings
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class LiveReader:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._layouts: dict[str, TopicLayout] = {}
-        self._sealed: dict[str, tuple[Tail, float]] = {}
+        self._sealed: dict[str, tuple[SegmentSpan, float]] = {}
 
     def topology(self, topic: str) -> Topology:
         return self._session.run(self._topology(topic))
@@ -177,7 +177,7 @@ class LiveReader:
         )
         return found
 
-    async def _tails(self, names: list[str]) -> dict[str, Tail]:
+    async def _tails(self, names: list[str]) -> dict[str, SegmentSpan]:
         now = self._session.now()
         known = {
             name: tail
@@ -188,7 +188,7 @@ class LiveReader:
         for at in range(0, len(missing), TAILS_AT_ONCE):
             answers = await self._session.tails.tails(missing[at : at + TAILS_AT_ONCE])
             for name, (first, next_, sealed) in answers.items():
-                known[name] = Tail(first, next_, sealed)
+                known[name] = SegmentSpan(first, next_, sealed)
                 if sealed:
                     self._sealed[name] = (known[name], now)
                     self._session.tails.forget(name)

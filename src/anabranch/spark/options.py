@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import TopicName
-from anabranch.spark.offsets import Cut, Start, parse_request
+from anabranch.spark.decide.offsets import Cut, Start, parse_request
 
 Ordering = Literal["key", "none"]
 Settings = tuple[tuple[str, Any], ...]

@@ -24,11 +24,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from anabranch.errors import AnabranchError, DataLossError, InvalidConfigurationError, TopicNotFoundError
-from anabranch.spark.entries import open_entry
-from anabranch.spark.lanes import Partition, plan_by_position, plan_in_key_order
-from anabranch.spark.offsets import Cut, Start, TopicCut, decode, encode
-from anabranch.spark.options import SourceOptions
-from anabranch.spark.planner import (
+from anabranch.spark.decide.offsets import Cut, Start, TopicCut, decode, encode
+from anabranch.spark.decide.partitions import Partition, plan_by_position, plan_in_key_order
+from anabranch.spark.decide.planner import (
     Limit,
     Sizes,
     Slice,
@@ -40,6 +38,8 @@ from anabranch.spark.planner import (
     slices_of_range,
     tails_cut,
 )
+from anabranch.spark.entries import open_entry
+from anabranch.spark.options import SourceOptions
 from anabranch.spark.rows import RowBuilder
 from anabranch.spark.topics import Service, TopicReader
 

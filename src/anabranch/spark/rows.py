@@ -28,8 +28,8 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Flags, Numbers, Words, binary_column, hash_column, hash_spans
+from anabranch.spark.decide.planner import Slice
 from anabranch.spark.entries import Payload, Spans, find_spans
-from anabranch.spark.planner import Slice
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 4 * 2**20

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from anabranch.spark.planner import Slice, Topology
+from anabranch.spark.decide.planner import Slice, Topology
 
 
 class StoredEntry(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container
 
-from anabranch.ledger.port import SegmentLog
+from anabranch.ledger.storage import SegmentLog
 from anabranch.metadata.topics import layout_of
 from anabranch.model.layout import Layout, Segment
 from anabranch.testing.cluster import Cluster

@@ -17,7 +17,7 @@ from anabranch.model.ids import Position
 from anabranch.model.layout import Layout, check, check_step
 
 
-class Outcome(Enum):
+class SendResult(Enum):
     """What the sender knows: stored, certainly not stored, or neither."""
 
     OK = "ok"
@@ -33,13 +33,13 @@ class Sent:
     producer: str
     key: str
     number: int
-    outcome: Outcome = Outcome.UNKNOWN
+    outcome: SendResult = SendResult.UNKNOWN
     place: tuple[int, ...] | None = None
     """Where the sender was told that it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class Delivered:
     """One delivery; `place` names where the message is stored: segment, ledger, entry, index in the batch."""
 
     uid: str
@@ -67,11 +67,11 @@ class Early(NamedTuple):
 
 
 @dataclass(slots=True)
-class History:
+class ClientHistory:
     """Everything the checkers look at."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
-    received: dict[str, list[Received]] = field(default_factory=dict)
+    received: dict[str, list[Delivered]] = field(default_factory=dict)
     """By subscription, in the order the application got them over all its consumers."""
     acknowledged: dict[str, dict[str, None]] = field(default_factory=dict)
     """By subscription: messages whose acknowledgement was confirmed."""
@@ -97,11 +97,11 @@ class History:
         self.sent[sent.uid] = sent
         return sent
 
-    def receive(self, subscription: str, message: Received) -> None:
+    def receive(self, subscription: str, message: Delivered) -> None:
         """Note what an application was given."""
         self.received.setdefault(subscription, []).append(message)
 
-    def take_back(self, subscription: str, count: int, aside: str) -> list[Received]:
+    def take_back(self, subscription: str, count: int, aside: str) -> list[Delivered]:
         """Keep the first `count` deliveries only; the others, returned, count as those of `aside`.
 
         They are still looked at for where each message is stored, which no restored reader may change.
@@ -133,15 +133,15 @@ class History:
             self.layouts.append(layout)
 
 
-def lost(history: History, subscription: str) -> Iterator[str]:
+def lost(history: ClientHistory, subscription: str) -> Iterator[str]:
     """Every message whose sending was confirmed must have been received."""
     got = {message.uid for message in history.received.get(subscription, ())}
     for sent in history.sent.values():
-        if sent.outcome is Outcome.OK and sent.uid not in got:
+        if sent.outcome is SendResult.OK and sent.uid not in got:
             yield f"{subscription}: lost {sent.uid}"
 
 
-def invented(history: History, subscription: str) -> Iterator[str]:
+def invented(history: ClientHistory, subscription: str) -> Iterator[str]:
     """Nothing is received that was not sent, under another key, or that certainly failed."""
     for message in history.received.get(subscription, ()):
         sent = history.sent.get(message.uid)
@@ -149,11 +149,11 @@ def invented(history: History, subscription: str) -> Iterator[str]:
             yield f"{subscription}: {message.uid!r} was never sent"
         elif sent.key != message.key:
             yield f"{subscription}: {message.uid} came with key {message.key!r}"
-        elif sent.outcome is Outcome.FAILED:
+        elif sent.outcome is SendResult.FAILED:
             yield f"{subscription}: {message.uid} was delivered although its sending failed"
 
 
-def stored_twice(history: History) -> Iterator[str]:
+def stored_twice(history: ClientHistory) -> Iterator[str]:
     """With deduplication a message has one place, and a place holds one message, for every reader."""
     places: dict[str, tuple[int, ...]] = {}
     holders: dict[tuple[int, ...], str] = {}
@@ -173,7 +173,7 @@ def stored_twice(history: History) -> Iterator[str]:
                 yield f"{subscription}: {message.place} held {holder}, then {message.uid}"
 
 
-def out_of_order(history: History, subscription: str) -> Iterator[str]:
+def out_of_order(history: ClientHistory, subscription: str) -> Iterator[str]:
     """First deliveries of one producer's key rise, whoever receives them."""
     highest: dict[tuple[str, str], int] = {}
     seen: set[str] = set()
@@ -188,11 +188,11 @@ def out_of_order(history: History, subscription: str) -> Iterator[str]:
         highest[sent.producer, sent.key] = max(before, sent.number)
 
 
-def skipped(history: History, subscription: str) -> Iterator[str]:
+def skipped(history: ClientHistory, subscription: str) -> Iterator[str]:
     """A first delivery leaves no confirmed message of its key out, even one that comes later."""
     confirmed: dict[tuple[str, str], list[Sent]] = {}
     for sent in history.sent.values():
-        if sent.outcome is Outcome.OK:
+        if sent.outcome is SendResult.OK:
             confirmed.setdefault((sent.producer, sent.key), []).append(sent)
     got: set[str] = set()
     reached: dict[tuple[str, str], int] = {}
@@ -210,7 +210,7 @@ def skipped(history: History, subscription: str) -> Iterator[str]:
         reached[received.producer, received.key] = at
 
 
-def opened_early(history: History) -> Iterator[str]:
+def opened_early(history: ClientHistory) -> Iterator[str]:
     """Nothing is given out while an ancestor holds an unacknowledged message of the same key (O3)."""
     keys: dict[tuple[int, Position], dict[int, str]] = {}
     for messages in history.received.values():
@@ -230,7 +230,7 @@ def opened_early(history: History) -> Iterator[str]:
                     )
 
 
-def repeated_after_ack(history: History, subscription: str) -> Iterator[str]:
+def repeated_after_ack(history: ClientHistory, subscription: str) -> Iterator[str]:
     """What was confirmed as acknowledged does not come again to those who come later.
 
     Before everything was quiet a delivery may have been on its way while the acknowledgement was confirmed.
@@ -244,7 +244,7 @@ def repeated_after_ack(history: History, subscription: str) -> Iterator[str]:
             yield f"{subscription}: {message.uid} came again after its acknowledgement was confirmed"
 
 
-def delivered_twice(history: History, subscription: str) -> Iterator[str]:
+def delivered_twice(history: ClientHistory, subscription: str) -> Iterator[str]:
     """Who keeps its own position gets every message once: before a checkpoint or after restoring it (K1)."""
     seen: set[str] = set()
     for message in history.received.get(subscription, ()):
@@ -253,7 +253,7 @@ def delivered_twice(history: History, subscription: str) -> Iterator[str]:
         seen.add(message.uid)
 
 
-def bad_layouts(history: History) -> Iterator[str]:
+def bad_layouts(history: ClientHistory) -> Iterator[str]:
     """Each published layout is sound and follows from the one before."""
     for layout in history.layouts[:1]:
         yield from (f"epoch {layout.epoch}: {wrong}" for wrong in check(layout))
@@ -261,7 +261,7 @@ def bad_layouts(history: History) -> Iterator[str]:
         yield from (f"epoch {before.epoch} to {after.epoch}: {wrong}" for wrong in check_step(before, after))
 
 
-def epochs_fell(history: History) -> Iterator[str]:
+def epochs_fell(history: ClientHistory) -> Iterator[str]:
     """The epoch a client has applied never falls."""
     for client, epochs in history.applied.items():
         for before, after in pairwise(epochs):
@@ -270,7 +270,11 @@ def epochs_fell(history: History) -> Iterator[str]:
 
 
 def violations(
-    history: History, *, ordered: Sequence[str], unordered: Sequence[str] = (), exact: Sequence[str] = ()
+    history: ClientHistory,
+    *,
+    ordered: Sequence[str],
+    unordered: Sequence[str] = (),
+    exact: Sequence[str] = (),
 ) -> list[str]:
     """Everything that must not have happened; the names are subscriptions, `exact` ones among the others."""
     found = [*history.witnessed, *bad_layouts(history), *epochs_fell(history), *stored_twice(history)]

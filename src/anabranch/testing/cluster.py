@@ -15,17 +15,17 @@ from typing import TypeVar
 from anabranch.broker.broker import Broker, Endpoint
 from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
-from anabranch.controller.port import Controller
+from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AlreadyClosedError, AnabranchError
 from anabranch.ledger.files import FileStorage
-from anabranch.ledger.port import SegmentLog, SegmentStorage
+from anabranch.ledger.storage import SegmentLog, SegmentStorage
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
-from anabranch.testing.checkers import History
+from anabranch.testing.checkers import ClientHistory
 from anabranch.testing.faults import SimClock, SimStore, StoreTrouble
-from anabranch.testing.network import Link, SimNetwork
+from anabranch.testing.network import SimLink, SimNetwork
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop, SimProcess, State
 from anabranch.testing.witness import WitnessedTree
@@ -40,7 +40,7 @@ URL = f"pulsar://{SERVICE}:{PORT}"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SimLimits:
     """What a storage is given; small numbers make rare things common."""
 
     cache_bytes: int = 100_000
@@ -120,13 +120,13 @@ class Cluster:
     """The brokers of one machine, their metadata, and any number of clients."""
 
     def __init__(
-        self, loop: SimLoop, *, config: BrokerConfig | None = None, limits: Limits | None = None
+        self, loop: SimLoop, *, config: BrokerConfig | None = None, limits: SimLimits | None = None
     ) -> None:
         self.loop = loop
         self.network = SimNetwork(loop)
         self.platters: dict[int, Platter] = {}
         self.tree = WitnessedTree()
-        self.history = History()
+        self.history = ClientHistory()
         self.counts: Counter[str] = Counter()
         """What happened, and how often."""
         self.restart_delay_s = (0.01, 1.0)
@@ -138,7 +138,7 @@ class Cluster:
         self.config = config or BrokerConfig()
         self.rng = loop.random("cluster")
         self.hosts = [Host(self, number) for number in range(self.config.workers)]
-        self._limits = limits or Limits()
+        self._limits = limits or SimLimits()
         self._observer = TopicStore(MemoryStore(self.tree))
 
     # The brokers.
@@ -293,7 +293,7 @@ class Cluster:
         ended.cancel()
         return task.result() if task.done() else None
 
-    async def with_controller(self, name: TopicName, work: Callable[[Controller], Awaitable[T]]) -> T | None:
+    async def with_controller(self, name: TopicName, work: Callable[[TopicLeader], Awaitable[T]]) -> T | None:
         """As `in_broker`, with the leader of a topic as that broker reaches it."""
 
         async def inside(broker: Broker) -> T:
@@ -340,7 +340,7 @@ class Cluster:
             rng=self.loop.random(f"client {process.name}"),
         )
 
-    def links(self, process: SimProcess) -> list[Link]:
+    def links(self, process: SimProcess) -> list[SimLink]:
         """The links between a process and every other broker."""
         return [
             self.network.link(process.name, host.name) for host in self.hosts if host.name != process.name

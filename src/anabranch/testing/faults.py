@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from anabranch.errors import MetadataError
 from anabranch.metadata.memory import MemoryStore, MemoryTree
-from anabranch.metadata.port import Change, Stored
+from anabranch.metadata.store import Change, Stored
 from anabranch.testing.simloop import SimLoop, SimProcess
 
 T = TypeVar("T")

@@ -37,7 +37,7 @@ class Mode(Enum):
 
 
 @dataclass(slots=True)
-class Link:
+class SimLink:
     """How two hosts reach each other; applies to both directions."""
 
     rng: random.Random
@@ -128,7 +128,7 @@ class _End:
 class SimTransport(asyncio.Transport):
     """One end of a connection; its callbacks run inside its own process."""
 
-    def __init__(self, network: SimNetwork, link: Link, context: contextvars.Context) -> None:
+    def __init__(self, network: SimNetwork, link: SimLink, context: contextvars.Context) -> None:
         super().__init__()
         self._network = network
         self._loop = network.loop
@@ -368,25 +368,25 @@ class SimNetwork:
         self.loop = loop
         self.servers: dict[tuple[str, int], list[SimServer]] = {}
         """Several processes may listen at one address if all of them agree."""
-        self._links: dict[tuple[str, str], Link] = {}
+        self._links: dict[tuple[str, str], SimLink] = {}
         self._ports = 40_000
         self._watched: list[SimProcess] = []
         self.tap: Tap | None = None
         self.rng = loop.random("network")
         loop.network = self
 
-    def link(self, a: str, b: str) -> Link:
+    def link(self, a: str, b: str) -> SimLink:
         """The link between two hosts, made at first use."""
         key = (a, b) if a <= b else (b, a)
         if key not in self._links:
-            self._links[key] = Link(self.loop.random(f"link {key[0]} {key[1]}"))
+            self._links[key] = SimLink(self.loop.random(f"link {key[0]} {key[1]}"))
         return self._links[key]
 
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[SimLink, ...]:
         """Every link that was used so far."""
         return tuple(self._links.values())
 
-    def set_mode(self, link: Link, mode: Mode) -> None:
+    def set_mode(self, link: SimLink, mode: Mode) -> None:
         """Hold, swallow, or carry bytes from now on."""
         link.mode = mode
         if mode is Mode.OPEN:
@@ -398,7 +398,7 @@ class SimNetwork:
         for link in self._links.values():
             self.set_mode(link, Mode.OPEN)
 
-    def reset(self, link: Link) -> int:
+    def reset(self, link: SimLink) -> int:
         """Break every connection of a link; how many there were."""
         broken = 0
         for end in list(link.ends):
@@ -407,7 +407,7 @@ class SimNetwork:
                 broken += 1
         return broken
 
-    def cut(self, link: Link) -> bool:
+    def cut(self, link: SimLink) -> bool:
         """Break one connection within its next write, somewhere in the first bytes; False if none is open."""
         ends = list(link.ends)
         if not ends:
@@ -478,12 +478,12 @@ class SimNetwork:
         ours._schedule()
         return ours, protocol
 
-    def _link_to(self, name: str, host: str, port: int) -> Link:
+    def _link_to(self, name: str, host: str, port: int) -> SimLink:
         """The way to one of those who listen there."""
         listening = self.servers.get((host, port), ())
         return self._link_of(name, self.rng.choice(listening)) if listening else self.link(name, host)
 
-    def _link_of(self, name: str, server: SimServer) -> Link:
+    def _link_of(self, name: str, server: SimServer) -> SimLink:
         return self.link(name, server.address[0] if server.process is None else server.process.name)
 
     def _next_port(self) -> int:

@@ -14,14 +14,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from anabranch.client.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
-from anabranch.client.queue_consumer import AsyncQueueConsumer
-from anabranch.client.stream_consumer import AsyncStreamConsumer
 from anabranch.errors import AnabranchError, ConsumerBusyError
 from anabranch.model.ids import Checkpoint
 from anabranch.model.names import TopicName
-from anabranch.testing.checkers import Outcome, Received
+from anabranch.testing.checkers import Delivered, SendResult
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.shape import Shape
 from anabranch.testing.simloop import SimProcess
@@ -180,7 +180,7 @@ class Readers:
         for message in self._history.take_back(CHECKPOINT, self._saved_count, TAKEN_BACK):
             self._counts["delivery taken back"] += 1
             self._received[CHECKPOINT].discard(message.uid)
-            if self._history.sent[message.uid].outcome is Outcome.OK:
+            if self._history.sent[message.uid].outcome is SendResult.OK:
                 self.missing[CHECKPOINT][message.uid] = None
         if self._saved is None:
             return Checkpoint.earliest()
@@ -195,7 +195,7 @@ class Readers:
             uid = bytes(message.value).decode()
             id_ = message.id
             place = (id_.segment, id_.ledger, id_.entry, id_.batch_index)
-            self._history.receive(kind, Received(uid, message.key or "", place, consumer))
+            self._history.receive(kind, Delivered(uid, message.key or "", place, consumer))
             if uid in received:
                 self._counts["delivered again"] += 1
             elif self.aimed.get(uid, id_.segment) != id_.segment:

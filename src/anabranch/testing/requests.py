@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from anabranch.broker.broker import Broker
-from anabranch.controller.port import Controller
-from anabranch.controller.segments import StartAt
+from anabranch.controller.ports.leader import TopicLeader
+from anabranch.controller.ports.segments import StartAt
 from anabranch.errors import (
     AnabranchError,
     ConflictError,
@@ -98,7 +98,7 @@ class Requests:
                 raise
             self._counts["operation interrupted"] += 1
 
-    async def _operate(self, kind: str, controller: Controller) -> None:
+    async def _operate(self, kind: str, controller: TopicLeader) -> None:
         assert self.witness.layout is not None
         active = self.witness.layout.active
         if kind == "merge" and len(active) == 1:
@@ -161,7 +161,7 @@ class Requests:
             self.witness.rewind(STREAM)
             self._cluster.history.rewound.discard(STREAM)
 
-    async def _ask(self, work: Callable[[Controller], Awaitable[bool]]) -> bool:
+    async def _ask(self, work: Callable[[TopicLeader], Awaitable[bool]]) -> bool:
         """Ask the leader for something; whether it was done for sure."""
         try:
             return bool(await self._cluster.with_controller(TOPIC, work))
@@ -185,7 +185,7 @@ async def _delete_other(broker: Broker) -> None:
     await broker.controllers.delete_topic(OTHER, True)
 
 
-async def _make(name: str, kind: SubscriptionKind, start: StartAt, controller: Controller) -> bool:
+async def _make(name: str, kind: SubscriptionKind, start: StartAt, controller: TopicLeader) -> bool:
     try:
         await controller.ensure_subscription(name, kind, start)
     except ConflictError:
@@ -202,13 +202,13 @@ async def _found(call: Awaitable[object]) -> bool:
     return True
 
 
-async def _rewind(name: str, controller: Controller) -> bool:
+async def _rewind(name: str, controller: TopicLeader) -> bool:
     return await _found(controller.seek(name, 0))
 
 
-async def _skip(name: str, controller: Controller) -> bool:
+async def _skip(name: str, controller: TopicLeader) -> bool:
     return await _found(controller.skip_all(name))
 
 
-async def _unmake(name: str, controller: Controller) -> bool:
+async def _unmake(name: str, controller: TopicLeader) -> bool:
     return await _found(controller.delete_subscription(name))

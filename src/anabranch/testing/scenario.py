@@ -15,9 +15,9 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from anabranch.client.producer import AsyncProducer
+from anabranch.client.produce.producer import AsyncProducer
 from anabranch.config import BrokerConfig
-from anabranch.controller.port import Controller
+from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import (
     AnabranchError,
 )
@@ -29,7 +29,7 @@ from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
 from anabranch.model.routing import Router
 from anabranch.testing.audit import Audit
-from anabranch.testing.checkers import Outcome, Sent, violations
+from anabranch.testing.checkers import SendResult, Sent, violations
 from anabranch.testing.cluster import Cluster, Host
 from anabranch.testing.faults import StoreTrouble
 from anabranch.testing.network import Mode
@@ -232,7 +232,7 @@ class Scenario:
         sent: list[Sent] = []
         for life in range(self.shape.sender_deaths + 1):
             process = self._process(name if not life else f"{name}.{life}")
-            doubtful = next((n for n, s in enumerate(sent) if s.outcome is not Outcome.OK), len(sent))
+            doubtful = next((n for n, s in enumerate(sent) if s.outcome is not SendResult.OK), len(sent))
             first = self.rng.randrange(max(doubtful - 10, 0), doubtful + 1)
             sending = process.spawn(self._send(process, name, sent, first))
             dying = life < self.shape.sender_deaths
@@ -281,7 +281,7 @@ class Scenario:
             return
         finally:
             room.release()
-        sent.outcome = Outcome.OK
+        sent.outcome = SendResult.OK
         if id_.ledger >= 0:
             sent.place = (id_.segment, id_.ledger, id_.entry, id_.batch_index)
         self.readers.confirmed(sent.uid)
@@ -436,7 +436,7 @@ class Scenario:
             await asyncio.sleep(0.1)
         missing = self._missing()
         stuck = [task for task in self._producing if not task.done()]
-        unknown = [s.uid for s in self.cluster.history.sent.values() if s.outcome is Outcome.UNKNOWN]
+        unknown = [s.uid for s in self.cluster.history.sent.values() if s.outcome is SendResult.UNKNOWN]
         self.found.append(
             f"not healed after {HEAL_S:g} s: {len(stuck)} producers wait, {len(unknown)} messages are not "
             f"confirmed ({', '.join(unknown[:3])}), {len(missing)} not received "
@@ -458,7 +458,7 @@ class Scenario:
                 for segment in layout.active:
                     sent = self.cluster.history.send("prober", key_in(segment.range))
                     await asyncio.wait_for(producer.send(sent.uid.encode(), key=sent.key), 10)
-                    sent.outcome = Outcome.OK
+                    sent.outcome = SendResult.OK
                     self.readers.confirmed(sent.uid)
 
         try:
@@ -500,7 +500,7 @@ class Scenario:
         await self._end_consumers()
 
 
-async def _subscribe(subscription: str, controller: Controller) -> None:
+async def _subscribe(subscription: str, controller: TopicLeader) -> None:
     await controller.ensure_subscription(
         subscription, "QUEUE" if subscription == QUEUE else "STREAM", "earliest"
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from anabranch.errors import AnabranchError
 from anabranch.ledger.files import FileStorage
-from anabranch.ledger.port import Cursor, Entry, SegmentLog
+from anabranch.ledger.storage import Cursor, Entry, SegmentLog
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock

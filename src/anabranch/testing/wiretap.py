@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from anabranch.broker.peers import PEER_VERSION
+from anabranch.broker.cluster.peers import PEER_VERSION
 from anabranch.errors import RemoteProtocolError
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
@@ -20,7 +20,7 @@ from anabranch.testing.simloop import SimProcess
 
 
 @dataclass(eq=False, slots=True)
-class Attached:
+class AttachSeen:
     """A consumer on one log, from the broker's answer to its SUBSCRIBE until either side closes it."""
 
     broker: SimProcess | None
@@ -48,7 +48,7 @@ class Attached:
 
 
 @dataclass(eq=False, slots=True)
-class Registered:
+class RegistrationSeen:
     """A consumer that asked the leader of its topic for a share."""
 
     broker: SimProcess | None
@@ -62,7 +62,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class Acked:
+class AckSeen:
     """What one ACK names."""
 
     positions: tuple[Position, ...]
@@ -78,35 +78,35 @@ class Acked:
 class Listener(Protocol):
     """Who wants to know; each is called at the broker's side of the event."""
 
-    def attached(self, consumer: Attached) -> None: ...
+    def attached(self, consumer: AttachSeen) -> None: ...
 
-    def detached(self, consumer: Attached) -> None: ...
+    def detached(self, consumer: AttachSeen) -> None: ...
 
-    def dispatched(self, consumer: Attached, delivery: Delivery) -> None: ...
+    def dispatched(self, consumer: AttachSeen, delivery: Delivery) -> None: ...
 
-    def acknowledging(self, consumer: Attached) -> None:
+    def acknowledging(self, consumer: AttachSeen) -> None:
         """An ACK has come and is about to be looked at."""
         ...
 
-    def acknowledged(self, consumer: Attached) -> None:
+    def acknowledged(self, consumer: AttachSeen) -> None:
         """It was looked at."""
         ...
 
-    def ack_confirmed(self, consumer: Attached, acked: Acked) -> None: ...
+    def ack_confirmed(self, consumer: AttachSeen, acked: AckSeen) -> None: ...
 
-    def ack_refused(self, consumer: Attached) -> None: ...
+    def ack_refused(self, consumer: AttachSeen) -> None: ...
 
     def stored(self, topic: TopicName, position: Position) -> None:
         """A producer was told that its entry is stored there."""
         ...
 
-    def registered(self, member: Registered, assignment: pb.ScalableConsumerAssignment) -> None: ...
+    def registered(self, member: RegistrationSeen, assignment: pb.ScalableConsumerAssignment) -> None: ...
 
-    def assigned(self, member: Registered, assignment: pb.ScalableConsumerAssignment) -> None: ...
+    def assigned(self, member: RegistrationSeen, assignment: pb.ScalableConsumerAssignment) -> None: ...
 
-    def leaving(self, member: Registered) -> None: ...
+    def leaving(self, member: RegistrationSeen) -> None: ...
 
-    def registration_lost(self, member: Registered) -> None:
+    def registration_lost(self, member: RegistrationSeen) -> None:
         """Its connection is over, or it was told that nobody leads it there any more."""
         ...
 
@@ -137,13 +137,13 @@ class _Overheard:
         self.incoming = CommandCutter()
         self.outgoing = CommandCutter()
         self.asked: dict[int, pb.CommandSubscribe] = {}
-        self.consumers: dict[int, Attached] = {}
-        self.former: dict[int, Attached] = {}
+        self.consumers: dict[int, AttachSeen] = {}
+        self.former: dict[int, AttachSeen] = {}
         self.producers: dict[int, TopicName] = {}
-        self.acks: dict[int, tuple[Attached, Acked]] = {}
-        self.acking: list[Attached] = []
-        self.joining: dict[int, tuple[int, Registered]] = {}
-        self.members: dict[int, Registered] = {}
+        self.acks: dict[int, tuple[AttachSeen, AckSeen]] = {}
+        self.acking: list[AttachSeen] = []
+        self.joining: dict[int, tuple[int, RegistrationSeen]] = {}
+        self.members: dict[int, RegistrationSeen] = {}
         self.watches: dict[int, Watch] = {}
 
 
@@ -216,7 +216,7 @@ class WireTap:
             case pb.CommandScalableTopicSubscribe():
                 topic = TopicName.parse(command.topic)
                 asked = command.consumer_name, command.subscription
-                member = Registered(end.process, end.remote[0], *asked, topic)
+                member = RegistrationSeen(end.process, end.remote[0], *asked, topic)
                 heard.joining[command.request_id] = command.consumer_id, member
             case pb.CommandScalableTopicUnsubscribe():
                 left = heard.members.pop(command.consumer_id, None)
@@ -270,7 +270,7 @@ class WireTap:
                 self._told_layout(heard, command)
 
     def _attach(self, end: SimTransport, heard: _Overheard, asked: pb.CommandSubscribe) -> None:
-        consumer = Attached(
+        consumer = AttachSeen(
             end.process,
             end.remote[0],
             asked.consumer_id,
@@ -295,7 +295,7 @@ class WireTap:
             return
         whole = tuple(Position(id_.ledgerId, id_.entryId) for id_ in command.message_id if not id_.ack_set)
         if command.HasField("request_id"):
-            acked = Acked(whole, command.ack_type == pb.CommandAck.Cumulative)
+            acked = AckSeen(whole, command.ack_type == pb.CommandAck.Cumulative)
             heard.acks[command.request_id] = consumer, acked
         self._listener.acknowledging(consumer)
         heard.acking.append(consumer)

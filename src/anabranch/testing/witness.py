@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from anabranch.ledger.port import SegmentLog
+from anabranch.ledger.storage import SegmentLog
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryTree, _Value
 from anabranch.metadata.records import StoreRecord, SubscriptionRecord, TopicRecord
@@ -21,9 +21,9 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.checkers import Early, History, Waiting
+from anabranch.testing.checkers import ClientHistory, Early, Waiting
 from anabranch.testing.simloop import SimLoop, SimProcess
-from anabranch.testing.wiretap import Acked, Attached, Registered, Watch
+from anabranch.testing.wiretap import AckSeen, AttachSeen, RegistrationSeen, Watch
 
 Member = tuple[str, str]
 """A subscription and the name of one of its consumers."""
@@ -60,7 +60,7 @@ class Witness:
     def __init__(
         self,
         loop: SimLoop,
-        history: History,
+        history: ClientHistory,
         counts: Counter[str],
         topic: TopicName,
         *,
@@ -83,19 +83,19 @@ class Witness:
         self.layout: Layout | None = None
         self.subscriptions: dict[str, SubscriptionRecord] = {}
         self._stores: dict[int, StoreRecord] = {}
-        self._consumers: dict[Attached, None] = {}
-        self._owners: dict[tuple[str, int, int], tuple[Attached, int]] = {}
+        self._consumers: dict[AttachSeen, None] = {}
+        self._owners: dict[tuple[str, int, int], tuple[AttachSeen, int]] = {}
         """By subscription, segment and bucket: who was given an entry last, and its generation."""
-        self._doubts: list[tuple[float, Attached, str]] = []
+        self._doubts: list[tuple[float, AttachSeen, str]] = []
         """Found wrong unless this consumer turns out to have gone at the same moment."""
-        self._held: dict[Attached, list[Attached]] = {}
-        self._acked: dict[tuple[str, int], list[Acked]] = {}
+        self._held: dict[AttachSeen, list[AttachSeen]] = {}
+        self._acked: dict[tuple[str, int], list[AckSeen]] = {}
         self._ends: dict[int, int] = {}
         """By sealed segment: how many entries it had when a layout first said so."""
         self._since: dict[tuple[str, str, int], int] = {}
         """By subscription, consumer and segment: the generation in which it was given to it last."""
-        self._connected: dict[Member, Registered] = {}
-        self._cut_off_at: dict[Registered, float] = {}
+        self._connected: dict[Member, RegistrationSeen] = {}
+        self._cut_off_at: dict[RegistrationSeen, float] = {}
         """Those who registered through another broker: when a connection of it to the leader first ended."""
         self._lost_at: dict[Member, float] = {}
         self._left: dict[Member, None] = {}
@@ -231,7 +231,7 @@ class Witness:
 
     # Registered consumers.
 
-    def registered(self, member: Registered, assignment: pb.ScalableConsumerAssignment) -> None:
+    def registered(self, member: RegistrationSeen, assignment: pb.ScalableConsumerAssignment) -> None:
         key = member.subscription, member.name
         if self._lost_at.pop(key, None) is not None:
             self._counts["reconnected"] += 1
@@ -242,7 +242,7 @@ class Witness:
         self._left.pop(key, None)
         self.assigned(member, assignment)
 
-    def assigned(self, member: Registered, assignment: pb.ScalableConsumerAssignment) -> None:
+    def assigned(self, member: RegistrationSeen, assignment: pb.ScalableConsumerAssignment) -> None:
         """What a consumer is told never gets older (W1)."""
         if assignment.generation < member.generation:
             self._wrong(
@@ -251,13 +251,13 @@ class Witness:
             )
         member.generation = assignment.generation
 
-    def leaving(self, member: Registered) -> None:
+    def leaving(self, member: RegistrationSeen) -> None:
         key = member.subscription, member.name
         if self._connected.get(key) is member:
             del self._connected[key]
             self._left[key] = None
 
-    def registration_lost(self, member: Registered) -> None:
+    def registration_lost(self, member: RegistrationSeen) -> None:
         key = member.subscription, member.name
         if self._connected.get(key) is member:
             del self._connected[key]
@@ -272,16 +272,16 @@ class Witness:
 
     # Deliveries and acknowledgements.
 
-    def attached(self, consumer: Attached) -> None:
+    def attached(self, consumer: AttachSeen) -> None:
         if consumer.durable and consumer.topic.topic == self._topic:
             self._consumers[consumer] = None
 
-    def detached(self, consumer: Attached) -> None:
+    def detached(self, consumer: AttachSeen) -> None:
         self._consumers.pop(consumer, None)
         now = self._loop.time()
         self._doubts = [d for d in self._doubts if d[1] is not consumer or now - d[0] > MOMENT_S]
 
-    def dispatched(self, consumer: Attached, delivery: Delivery) -> None:
+    def dispatched(self, consumer: AttachSeen, delivery: Delivery) -> None:
         if consumer not in self._consumers:
             return
         position = Position(delivery.ledger, delivery.entry)
@@ -294,7 +294,7 @@ class Witness:
         consumer.in_flight[position] = delivery
         self._check_ancestors(consumer, position)
 
-    def _check_hold(self, consumer: Attached, position: Position, delivery: Delivery) -> None:
+    def _check_hold(self, consumer: AttachSeen, position: Position, delivery: Delivery) -> None:
         """Nobody else holds entries of this bucket (W3), or was given it in a newer generation (W1)."""
         sub, segment = consumer.subscription, consumer.segment
         bucket = self._bucket(consumer, delivery)
@@ -322,7 +322,7 @@ class Witness:
                 )
         self._owners[sub, segment, bucket] = consumer, generation
 
-    def _check_ancestors(self, consumer: Attached, position: Position) -> None:
+    def _check_ancestors(self, consumer: AttachSeen, position: Position) -> None:
         """Note what waits in the ancestors; whether it has the same key is known at the end (O3)."""
         if self.layout is None or consumer.segment not in self.layout.segments:
             return
@@ -342,7 +342,7 @@ class Witness:
             place = consumer.segment, position
             self._history.early.append(Early(consumer.subscription, consumer.name, *place, tuple(waiting)))
 
-    def acknowledging(self, consumer: Attached) -> None:
+    def acknowledging(self, consumer: AttachSeen) -> None:
         """Who does not own a segment any more acknowledges nothing that its owner holds (W2).
 
         An owner may: it was given the entry by an earlier connection, and kept it.
@@ -358,7 +358,7 @@ class Witness:
             for other in self._held[consumer]:
                 self._forget_acknowledged(other, log)
 
-    def acknowledged(self, consumer: Attached) -> None:
+    def acknowledged(self, consumer: AttachSeen) -> None:
         log = self._log(consumer.segment)
         for other in self._held.pop(consumer, ()):
             before = dict(other.in_flight)
@@ -375,19 +375,19 @@ class Witness:
         for key in [key for key in self._acked if key[0] == sub]:
             del self._acked[key]
 
-    def ack_confirmed(self, consumer: Attached, acked: Acked) -> None:
+    def ack_confirmed(self, consumer: AttachSeen, acked: AckSeen) -> None:
         if consumer in self._consumers and consumer.subscription not in self._history.rewound:
             self._acked.setdefault((consumer.subscription, consumer.segment), []).append(acked)
 
-    def ack_refused(self, consumer: Attached) -> None:
+    def ack_refused(self, consumer: AttachSeen) -> None:
         self._counts["acknowledgement refused"] += 1
 
-    def _owns(self, consumer: Attached) -> bool:
+    def _owns(self, consumer: AttachSeen) -> bool:
         record = self.subscriptions.get(consumer.subscription)
         member = None if record is None else record.consumers.get(consumer.name)
         return member is not None and any(held.segment_id == consumer.segment for held in member.segments)
 
-    def _forget_acknowledged(self, consumer: Attached, log: SegmentLog | None) -> None:
+    def _forget_acknowledged(self, consumer: AttachSeen, log: SegmentLog | None) -> None:
         cursor = None if log is None else log.cursors.get(consumer.subscription)
         if log is None or cursor is None:
             return
@@ -396,7 +396,7 @@ class Witness:
             if ordinal >= log.next_ordinal or log.position_of(ordinal) != at or ordinal in cursor.acks:
                 del consumer.in_flight[at]
 
-    def _doubt(self, other: Attached, text: str) -> None:
+    def _doubt(self, other: AttachSeen, text: str) -> None:
         self._doubts.append((self._loop.time(), other, text))
 
     def settle_doubts(self) -> None:
@@ -405,7 +405,7 @@ class Witness:
             self._wrong(text)
         self._doubts.clear()
 
-    def _bucket(self, consumer: Attached, delivery: Delivery) -> int:
+    def _bucket(self, consumer: AttachSeen, delivery: Delivery) -> int:
         layout = self.layout
         segment = None if layout is None else layout.segments.get(consumer.segment)
         return (
@@ -456,5 +456,5 @@ def behind(watches: Iterable[Watch], newest: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _where(consumer: Attached) -> str:
+def _where(consumer: AttachSeen) -> str:
     return "no broker" if consumer.broker is None else consumer.broker.name

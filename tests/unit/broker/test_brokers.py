@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from anabranch.broker import peers
+from anabranch.broker.cluster import peers
 from anabranch.controller import lifecycle
-from anabranch.controller.controller import TopicController
-from anabranch.controller.members import Registration
-from anabranch.controller.segments import Place
+from anabranch.controller.ports.segments import Place
+from anabranch.controller.topic.controller import TopicController
+from anabranch.controller.topic.members import Membership
 from anabranch.errors import (
     LayoutError,
     MetadataError,
@@ -486,7 +486,7 @@ def test_who_could_not_leave_is_no_member_for_ever(near: bool, monkeypatch: pyte
         client = await brokers.client(at)
         await register(client)
 
-        async def fail(self: TopicController, registration: Registration) -> None:
+        async def fail(self: TopicController, registration: Membership) -> None:
             raise MetadataError("the store is away")
 
         with monkeypatch.context() as patch:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker import keyed_reading
-from anabranch.controller import admission
-from anabranch.controller.controller import TopicController
-from anabranch.controller.segments import Place
+from anabranch.broker.serving import keyed_reading
+from anabranch.controller.decide import admission
+from anabranch.controller.ports.segments import Place
+from anabranch.controller.topic.controller import TopicController
 from anabranch.model.hashing import bucket_hash, key_hash, segment_hash
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from anabranch.ledger.memory import MemoryLog
-from anabranch.ledger.port import Entry
+from anabranch.ledger.storage import Entry
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.broker.wire import Client, World, run, settle, value_of

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.directory import RETRY_S, Directory
+from anabranch.broker.cluster.directory import RETRY_S, Directory
 from anabranch.errors import MetadataError
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryStore, MemoryTree

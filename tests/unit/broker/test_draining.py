@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.broker import draining
-from anabranch.broker.draining import LINGER_S, BucketDrain, PendingBuckets, slots_of
+from anabranch.broker.serving import draining
+from anabranch.broker.serving.draining import LINGER_S, BucketDrain, PendingBuckets, slots_of
 from anabranch.errors import AlreadyClosedError, CorruptDataError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
-from anabranch.ledger.port import Cursor
+from anabranch.ledger.storage import Cursor
 from anabranch.model.acks import AckSet
 from anabranch.model.drains import ALL, Ranges, union
 from anabranch.model.hashing import bucket_index, bucket_ranges

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller.controller import TopicController
+from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import NotConnectedError, NotLeaderError
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery

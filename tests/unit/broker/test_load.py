@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.load import RateMeter
+from anabranch.broker.serving.rates import RateMeter
 
 
 def test_a_steady_count_gives_its_rate() -> None:

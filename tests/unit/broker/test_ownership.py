@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.directory import Directory
-from anabranch.broker.ownership import Ownership, desired_owner, holder_name, lease_is_over
+from anabranch.broker.cluster.directory import Directory
+from anabranch.broker.cluster.ownership import Ownership, desired_owner, holder_name, lease_is_over
 from anabranch.errors import CorruptDataError, HeldError, MetadataError
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryStore, MemoryTree

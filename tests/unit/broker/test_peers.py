@@ -9,13 +9,13 @@ from typing import Any, Protocol, cast
 
 import pytest
 
-from anabranch.broker import peers as peers_module
-from anabranch.broker.connection import Connection
-from anabranch.broker.handlers.table import HANDLERS
-from anabranch.broker.peers import PEER_VERSION, Line, Peers, Target
-from anabranch.broker.ports import Arguments, Port, Verb
-from anabranch.broker.services import Services
+from anabranch.broker.cluster import peers as peers_module
+from anabranch.broker.cluster.peers import PEER_VERSION, Line, Peers, Target
+from anabranch.broker.cluster.remote_calls import Arguments, Port, Verb
 from anabranch.broker.tasks import Tasks
+from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.handlers.table import HANDLERS
+from anabranch.broker.wire.services import Services
 from anabranch.config import BrokerConfig
 from anabranch.errors import (
     AuthorizationError,
@@ -83,7 +83,7 @@ class Host:
 
     def __init__(self) -> None:
         self.echo = LocalEcho()
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[ServerConnection, None] = {}
         self.tasks = Tasks()
         self._server: asyncio.Server | None = None
 
@@ -103,7 +103,7 @@ class Host:
 
         def accept() -> Pump:
             machine = ServerMachine(now=now(), max_message_bytes=100_000)
-            return Pump(machine, Connection(services, HANDLERS, self.connections))
+            return Pump(machine, ServerConnection(services, HANDLERS, self.connections))
 
         self._server = await listen("other", 6650, accept)
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.producer import ENTRY_MESSAGES_MAX
-from anabranch.broker.segment import admit
+from anabranch.broker.serving.producer import ENTRY_MESSAGES_MAX
+from anabranch.broker.serving.served_log import admit
 from anabranch.errors import ProducerBusyError, ProducerFencedError
 from anabranch.model.names import TopicName
 from anabranch.protocol import commands

@@ -7,9 +7,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from anabranch.broker.producer import Producer, _in_one_bucket
+from anabranch.broker.serving.producer import ServedProducer, _in_one_bucket
 from anabranch.errors import PersistenceError
-from anabranch.ledger.port import AppendDone, Entry
+from anabranch.ledger.storage import AppendDone, Entry
 from anabranch.model.ids import Position
 from anabranch.protocol.commands import NO_ID, Send, encode_receipt
 from anabranch.protocol.frames import build_entry
@@ -74,9 +74,9 @@ class Log:
             done(None, PersistenceError("no space left"))
 
 
-def make() -> tuple[Producer, Log, Link]:
+def make() -> tuple[ServedProducer, Log, Link]:
     log, link = Log(), Link()
-    return Producer(link, 7, "p", log), log, link  # type: ignore[arg-type]
+    return ServedProducer(link, 7, "p", log), log, link  # type: ignore[arg-type]
 
 
 def send(sequence_id: int) -> Send:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.handlers.consume import HANDOVER_S
-from anabranch.controller.segments import Drained
+from anabranch.broker.wire.handlers.consume import HANDOVER_S
+from anabranch.controller.ports.segments import Drained
 from anabranch.metadata.records import NamespaceRecord, TopicRecord
 from anabranch.model.drains import ALL
 from anabranch.model.names import TopicName

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from anabranch.broker.handlers.lookup import topics_hash
+from anabranch.broker.wire.handlers.lookup import topics_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import Mode

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from anabranch.broker.source import EntrySource
+from anabranch.broker.serving.log_reader import LogReader
 from anabranch.errors import CorruptDataError, PersistenceError
-from anabranch.ledger.port import Entry
+from anabranch.ledger.storage import Entry
 from anabranch.model.ids import Position
 
 
@@ -38,7 +38,7 @@ class Reader:
     def __init__(self, log: ColdLog) -> None:
         self.woken = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
-        self.source = EntrySource(
+        self.source = LogReader(
             log,  # type: ignore[arg-type]
             self._spawn,
             self.woken.set,

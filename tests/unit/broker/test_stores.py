@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.stores import Stores
+from anabranch.broker.catalog.stores import Stores
 from anabranch.errors import NotOwnerError, ServiceNotReadyError
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.model.names import TopicName

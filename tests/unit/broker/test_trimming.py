@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from anabranch.broker.segment import Segment
-from anabranch.broker.trimming import ROUND_S, plan_trim
-from anabranch.controller.segments import Place
+from anabranch.broker.catalog.trimming import ROUND_S, plan_trim
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.controller.ports.segments import Place
 from anabranch.errors import PersistenceError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
-from anabranch.ledger.port import SegmentLog, SegmentStorage
+from anabranch.ledger.storage import SegmentLog, SegmentStorage
 from anabranch.metadata.records import MEGABYTE
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
@@ -51,7 +51,7 @@ def log_of(world: World, topic: str = TOPIC) -> SegmentLog:
     return log
 
 
-def segment_of(world: World) -> Segment:
+def segment_of(world: World) -> ServedLog:
     return world.broker.topics.require(TopicName.parse(TOPIC))
 
 
@@ -301,7 +301,7 @@ def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
         await asyncio.sleep(ROUND_S)
         assert log_of(world).first_ordinal == 8
 
-    with caplog.at_level(logging.WARNING, logger="anabranch.broker.trimming"):
+    with caplog.at_level(logging.WARNING, logger="anabranch.broker.catalog.trimming"):
         run(scenario, storage=MemoryStorage(ledger_entries_max=2), segment_retention_s=RETENTION_S)
 
 

@@ -14,7 +14,7 @@ from anabranch.broker.broker import Broker
 from anabranch.config import BrokerConfig
 from anabranch.failpoints import NoFailpoints
 from anabranch.ledger.memory import MemoryStorage
-from anabranch.ledger.port import SegmentStorage
+from anabranch.ledger.storage import SegmentStorage
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.protocol import batches, commands
 from anabranch.protocol.commands import Command, Delivery, SendReceipt

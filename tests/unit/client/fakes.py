@@ -11,12 +11,12 @@ from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
 
-from anabranch.client.batcher import Outgoing
-from anabranch.client.connections import address_of
-from anabranch.client.memory import Memory
+from anabranch.client.decide.batcher import Outgoing
+from anabranch.client.net.connections import address_of
+from anabranch.client.net.retrying import Tasks
 from anabranch.client.options import Batching
-from anabranch.client.segment_producer import SegmentProducer
-from anabranch.client.tasks import Tasks
+from anabranch.client.produce.memory import Memory
+from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.errors import NotConnectedError
 from anabranch.model.layout import Segment
 from anabranch.model.ranges import FULL

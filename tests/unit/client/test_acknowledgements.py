@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from anabranch.client import acknowledgements
-from anabranch.client.acknowledgements import Acknowledgements, LedgerEntry
+from anabranch.client.decide import acknowledgements
+from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 CONSUMER = 3

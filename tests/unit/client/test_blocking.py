@@ -14,8 +14,8 @@ import pytest
 import anabranch
 from anabranch.client import blocking
 from anabranch.client.api import AsyncClient
-from anabranch.client.inbox import Inbox
-from anabranch.client.segment_reader import SegmentReader, SegmentTails
+from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
 from anabranch.errors import InvalidConfigurationError, InvalidServiceUrlError
 
 PAIRS: list[tuple[type, type]] = [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from anabranch import AsyncClient, Checkpoint, Message
-from anabranch.client.bulk import EncodedPart
+from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import AlreadyClosedError
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout

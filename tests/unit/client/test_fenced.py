@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.subscription import Subscription
+from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import ConsumerBusyError, PersistenceError, TopicNotFoundError
 from anabranch.model.names import TopicName
 from tests.unit.client.world import TOPIC, Orders, World, drain, run

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.client.batcher import Outgoing
-from anabranch.client.inbox import Inbox
+from anabranch.client.consume.inbox import Inbox
+from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.message import Received
 from anabranch.client.schema import BYTES
 from anabranch.errors import ChecksumError

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from anabranch import AsyncClient, Batching
-from anabranch.broker.handlers import attach, produce
-from anabranch.controller.controller import TopicController
-from anabranch.controller.segments import Place
+from anabranch.broker.wire.handlers import attach, produce
+from anabranch.controller.ports.segments import Place
+from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import NotAllowedError
 from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
@@ -227,7 +227,7 @@ def test_what_a_vanished_segment_cannot_tell_its_successors_do(monkeypatch: pyte
 
 def swallow_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker stores, but no answer to a send leaves it."""
-    monkeypatch.setattr("anabranch.broker.producer.encode_receipt", lambda *args: b"")
+    monkeypatch.setattr("anabranch.broker.serving.producer.encode_receipt", lambda *args: b"")
 
 
 @pytest.mark.parametrize("seed", range(6))

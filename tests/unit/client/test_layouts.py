@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.client.layouts import LayoutWatch, TopicLayout
-from anabranch.client.tasks import Tasks
+from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
+from anabranch.client.net.retrying import Tasks
 from anabranch.errors import UnsupportedFeatureError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.client.memory import Memory
+from anabranch.client.produce.memory import Memory
 
 
 async def test_those_who_wait_get_their_turn_in_order() -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from anabranch.client.batcher import FAILED, STORED, Outgoing
-from anabranch.client.outcomes import BulkFuture, SendFuture, complete, move
+from anabranch.client.decide.batcher import FAILED, STORED, Outgoing
+from anabranch.client.produce.futures import BulkFuture, SendFuture, complete, move
 
 
 def batch(count: int = 3) -> Outgoing:

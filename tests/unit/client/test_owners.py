@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.client.batcher import OPEN, STORED
-from anabranch.client.owners import Owner
+from anabranch.client.decide.batcher import OPEN, STORED
+from anabranch.client.net.segment_owner import SegmentOwner
 from anabranch.errors import NotConnectedError, ServiceNotReadyError
 from tests.unit.client.fakes import FakeConnection, FakeHome, FakePool
 from tests.unit.client.test_segment_producer import run, settle_down, success
@@ -21,9 +21,9 @@ async def forever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def owner(url: str | None = A) -> Owner:
+def owner(url: str | None = A) -> SegmentOwner:
     pool: Any = FakePool(lambda message: success())
-    return Owner(pool, "segment", url)
+    return SegmentOwner(pool, "segment", url)
 
 
 def test_an_attempt_and_a_pause_end_when_the_layout_names_another_broker() -> None:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from anabranch import AsyncClient, AsyncProducer, Batching, Checkpoint, Message, MessageId, Schema
-from anabranch.client import segment_producer
 from anabranch.client.options import CompressionName
-from anabranch.client.segment_producer import SegmentProducer
+from anabranch.client.produce import segment_producer
+from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.errors import (
     AlreadyClosedError,
     InvalidConfigurationError,

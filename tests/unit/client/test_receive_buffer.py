@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from anabranch import AsyncCheckpointConsumer, AsyncStreamConsumer, Checkpoint
-from anabranch.client.inbox import QUEUE_SIZE
-from anabranch.client.permits import GROWN_BYTES_MAX
+from anabranch.client.consume.inbox import QUEUE_SIZE
+from anabranch.client.decide.permits import GROWN_BYTES_MAX
 from tests.unit.client.world import TOPIC, World, run
 
 Consumer = AsyncStreamConsumer[bytes] | AsyncCheckpointConsumer[bytes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from anabranch.client.batcher import FAILED, OPEN, STORED
+from anabranch.client.decide.batcher import FAILED, OPEN, STORED
 from anabranch.errors import AuthorizationError, ProducerBusyError, ServiceNotReadyError, TopicTerminatedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.simloop import SimLoop

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch import Batching
-from anabranch.client.segment_reader import RawEntry
+from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.errors import AlreadyClosedError, TopicNotFoundError
 from anabranch.protocol.batches import decode_columns
 from tests.unit.client.world import TOPIC, World, run

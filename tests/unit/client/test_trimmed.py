@@ -9,8 +9,8 @@ import pytest
 from anabranch import AsyncClient, Batching, Checkpoint
 from anabranch.errors import DataLossError
 from anabranch.protocol.batches import decode_columns
-from anabranch.spark.offsets import Cut, TopicCut
-from anabranch.spark.planner import Tail, Topology, slices_between
+from anabranch.spark.decide.offsets import Cut, TopicCut
+from anabranch.spark.decide.planner import SegmentSpan, Topology, slices_between
 from tests.unit.client.world import TOPIC, World, run
 
 RETENTION_S = 100.0
@@ -45,7 +45,8 @@ def test_spark_is_told_what_was_trimmed_unread() -> None:
             found = await client.tails().tail(topic)
             assert (found.first_index, found.next_index) == (100, 150)
             view = Topology(
-                (await client.layout(TOPIC)).layout, {0: Tail(found.first_index, found.next_index, False)}
+                (await client.layout(TOPIC)).layout,
+                {0: SegmentSpan(found.first_index, found.next_index, False)},
             )
         told: list[str] = []
         start, end = (Cut({TOPIC: TopicCut({0: at})}) for at in (40, 150))

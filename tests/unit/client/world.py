@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from anabranch import AsyncClient, AsyncStreamConsumer, Message
 from anabranch.broker.broker import Broker
 from anabranch.config import BrokerConfig
-from anabranch.controller.controller import TopicController
+from anabranch.controller.topic.controller import TopicController
 from anabranch.failpoints import NoFailpoints
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.metadata.memory import MemoryStore, MemoryTree

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller import admission, coordinator
-from anabranch.controller.admission import Grant, Member, Roster
+from anabranch.controller.decide import admission, groups
+from anabranch.controller.decide.admission import Admission, Roster, RosterEntry
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import AssignedRecord, ConsumerRecord, SubscriptionRecord
 from anabranch.model.layout import Layout
@@ -56,7 +56,7 @@ def test_an_evicted_consumer_is_refused_also_when_nobody_else_is_left() -> None:
 
 
 def test_a_client_that_never_registers_reads_while_nobody_is_registered() -> None:
-    assert admission.admit(group(), 0, "plain", None) == Grant()
+    assert admission.admit(group(), 0, "plain", None) == Admission()
 
 
 def test_other_clients_are_known_by_name_and_segment() -> None:
@@ -73,7 +73,7 @@ def test_a_client_that_gives_up_when_refused_is_let_in_to_finish() -> None:
 
 
 def test_standing_on_a_roster() -> None:
-    roster = Roster(9, (Member("a", 3, "whole"), Member("b", 3, "buckets"), Member("c", 7)))
+    roster = Roster(9, (RosterEntry("a", 3, "whole"), RosterEntry("b", 3, "buckets"), RosterEntry("c", 7)))
     assert roster.standing("a", 3, by_buckets=False) == "reads"
     assert roster.standing("a", 8, by_buckets=False) == "reads", "what it kept is kept in later generations"
     assert roster.standing("a", 2, by_buckets=False) == "gone", "a namesake that was evicted"
@@ -95,12 +95,12 @@ def test_what_is_taken_from_whom() -> None:
 
 def test_whoever_leaves_and_comes_back_is_another() -> None:
     layout = Layout.initial(2, now_ms=0)
-    record = coordinator.join(group(), layout, "a", {})
+    record = groups.join(group(), layout, "a", {})
     held = record.consumers["a"]
-    gone = coordinator.leave(record, layout, "a", {})
+    gone = groups.leave(record, layout, "a", {})
     assert gone.generation > record.generation, "owners tell which news are newer"
-    again = coordinator.join(gone, layout, "a", {})
+    again = groups.join(gone, layout, "a", {})
     assert again.consumers["a"].joined > held.generation
     assert admission.roster(again, 0).standing("a", held.generation, by_buckets=False) == "gone"
-    more = coordinator.join(again, layout, "b", {})
+    more = groups.join(again, layout, "b", {})
     assert more.consumers["a"].joined == again.consumers["a"].joined, "a new share makes nobody new"

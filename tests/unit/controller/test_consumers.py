@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller.controller import TopicController
-from anabranch.controller.members import Registration
-from anabranch.controller.segments import Place
+from anabranch.controller.ports.segments import Place
+from anabranch.controller.topic.controller import TopicController
+from anabranch.controller.topic.members import Membership
 from anabranch.errors import (
     ConflictError,
     ConsumerBusyError,
@@ -18,7 +18,7 @@ from anabranch.errors import (
     NotConnectedError,
 )
 from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
@@ -44,7 +44,7 @@ async def lead_on_failing_store(plant: Plant, segments: int) -> tuple[TopicContr
     return await plant.controller(), stores[-1]
 
 
-async def join(plant: Plant, name: str, inbox: Inbox | None = None, sub: str = "s") -> Registration:
+async def join(plant: Plant, name: str, inbox: Inbox | None = None, sub: str = "s") -> Membership:
     controller = await plant.controller()
     return await plant.call(
         controller.register(sub, name, "STREAM", "earliest", inbox if inbox is not None else Inbox())

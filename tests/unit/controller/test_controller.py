@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from anabranch.cli.topic import state_lines
 from anabranch.clock import SystemClock
-from anabranch.controller.controller import TopicController
-from anabranch.controller.port import Controller
-from anabranch.controller.segments import Aim, Drained, Place, SegmentLoad
+from anabranch.controller.ports.leader import TopicLeader
+from anabranch.controller.ports.segments import Aim, Drained, Place, SegmentLoad
 from anabranch.controller.service import ControllerService
+from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import (
     AnabranchError,
     ConsumerBusyError,
@@ -252,7 +252,7 @@ def test_a_deposed_leader_can_do_nothing_any_more() -> None:
             "leave": old.leave(held),
         }
         assert calls.keys() | {"stats", "explain", "settled", "remind"} == {
-            name for name in vars(Controller) if name[0] != "_" and name != "connection_lost"
+            name for name in vars(TopicLeader) if name[0] != "_" and name != "connection_lost"
         }
         for call in calls.values():
             with pytest.raises(NotLeaderError):

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from anabranch.controller.layout_changes import STEPS
-from anabranch.controller.segments import Place
+from anabranch.controller.ports.segments import Place
+from anabranch.controller.topic.layout_changes import STEPS
 from anabranch.errors import ConnectError, MetadataError, TopicExistsError, TopicNotFoundError
 from anabranch.failpoints import FailpointReachedError
 from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName

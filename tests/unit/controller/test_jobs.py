@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from anabranch.controller.jobs import JobQueue, KeyedLocks, together
+from anabranch.controller.topic.job_queue import JobQueue, KeyedLocks, together
 from anabranch.errors import NotLeaderError, TooManyRequestsError
 
 

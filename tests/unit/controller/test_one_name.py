@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from anabranch.controller.coordinator import Introduction
-from anabranch.controller.members import RETURN_S, Registration
+from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.topic.members import RETURN_S, Membership
 from anabranch.errors import ConsumerBusyError
 from tests.fakes.control import TOPIC, Inbox, Plant, ids_of, simulate
 
@@ -29,9 +29,9 @@ async def lead(plant: Plant) -> None:
 
 async def join(
     plant: Plant, instance: int | None, attempt: int = 1, inbox: Inbox | None = None
-) -> Registration:
+) -> Membership:
     controller = await plant.controller()
-    said = Introduction(address=f"host-{instance}:1", instance=instance, attempt=attempt)
+    said = RegistrationRequest(address=f"host-{instance}:1", instance=instance, attempt=attempt)
     push = Inbox() if inbox is None else inbox
     return await plant.call(controller.register("s", "a", "STREAM", "earliest", push, said))
 

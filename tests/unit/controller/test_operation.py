@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.controller import operation
-from anabranch.controller.operation import Origin
+from anabranch.controller.decide import operation
+from anabranch.controller.decide.operation import Origin
 from anabranch.errors import LayoutError, SegmentNotFoundError
 from anabranch.metadata.records import IntentRecord
-from anabranch.model.autoscale import Action, History, Merge, Rebucket, Split
+from anabranch.model.autoscale import Action, LoadHistory, Merge, Rebucket, Split
 from anabranch.model.layout import Layout, check
 from anabranch.model.names import TopicName
 
@@ -113,18 +113,18 @@ def test_what_is_impossible_is_refused_before_anything_is_recorded() -> None:
 
 
 def test_history_counts_automatic_merges_only_but_starts_every_cooldown() -> None:
-    def after(kind: str, automatic: bool) -> History:
+    def after(kind: str, automatic: bool) -> LoadHistory:
         origin = Origin(1, 2, "", automatic)
         intent = {
             "split": operation.plan_split(LAYOUT, TOPIC, {0: None}, origin),
             "merge": operation.plan_merge(LAYOUT, TOPIC, [0, 1], origin),
             "rebucket": operation.plan_rebucket(LAYOUT, TOPIC, {0: (9,)}, origin),
         }[kind]
-        return operation.remember(History(), LAYOUT, intent, 77.0)
+        return operation.remember(LoadHistory(), LAYOUT, intent, 77.0)
 
     for automatic in (False, True):
-        assert after("split", automatic) == History(last_split_s=77.0)
-        assert after("rebucket", automatic) == History(last_rebucket_s=77.0)
+        assert after("split", automatic) == LoadHistory(last_split_s=77.0)
+        assert after("rebucket", automatic) == LoadHistory(last_rebucket_s=77.0)
         assert after("merge", automatic).last_merge_s == 77.0
     assert after("merge", False).merges == ()
     assert after("merge", True).merges_in(LAYOUT.segment(0).range) == 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from anabranch.controller.controller import TopicController
-from anabranch.controller.coordinator import Introduction
+from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import ServiceNotReadyError
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import SubscriptionRecord
@@ -35,7 +35,7 @@ async def join(plant: Plant, name: str, *, whole: bool = False) -> Inbox:
     inbox = Inbox()
     controller = await plant.controller()
     registered = await plant.call(
-        controller.register("s", name, "STREAM", "earliest", inbox, Introduction(whole=whole))
+        controller.register("s", name, "STREAM", "earliest", inbox, RegistrationRequest(whole=whole))
     )
     inbox.told.append(registered.assignment)
     return inbox

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.controller import coordinator
-from anabranch.controller.retention import NO_SIZES, Sizes, kept_sizes, prunable
+from anabranch.controller.decide import groups
+from anabranch.controller.decide.retention import NO_SIZES, Sizes, kept_sizes, prunable
 from anabranch.metadata.records import Retention, SubscriptionRecord
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import HashRange
@@ -37,7 +37,7 @@ def test_sealed_segments_are_kept_until_drained_by_all_and_old_enough() -> None:
     assert gone(limits=at_once, now_ms=100) == (0,)
     assert gone(limits=Retention(0.85)) == (0,)
     assert gone(drained, limits=at_once) == (0, 2)
-    in_part = coordinator.rewind(behind, LAYOUT, (0,), {}, {2: (HashRange(0, 9),)})
+    in_part = groups.rewind(behind, LAYOUT, (0,), {}, {2: (HashRange(0, 9),)})
     assert gone(in_part, limits=at_once) == (0,)
     assert gone(drained, behind, limits=at_once) == (0,)
     assert gone(group(drained=(2,)), limits=at_once) == (), "ancestors first"
@@ -46,7 +46,7 @@ def test_sealed_segments_are_kept_until_drained_by_all_and_old_enough() -> None:
 def test_checkpoint_groups_and_unused_names_hold_nothing_but_members_without_a_position_do() -> None:
     layout = TWO.split(0, now_ms=100)
     at_once = Retention(0)
-    member = coordinator.join(SubscriptionRecord(type="STREAM"), layout, "a", {})
+    member = groups.join(SubscriptionRecord(type="STREAM"), layout, "a", {})
     assert gone(group("a", kind="CHECKPOINT", layout=layout), limits=at_once, layout=layout) == (0,)
     assert gone(SubscriptionRecord(type="STREAM"), limits=at_once, layout=layout) == (0,)
     assert gone(member, limits=at_once, layout=layout) == ()

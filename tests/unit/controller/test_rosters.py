@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from anabranch.controller import coordinator
-from anabranch.controller.admission import Roster, Standing
-from anabranch.controller.controller import TopicController
-from anabranch.controller.coordinator import ConsumerAssignment
-from anabranch.controller.rosters import SENT_AT_ONCE
-from anabranch.controller.segments import Aim, Place
+from anabranch.controller.decide import groups
+from anabranch.controller.decide.admission import ReaderState, Roster
+from anabranch.controller.decide.groups import ConsumerAssignment
+from anabranch.controller.ports.segments import Aim, Place
+from anabranch.controller.topic.controller import TopicController
+from anabranch.controller.topic.rosters import SENT_AT_ONCE
 from anabranch.errors import ConsumerBusyError, NotConnectedError, NotLeaderError, SegmentNotFoundError
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.drains import Ranges
@@ -37,7 +37,7 @@ async def attach(plant: Plant, name: str, segment_id: int, generation: int) -> N
     await plant.call(controller.admit("s", "STREAM", "earliest", segment_id, name, generation))
 
 
-async def standing(plant: Plant, name: str, segment_id: int, generation: int) -> Standing | None:
+async def standing(plant: Plant, name: str, segment_id: int, generation: int) -> ReaderState | None:
     """What the segment's owner thinks of a consumer; None if it was told nothing."""
     controller = await plant.controller()
     roster = plant.world.rosters.get((plant.segment(controller.layout, segment_id), "s"))
@@ -363,8 +363,8 @@ def test_a_takeover_looks_at_the_layout_once_for_each_subscription_and_tells_who
             looked.append(layout)
             return slots_of(record, layout)
 
-        slots_of = coordinator.slots_of
-        monkeypatch.setattr(coordinator, "slots_of", counted)
+        slots_of = groups.slots_of
+        monkeypatch.setattr(groups, "slots_of", counted)
         await plant.boot()
         await plant.call((await plant.controller()).settled())
         assert len(looked) == 2

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from anabranch.controller.controller import TopicController
-from anabranch.controller.coordinator import Introduction
-from anabranch.controller.leading import ControllerSettings
-from anabranch.controller.segments import SegmentLoad
+from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.ports.segments import SegmentLoad
+from anabranch.controller.topic.controller import TopicController
+from anabranch.controller.topic.leadership import ControllerSettings
 from anabranch.errors import NotConnectedError
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
@@ -131,7 +131,7 @@ def test_consumers_that_do_not_know_buckets_get_none() -> None:
         controller = await lead(plant, 2)
         for n in range(10):
             register = controller.register(
-                "s", f"c{n}", "STREAM", "earliest", Inbox(), Introduction(whole=n == 0)
+                "s", f"c{n}", "STREAM", "earliest", Inbox(), RegistrationRequest(whole=n == 0)
             )
             await plant.call(register)
         await asyncio.sleep(1)

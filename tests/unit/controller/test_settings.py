@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.config import BrokerConfig
-from anabranch.controller.leading import ControllerSettings
+from anabranch.controller.topic.leadership import ControllerSettings
 
 
 def test_the_defaults_of_a_broker_are_the_defaults_of_its_controllers() -> None:

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from anabranch.controller.leading import Leading
-from anabranch.controller.turns import Turns
+from anabranch.controller.topic.change_queue import ChangeQueue
+from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import (
     LayoutError,
     NotConnectedError,
@@ -24,11 +24,11 @@ from tests.unit.controller.test_controller import lead
 class Leader:
     """Notes what is done in its turns, and when by the clock."""
 
-    def __init__(self, known: Leading) -> None:
+    def __init__(self, known: Leadership) -> None:
         self.trace: list[str] = []
         self.settled_at_s: list[float] = []
         self.settles = True
-        self.turns = Turns(known, self.reload, self.settle, self.lost, {})
+        self.turns = ChangeQueue(known, self.reload, self.settle, self.lost, {})
         self.turns.start()
 
     async def reload(self) -> None:

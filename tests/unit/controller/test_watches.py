@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.controller.watches import LayoutWatches
+from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 

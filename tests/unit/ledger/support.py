@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from anabranch.ledger.files import FileStorage
-from anabranch.ledger.port import Entry, SegmentLog
+from anabranch.ledger.storage import Entry, SegmentLog
 from tests.fakes.disk import DictDisk
 
 NAME = "segment://public/default/orders/0000-ffff-0"

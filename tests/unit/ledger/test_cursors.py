@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.ledger.cursors import DurableCursor, play
-from anabranch.ledger.format import Acked, Reset, UpTo
+from anabranch.ledger.format.records import Acked, Reset, UpTo
 from anabranch.model.acks import AckSet
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import CorruptDataError
-from anabranch.ledger.port import SegmentLog
+from anabranch.ledger.storage import SegmentLog
 from tests.fakes.disk import DictDisk
 from tests.unit.ledger.support import NAME, contents, flip, opened, put
 

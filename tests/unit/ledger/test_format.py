@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from anabranch.errors import CorruptDataError
-from anabranch.ledger.format import (
+from anabranch.ledger.format.records import (
     COMMIT_HEAD_BYTES,
     HEAD_BYTES,
     Acked,
@@ -14,13 +14,13 @@ from anabranch.ledger.format import (
     Contents,
     CursorChanged,
     CursorRecord,
+    EntryRecord,
     Group,
     LedgerRecord,
     LogCreated,
     LogRecord,
     PartAcked,
     PieceRecord,
-    Record,
     Reset,
     Rows,
     UpTo,
@@ -56,7 +56,7 @@ def flips(data: bytes) -> list[bytes]:
 
 
 def test_a_record_says_what_was_stored() -> None:
-    assert decode_record(OWNER, 4, stored()) == Record(4, 2, 70, -5, DATA)
+    assert decode_record(OWNER, 4, stored()) == EntryRecord(4, 2, 70, -5, DATA)
 
 
 def test_any_flipped_bit_of_a_record_is_noticed() -> None:

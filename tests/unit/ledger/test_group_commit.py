@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from anabranch.broker.stores import Stores
+from anabranch.broker.catalog.stores import Stores
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.files import FileStorage

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from anabranch.errors import PersistenceError
-from anabranch.ledger.cache import Block, Cache, ReadAhead, Tail
-from anabranch.ledger.port import Entry, SegmentLog
+from anabranch.ledger.cache import Block, Cache, CachedTail, ReadAhead
+from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.ids import Position
 from tests.fakes.disk import DictDisk
 from tests.unit.ledger.support import NAME, contents, opened, put
@@ -117,7 +117,7 @@ def entry(ordinal: int, size: int = 10) -> Entry:
 
 def test_what_came_first_goes_first_over_all_logs() -> None:
     cache = Cache(2000)
-    tails = [Tail(cache), Tail(cache)]
+    tails = [CachedTail(cache), CachedTail(cache)]
     for at in range(4):
         tails[at % 2].extend([entry(at // 2, 600)], 600)
         # A full chunk each, so that the next one begins its own.
@@ -133,7 +133,7 @@ def test_what_came_first_goes_first_over_all_logs() -> None:
 
 def test_a_dropped_log_does_not_hold_up_the_others() -> None:
     cache = Cache(0)
-    gone, kept = Tail(cache), Tail(cache)
+    gone, kept = CachedTail(cache), CachedTail(cache)
     gone.extend([entry(0)], 10)
     kept.extend([entry(0)], 10)
     kept.flushed = 1

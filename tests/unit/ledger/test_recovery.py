@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.errors import CorruptDataError
-from anabranch.ledger.port import SegmentLog
+from anabranch.ledger.storage import SegmentLog
 from tests.fakes.disk import DictDisk
 from tests.unit.ledger.support import (
     JOURNAL,

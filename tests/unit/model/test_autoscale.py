@@ -7,8 +7,8 @@ import pytest
 
 from anabranch.model.autoscale import (
     Decision,
-    History,
     Keep,
+    LoadHistory,
     Merge,
     Observed,
     Rebucket,
@@ -31,7 +31,7 @@ def of(layout: Layout, rates: Mapping[int, SegmentRates] | SegmentRates = IDLE, 
     """What is seen of a topic that has been as it is for a long time."""
     ids = [segment.id for segment in layout.active]
     given = dict.fromkeys(ids, rates) if isinstance(rates, SegmentRates) else rates
-    history = History(cold_since=dict.fromkeys(ids, 0.0))
+    history = LoadHistory(cold_since=dict.fromkeys(ids, 0.0))
     observed = Observed(layout, given, history=history, now_s=NOW)
     return replace(observed, **more)  # type: ignore[arg-type]
 
@@ -133,7 +133,7 @@ def test_one_hot_hash_is_not_split_in_vain() -> None:
 
 
 def test_the_split_cooldown_is_kept_and_said() -> None:
-    observed = of(topic(1), SegmentRates(20_000), history=History(last_split_s=NOW - 45))
+    observed = of(topic(1), SegmentRates(20_000), history=LoadHistory(last_split_s=NOW - 45))
     decision = decide(observed, POLICY)
     assert decision.action == Keep()
     assert decision.look_again_s == 15
@@ -199,10 +199,12 @@ def test_all_small_segments_are_rebucketed_in_one_decision() -> None:
 
 
 def test_the_rebucket_cooldown_and_limit_are_kept() -> None:
-    observed = of(topic(1), stream_consumers=3, history=History(last_rebucket_s=NOW - 50))
+    observed = of(topic(1), stream_consumers=3, history=LoadHistory(last_rebucket_s=NOW - 50))
     decision = decide(observed, POLICY)
     assert (decision.action, decision.look_again_s) == (Keep(), 10)
-    limited = decide(replace(observed, history=History()), replace(POLICY, entry_bucket_max_per_segment=1))
+    limited = decide(
+        replace(observed, history=LoadHistory()), replace(POLICY, entry_bucket_max_per_segment=1)
+    )
     assert limited.action == Keep()
     assert says(limited, "entryBucketMaxPerSegment is 1")
 
@@ -216,7 +218,9 @@ def test_bucket_boundaries_follow_the_sketch() -> None:
 
 
 def test_nothing_else_is_tried_while_a_split_is_only_put_off() -> None:
-    observed = of(topic(1), SegmentRates(5_000), stream_consumers=4, history=History(last_split_s=NOW - 1))
+    observed = of(
+        topic(1), SegmentRates(5_000), stream_consumers=4, history=LoadHistory(last_split_s=NOW - 1)
+    )
     decision = decide(observed, POLICY)
     assert decision.action == Keep()
     assert says(decision, "rebucket: comes after the split")
@@ -225,9 +229,9 @@ def test_nothing_else_is_tried_while_a_split_is_only_put_off() -> None:
 
 def test_far_too_many_buckets_are_taken_away_late() -> None:
     layout = topic(1, buckets=16)
-    early = decide(of(layout, history=History(surplus_since={0: NOW - 2_000})), POLICY)
+    early = decide(of(layout, history=LoadHistory(surplus_since={0: NOW - 2_000})), POLICY)
     assert (early.action, early.look_again_s) == (Keep(), 1_000)
-    late = decide(of(layout, history=History(surplus_since={0: NOW - 3_000})), POLICY)
+    late = decide(of(layout, history=LoadHistory(surplus_since={0: NOW - 3_000})), POLICY)
     assert late.action == Rebucket(0, equal_bucket_splits(4))
     assert decide(of(layout, stream_consumers=5), POLICY).action == Keep()
 
@@ -291,22 +295,22 @@ def test_unknown_load_is_never_cold() -> None:
 
 
 def test_a_segment_must_be_cold_for_the_whole_window() -> None:
-    observed = of(topic(2), history=History(cold_since={0: 0, 1: NOW - 200}))
+    observed = of(topic(2), history=LoadHistory(cold_since={0: 0, 1: NOW - 200}))
     decision = decide(observed, POLICY)
     assert (decision.action, decision.look_again_s) == (Keep(), 100)
     assert says(decision, "must stay so for 100 s more")
-    assert decide(of(topic(2), history=History()), POLICY).action == Keep()
+    assert decide(of(topic(2), history=LoadHistory()), POLICY).action == Keep()
 
 
 @pytest.mark.parametrize(
     ("history", "name", "left"),
     [
-        (History(last_split_s=NOW - 20), "split", 40),
-        (History(last_merge_s=NOW - 20), "merge", 280),
-        (History(last_split_s=NOW - 20, last_merge_s=NOW - 20), "split", 40),
+        (LoadHistory(last_split_s=NOW - 20), "split", 40),
+        (LoadHistory(last_merge_s=NOW - 20), "merge", 280),
+        (LoadHistory(last_split_s=NOW - 20, last_merge_s=NOW - 20), "split", 40),
     ],
 )
-def test_no_merge_runs_beside_a_cooldown(history: History, name: str, left: float) -> None:
+def test_no_merge_runs_beside_a_cooldown(history: LoadHistory, name: str, left: float) -> None:
     observed = of(topic(2), history=replace(history, cold_since={0: 0, 1: 0}))
     decision = decide(observed, POLICY)
     assert (decision.action, decision.look_again_s) == (Keep(), left)
@@ -315,7 +319,7 @@ def test_no_merge_runs_beside_a_cooldown(history: History, name: str, left: floa
 
 def test_one_part_of_the_ring_is_merged_only_so_often() -> None:
     merges = ((HashRange(0, 0x4FFF), 10),)
-    history = History(cold_since=dict.fromkeys(range(4), 0.0), merges=merges)
+    history = LoadHistory(cold_since=dict.fromkeys(range(4), 0.0), merges=merges)
     assert decide(of(topic(4), history=history), POLICY).action == Merge((2, 3))
     worn = replace(history, merges=((HashRange(0, 0xFFFF), 10),))
     decision = decide(of(topic(4), history=worn), POLICY)
@@ -346,8 +350,8 @@ def test_every_other_kind_of_step_has_its_reason() -> None:
 
 def test_only_what_was_done_is_recorded() -> None:
     layout = topic(4)
-    assert record_action(History(), layout, Keep(), 5) == History()
-    assert record_action(History(), layout, Split(0, (9,)), 5) == History(last_split_s=5)
-    assert record_action(History(), layout, Rebucket(0, (9,)), 5) == History(last_rebucket_s=5)
-    merged = record_action(History(), layout, Merge((2, 1)), 5)
-    assert merged == History(last_merge_s=5, merges=((HashRange(0x4000, 0xBFFF), 1),))
+    assert record_action(LoadHistory(), layout, Keep(), 5) == LoadHistory()
+    assert record_action(LoadHistory(), layout, Split(0, (9,)), 5) == LoadHistory(last_split_s=5)
+    assert record_action(LoadHistory(), layout, Rebucket(0, (9,)), 5) == LoadHistory(last_rebucket_s=5)
+    merged = record_action(LoadHistory(), layout, Merge((2, 1)), 5)
+    assert merged == LoadHistory(last_merge_s=5, merges=((HashRange(0x4000, 0xBFFF), 1),))

@@ -7,7 +7,7 @@ import pytest
 from anabranch.errors import CorruptDataError
 from anabranch.model.layout import Layout
 from anabranch.model.observed import (
-    History,
+    LoadHistory,
     Observed,
     SegmentRates,
     advance_history,
@@ -29,7 +29,7 @@ def look(now_s: float, **rates: SegmentRates) -> Observed:
 
 
 def test_cold_begins_when_it_is_first_known_and_ends_with_traffic() -> None:
-    history = advance_history(History(), look(10, s0=IDLE, s1=BUSY), POLICY)
+    history = advance_history(LoadHistory(), look(10, s0=IDLE, s1=BUSY), POLICY)
     assert history.cold_since == {0: 10}
     history = advance_history(history, look(20, s0=IDLE, s1=IDLE), POLICY)
     assert history.cold_since == {0: 10, 1: 20}
@@ -51,24 +51,24 @@ def test_cold_begins_when_it_is_first_known_and_ends_with_traffic() -> None:
     ],
 )
 def test_one_warm_stale_or_senseless_rate_ends_the_cold(rates: SegmentRates) -> None:
-    before = History(cold_since={0: 1, 1: 1})
+    before = LoadHistory(cold_since={0: 1, 1: 1})
     history = advance_history(before, look(1_000, s0=rates, s1=SegmentRates(measured_s=900)), POLICY)
     assert history.cold_since == {1: 1}
 
 
 def test_a_missing_rate_ends_the_cold() -> None:
-    assert advance_history(History(cold_since={0: 1}), look(9), POLICY).cold_since == {}
+    assert advance_history(LoadHistory(cold_since={0: 1}), look(9), POLICY).cold_since == {}
 
 
 def test_segments_that_are_gone_are_forgotten() -> None:
-    before = History(cold_since={0: 1, 7: 1}, surplus_since={7: 1})
+    before = LoadHistory(cold_since={0: 1, 7: 1}, surplus_since={7: 1})
     history = advance_history(before, look(9, s0=IDLE), POLICY)
     assert history.cold_since == {0: 1}
     assert history.surplus_since == {}
 
 
 def test_a_clock_set_back_does_not_stretch_a_cooldown() -> None:
-    before = History(100, 200, 300, {0: 400})
+    before = LoadHistory(100, 200, 300, {0: 400})
     history = advance_history(before, look(50, s0=IDLE), POLICY)
     assert (history.last_split_s, history.last_merge_s, history.last_rebucket_s) == (50, 50, 50)
     assert history.cold_since == {0: 50}
@@ -85,14 +85,14 @@ def test_buckets_wanted_are_a_power_of_two_per_segment() -> None:
 
 def test_too_many_buckets_are_noticed() -> None:
     layout = Layout.initial(1, now_ms=0, bucket_budget=16)
-    history = advance_history(History(), Observed(layout, now_s=5), POLICY)
+    history = advance_history(LoadHistory(), Observed(layout, now_s=5), POLICY)
     assert history.surplus_since == {0: 5}
     history = advance_history(history, Observed(layout, stream_consumers=3, now_s=6), POLICY)
     assert history.surplus_since == {}
 
 
 def test_merges_are_counted_per_part_of_the_ring() -> None:
-    history = count_merge(History(), HashRange(0, 99))
+    history = count_merge(LoadHistory(), HashRange(0, 99))
     history = count_merge(history, HashRange(50, 149))
     assert history.merges == ((HashRange(0, 49), 1), (HashRange(50, 149), 2))
     history = count_merge(history, HashRange(60, 69))
@@ -104,9 +104,9 @@ def test_merges_are_counted_per_part_of_the_ring() -> None:
 
 
 def test_history_survives_json() -> None:
-    history = History(1.5, None, 2, {3: 4.0}, {5: 6.0}, ((HashRange(0, 99), 2),))
-    assert History.from_json(json.loads(json.dumps(history.to_json()))) == history
-    assert History.from_json({}) == History()
+    history = LoadHistory(1.5, None, 2, {3: 4.0}, {5: 6.0}, ((HashRange(0, 99), 2),))
+    assert LoadHistory.from_json(json.loads(json.dumps(history.to_json()))) == history
+    assert LoadHistory.from_json({}) == LoadHistory()
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_history_survives_json() -> None:
 )
 def test_broken_history_is_refused(data: dict[str, object]) -> None:
     with pytest.raises(CorruptDataError):
-        History.from_json(data)
+        LoadHistory.from_json(data)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.client.bulk import EncodedPart
+from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout

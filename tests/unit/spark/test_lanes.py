@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.spark.lanes import Lane, plan_by_position, plan_in_key_order
-from anabranch.spark.planner import Sizes, Slice
+from anabranch.spark.decide.partitions import KeyedRun, plan_by_position, plan_in_key_order
+from anabranch.spark.decide.planner import Sizes, Slice
 
 LOW, HIGH = FULL.halves()
 
@@ -30,13 +30,13 @@ def test_a_grandchild_follows_its_grandparent_though_no_child_lies_between() -> 
 def test_lanes_of_one_task_that_share_a_slice_read_it_once() -> None:
     old = part(0, FULL)
     planned = plan_in_key_order([old, part(1, LOW), part(2, HIGH)], max_partitions=1)
-    assert planned == [(Lane((old, part(1, LOW), part(2, HIGH)), (FULL,)),)]
+    assert planned == [(KeyedRun((old, part(1, LOW), part(2, HIGH)), (FULL,)),)]
     assert planned[0][0].ranges_for(old) is None
 
 
 def test_a_rebucketed_segment_is_read_behind_its_parent() -> None:
     planned = plan_in_key_order([part(1, FULL), part(0, FULL)], max_partitions=4)
-    assert planned == [(Lane((part(0, FULL), part(1, FULL)), (FULL,)),)]
+    assert planned == [(KeyedRun((part(0, FULL), part(1, FULL)), (FULL,)),)]
 
 
 def test_many_lanes_are_packed_into_few_tasks_of_like_size() -> None:
@@ -56,7 +56,7 @@ def test_buckets_cut_a_lane_by_hash() -> None:
 def test_topics_never_share_a_lane() -> None:
     one, other = part(0, FULL), part(0, FULL)._replace(topic="u")
     planned = plan_in_key_order([one, other], max_partitions=1)
-    assert planned == [(Lane((one,), (FULL,)), Lane((other,), (FULL,)))]
+    assert planned == [(KeyedRun((one,), (FULL,)), KeyedRun((other,), (FULL,)))]
 
 
 def test_large_slices_are_cut_by_bytes_and_small_ones_share_a_task() -> None:

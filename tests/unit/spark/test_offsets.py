@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.offsets import Cut, Offset, Start, TopicCut, decode, encode, parse_request
+from anabranch.spark.decide.offsets import Cut, Offset, Start, TopicCut, decode, encode, parse_request
 
 CUTS = st.dictionaries(
     st.text(min_size=1, max_size=5),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.offsets import Cut, Start, TopicCut
+from anabranch.spark.decide.offsets import Cut, Start, TopicCut
 from anabranch.spark.options import read_sink_options, read_source_options, short_name, text_of
 
 URL = {"service.url": "pulsar://127.0.0.1:6650"}

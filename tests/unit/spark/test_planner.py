@@ -5,12 +5,12 @@ import pytest
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.ranges import FULL
-from anabranch.spark.offsets import Cut, TopicCut
-from anabranch.spark.planner import (
+from anabranch.spark.decide.offsets import Cut, TopicCut
+from anabranch.spark.decide.planner import (
     Limit,
+    SegmentSpan,
     Sizes,
     Slice,
-    Tail,
     Topology,
     advance,
     forget_gone,
@@ -25,7 +25,8 @@ T = "orders"
 def topology(layout: Layout, **counts: int) -> Topology:
     """Segments with so many messages; s0=5 means five in segment 0."""
     tails = {
-        id_: Tail(0, counts.get(f"s{id_}", 0), not segment.active) for id_, segment in layout.segments.items()
+        id_: SegmentSpan(0, counts.get(f"s{id_}", 0), not segment.active)
+        for id_, segment in layout.segments.items()
     }
     return Topology(layout, tails)
 
@@ -58,7 +59,9 @@ def test_earliest_starts_at_the_oldest_segment() -> None:
 
 def test_earliest_passes_segments_with_nothing_left_because_their_children_may_be_trimmed_too() -> None:
     layout = split_once()
-    view = Topology(layout, {0: Tail(5, 5, True), 1: Tail(2, 3, False), 2: Tail(0, 4, False)})
+    view = Topology(
+        layout, {0: SegmentSpan(5, 5, True), 1: SegmentSpan(2, 3, False), 2: SegmentSpan(0, 4, False)}
+    )
     assert resolve("earliest", view, T).positions == {1: 2, 2: 0}
 
 
@@ -166,7 +169,7 @@ def test_a_topic_that_the_start_does_not_name_is_only_pinned() -> None:
 
 def test_trimmed_messages_are_reported_and_the_rest_is_read() -> None:
     layout = Layout.initial(1, now_ms=0)
-    view = Topology(layout, {0: Tail(30, 50, False)})
+    view = Topology(layout, {0: SegmentSpan(30, 50, False)})
     told: list[str] = []
     found = slices_between(cut(s0=10), cut(s0=50), {T: view}, told.append)
     assert [(part.lo, part.hi) for part in found] == [(30, 50)]
@@ -197,7 +200,7 @@ def test_a_pruned_segment_is_no_loss_when_its_children_are_in_the_map() -> None:
 
 def test_a_pruned_segment_that_nothing_in_the_map_replaces_is_a_loss() -> None:
     layout = split_once().prune([0])
-    view = Topology(layout, {1: Tail(2, 3, False), 2: Tail(0, 4, False)})
+    view = Topology(layout, {1: SegmentSpan(2, 3, False), 2: SegmentSpan(0, 4, False)})
     told: list[str] = []
     kept = forget_gone(cut(s0=4), {T: view}, told.append)
     assert at(kept) == {1: 2, 2: 0}

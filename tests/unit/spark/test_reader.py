@@ -18,8 +18,8 @@ from anabranch.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
+from anabranch.spark.decide.planner import Topology
 from anabranch.spark.options import read_source_options
-from anabranch.spark.planner import Topology
 from anabranch.spark.reader import BatchReader, StreamReader
 from anabranch.spark.rows import source_schema
 from tests.spark.files import FileReader, FileService, FileTopic

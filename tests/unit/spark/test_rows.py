@@ -13,8 +13,8 @@ from anabranch.model.ranges import FULL
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.spark.decide.planner import Slice
 from anabranch.spark.entries import open_entry
-from anabranch.spark.planner import Slice
 from anabranch.spark.rows import COLUMNS, RowBuilder, arrow_schema, check_source_schema, source_schema
 
 ALL = source_schema(event_time=True, headers=True, key_hash=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anabranch.testing.network import Link, Mode, SimNetwork, SimTransport
+from anabranch.testing.network import Mode, SimLink, SimNetwork, SimTransport
 from anabranch.testing.simloop import SimLoop, SimProcess
 
 
@@ -73,7 +73,7 @@ class World:
         return ours, self.accepted[-1]
 
     @property
-    def link(self) -> Link:
+    def link(self) -> SimLink:
         return self.network.link("client", "server")
 
 

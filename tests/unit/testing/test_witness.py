@@ -17,9 +17,9 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.batches import build_single
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.checkers import History
+from anabranch.testing.checkers import ClientHistory
 from anabranch.testing.simloop import SimLoop, SimProcess
-from anabranch.testing.wiretap import Acked, Attached, Registered, Watch
+from anabranch.testing.wiretap import AckSeen, AttachSeen, RegistrationSeen, Watch
 from anabranch.testing.witness import Witness
 
 TOPIC = TopicName.parse("topic://public/default/orders")
@@ -32,7 +32,7 @@ class Scene:
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
-        self.history = History()
+        self.history = ClientHistory()
         self.storage = MemoryStorage()
         self.layout = Layout.initial(1, now_ms=0)
         self.witness = Witness(
@@ -84,12 +84,12 @@ class Scene:
         assert log is not None
         log.cursors[SUB].acknowledge_up_to(count)
 
-    def attach(self, name: str) -> Attached:
-        consumer = Attached(None, name, 1, name, SUB, self.segment, True, pb.CommandSubscribe.Exclusive)
+    def attach(self, name: str) -> AttachSeen:
+        consumer = AttachSeen(None, name, 1, name, SUB, self.segment, True, pb.CommandSubscribe.Exclusive)
         self.witness.attached(consumer)
         return consumer
 
-    def dispatch(self, consumer: Attached, entry: int) -> None:
+    def dispatch(self, consumer: AttachSeen, entry: int) -> None:
         data = build_single(b"x", None, 0, "p", 1)
         self.witness.dispatched(consumer, Delivery(1, 1, entry, -1, 0, (), None, None, None, data))
 
@@ -163,7 +163,7 @@ def test_an_entry_comes_no_more_after_its_acknowledgement_was_confirmed(loop: Si
         await scene.fill(2)
         consumer = scene.attach("a")
         scene.dispatch(consumer, 0)
-        scene.witness.ack_confirmed(consumer, Acked((Position(1, 0),), cumulative=True))
+        scene.witness.ack_confirmed(consumer, AckSeen((Position(1, 0),), cumulative=True))
         scene.dispatch(consumer, 1)
         assert scene.wrong == []
         scene.dispatch(consumer, 0)
@@ -194,7 +194,7 @@ def test_a_member_is_evicted_after_a_whole_grace_period_without_a_connection(loo
     def evicted_after(gone_s: float, *, leaves: bool = False) -> list[str]:
         scene = Scene(loop)
         scene.write_members(1, a=(0,))
-        member = Registered(None, "a", "a", SUB, TOPIC)
+        member = RegistrationSeen(None, "a", "a", SUB, TOPIC)
         scene.witness.registered(member, pb.ScalableConsumerAssignment(layout_epoch=0, generation=1))
         if leaves:
             scene.witness.leaving(member)
@@ -214,7 +214,7 @@ def test_who_registered_through_a_broker_is_lost_when_that_loses_the_leader(loop
     def evicted_after(gone_s: float, lost: str) -> list[str]:
         scene = Scene(loop)
         scene.write_members(1, a=(0,))
-        member = Registered(SimProcess(loop, "relay"), "a", "a", SUB, TOPIC)
+        member = RegistrationSeen(SimProcess(loop, "relay"), "a", "a", SUB, TOPIC)
         scene.witness.registered(member, pb.ScalableConsumerAssignment(layout_epoch=0, generation=1))
         scene.witness.peer_lost(None, lost)
         loop._now += gone_s

@@ -1,0 +1,118 @@
+"""Which brokers live and who owns which store: a watched copy of what the metadata store says.
+
+Every broker has one. It may be a moment old, so whoever acts on it must be refused politely when the world
+has moved on. Must not know what a store holds, or decide who should own one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from anabranch.broker.tasks import Tasks
+from anabranch.errors import MetadataError
+from anabranch.metadata import records
+from anabranch.metadata.records import BrokerRecord, StoreRecord
+from anabranch.metadata.store import Change, MetadataStore
+
+_logger = logging.getLogger(__name__)
+
+RETRY_S = 0.2
+
+
+class Directory:
+    """Brokers and stores by number, as of the last look."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._brokers: dict[int, BrokerRecord] = {}
+        self._stores: dict[int, StoreRecord] = {}
+        self._watchers: dict[int, Callable[[], None]] = {}
+        self._next_watcher = 0
+        self._changed = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._undo: list[Callable[[], None]] = []
+        self._tasks = Tasks()
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerRecord]:
+        """The brokers whose lease is not over."""
+        return self._brokers
+
+    @property
+    def stores(self) -> Mapping[int, StoreRecord]:
+        """Every store there is, owned or not."""
+        return self._stores
+
+    def owner_of(self, store: int) -> BrokerRecord | None:
+        """The living broker that serves the store; None while nobody does."""
+        record = self._stores.get(store)
+        if record is None or record.owner is None:
+            return None
+        broker = self._brokers.get(record.owner)
+        return broker if broker is not None and broker.generation == record.generation else None
+
+    @property
+    def served(self) -> tuple[int, ...]:
+        """The stores that have an owner."""
+        return tuple(store for store in sorted(self._stores) if self.owner_of(store) is not None)
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` after each change of brokers or owners; returns the undo."""
+        number = self._next_watcher
+        self._next_watcher += 1
+        self._watchers[number] = changed
+
+        def undo() -> None:
+            self._watchers.pop(number, None)
+
+        return undo
+
+    async def start(self) -> None:
+        """Look once, and follow from then on."""
+        self._undo = [self._store.watch(root, self._note) for root in (records.BROKERS, records.STORES)]
+        await self.look()
+        self._tasks.spawn(self._follow())
+
+    async def stop(self) -> None:
+        for undo in self._undo:
+            undo()
+        await self._tasks.stop()
+
+    async def look(self) -> None:
+        """Read everything now; whoever has just changed something need not wait to be told."""
+        # One at a time: what an older look saw must not come after what a newer one saw.
+        async with self._looking:
+            self._changed.clear()
+            try:
+                brokers = await self._load(BrokerRecord, records.BROKERS)
+                stores = await self._load(StoreRecord, records.STORES)
+            except BaseException:
+                # What this look was to see is still to be seen, whoever asked for it.
+                self._changed.set()
+                raise
+        if (brokers, stores) != (self._brokers, self._stores):
+            self._brokers, self._stores = brokers, stores
+            for watcher in tuple(self._watchers.values()):
+                watcher()
+
+    async def _load(self, kind: type[records.R], root: str) -> dict[int, records.R]:
+        found: dict[int, records.R] = {}
+        for part in await self._store.children(root):
+            stored = await self._store.get(f"{root}/{part}")
+            if stored is not None:
+                found[int(part)] = records.decode(kind, stored.value)
+        return found
+
+    def _note(self, change: Change) -> None:
+        self._changed.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            try:
+                await self.look()
+            except MetadataError as error:
+                _logger.warning("cannot see who owns what: %s", error)
+                await asyncio.sleep(RETRY_S)

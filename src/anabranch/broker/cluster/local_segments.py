@@ -1,0 +1,172 @@
+"""The controller's port to segments that live in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from anabranch.broker.catalog.topics import Topics
+from anabranch.broker.catalog.trimming import trim
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.controller.decide.admission import Roster
+from anabranch.controller.ports.segments import Aim, Drained, Place, SegmentLoad, StartAt
+from anabranch.errors import StaleTermError
+from anabranch.model.acks import bits_from_words
+from anabranch.model.drains import Ranges
+from anabranch.model.ids import Position
+from anabranch.model.inheritance import Pieces, handed_on
+from anabranch.model.names import TopicName
+from anabranch.model.ranges import FULL
+
+
+class LocalSegments:
+    """Carries out what controllers ask, and tells them what drained.
+
+    Terms are remembered per topic while the process lives; a process that comes back starts with leaders of
+    newer terms anyway.
+    """
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._terms: dict[TopicName, int] = {}
+        self._listeners: dict[TopicName, list[Callable[[Drained], None]]] = {}
+        self.unheard: Callable[[Drained], None] = lambda event: None
+        """Told what drained in a topic that nobody here listens for."""
+        topics.drained = self._tell
+
+    async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
+        self._check(place, term)
+        made = await self._topics.make(place.name, place.store)
+        # Together, so that one commit serves all of them.
+        await asyncio.gather(
+            *(
+                made.subscription(subscription, durable=True, ordinal=_ordinal(made, start))
+                for subscription, start in subscriptions.items()
+            )
+        )
+
+    async def seal(self, place: Place, term: int) -> Pieces:
+        self._check(place, term)
+        found = self._topics.require(place.name)
+        await found.seal()
+        # A classic topic holds keys of the whole ring, whatever range it has in the layout.
+        whole = FULL if place.name.segment is None else place.name.segment.range
+        return handed_on(whole, found.log.producer_sequences(), found.log.inherited)
+
+    async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
+        self._check(place, term)
+        await self._topics.require(place.name).inherit(pieces)
+
+    async def trim(self, place: Place, keep_bytes: int, term: int) -> None:
+        self._check(place, term)
+        found = self._topics.require(place.name)
+        await trim(found.log, found.log.ordinal_keeping(keep_bytes))
+        for subscription in tuple(found.subscriptions.values()):
+            subscription.pass_trimmed()
+
+    async def delete(self, place: Place, term: int) -> None:
+        self._check(place, term)
+        await self._topics.drop(place.name)
+
+    async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
+        self._check(place, term)
+        found = self._topics.require(place.name)
+        await found.subscription(subscription, durable=True, ordinal=_ordinal(found, start))
+
+    async def delete_subscription(self, place: Place, subscription: str, term: int) -> None:
+        self._check(place, term)
+        found = self._topics.get(place.name)
+        if found is not None:
+            await found.unsubscribe(subscription)
+
+    async def seek(self, place: Place, subscription: str, timestamp_ms: int, term: int) -> None:
+        self._check(place, term)
+        found = self._topics.require(place.name)
+        known = found.subscriptions.get(subscription)
+        if known is not None:
+            await known.seek(found.log.ordinal_at_time(timestamp_ms))
+
+    async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
+        self._check(place, term)
+        found = self._topics.require(place.name)
+        known = found.subscriptions.get(subscription)
+        if known is not None:
+            ordinal = found.log.ordinal_of(Position(aim.ledger, aim.entry))
+            await known.seek(ordinal, bits_from_words(aim.ack_set) if aim.ack_set else None)
+
+    async def skip_all(self, place: Place, subscription: str, term: int) -> None:
+        self._check(place, term)
+        found = self._topics.require(place.name)
+        known = found.subscriptions.get(subscription)
+        if known is not None:
+            await known.seek(found.log.next_ordinal)
+
+    async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
+        self._check(place, term)
+        found = self._topics.get(place.name)
+        known = None if found is None else found.subscriptions.get(subscription)
+        if known is not None:
+            known.restrict(roster)
+
+    async def consumers(self, place: Place, subscription: str) -> int:
+        self._topics.stores.check(place.store)
+        found = self._topics.get(place.name)
+        known = None if found is None else found.subscriptions.get(subscription)
+        return 0 if known is None else len(known.consumers)
+
+    async def backlog(self, place: Place, subscription: str) -> int | None:
+        self._topics.stores.check(place.store)
+        found = self._topics.get(place.name)
+        known = None if found is None else found.subscriptions.get(subscription)
+        if known is None:
+            return None
+        if known.backlog == 0:
+            # Nobody may build on an acknowledgement that a crash could take back.
+            await known.cursor.flush()
+        return known.backlog_messages
+
+    async def drained(self, place: Place, subscription: str) -> Ranges | None:
+        self._topics.stores.check(place.store)
+        found = self._topics.get(place.name)
+        known = None if found is None else found.subscriptions.get(subscription)
+        return None if known is None else await known.drained()
+
+    async def load(self, place: Place) -> SegmentLoad:
+        self._topics.stores.check(place.store)
+        found = self._topics.get(place.name)
+        if found is None:
+            return SegmentLoad()
+        waiting = [sub.backlog_messages for sub in found.subscriptions.values() if sub.durable]
+        messages_in, bytes_in, messages_out, bytes_out = found.rates()
+        return SegmentLoad(
+            messages_in, bytes_in, messages_out, bytes_out, max(waiting, default=0), found.log.size_bytes
+        )
+
+    def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
+        listeners = self._listeners.setdefault(topic, [])
+        listeners.append(drained)
+
+        def undo() -> None:
+            if drained in listeners:
+                listeners.remove(drained)
+            if not listeners and self._listeners.get(topic) is listeners:
+                del self._listeners[topic]
+
+        return undo
+
+    def _tell(self, segment: ServedLog, subscription: str, ranges: Ranges) -> None:
+        topic = segment.name.partitioned_topic.topic
+        for listener in tuple(self._listeners.get(topic, (self.unheard,))):
+            listener(Drained(segment.name, subscription, ranges))
+
+    def _check(self, place: Place, term: int) -> None:
+        topic = place.name.partitioned_topic.topic
+        newest = self._terms.get(topic, 0)
+        if term < newest:
+            raise StaleTermError(f"{topic} is led in term {newest}; this was term {term}")
+        self._topics.stores.check(place.store)
+        self._terms[topic] = term
+
+
+def _ordinal(segment: ServedLog, start: StartAt) -> int:
+    return segment.log.first_ordinal if start == "earliest" else segment.log.next_ordinal

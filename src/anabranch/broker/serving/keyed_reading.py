@@ -1,0 +1,164 @@
+"""Reading for Key_Shared: a key, or a bucket, is read by one consumer at a time and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappush
+
+from anabranch.broker.dispatch.keyed import AutoSplit, Buckets, Handout, KeyedDispatch, Sticky
+from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.draining import slots_of
+from anabranch.broker.serving.reading import ReadPath
+from anabranch.broker.serving.shared_reading import DELAYED_MAX, PendingReading
+from anabranch.errors import RemoteProtocolError
+from anabranch.ledger.storage import Entry
+from anabranch.model.drains import Ranges, covers
+from anabranch.model.hashing import bucket_index, bucket_ranges
+from anabranch.protocol.commands import Outer, read_outer
+
+HELD_MAX = 10_000
+"""How many entries a subscription reads past one that cannot go out."""
+
+
+class KeyedReading(PendingReading):
+    """Key_Shared: entries of a key, or of a bucket, go to one consumer at a time and in order."""
+
+    def __init__(
+        self, path: ReadPath, *, sticky: bool = False, boundaries: tuple[int, ...] | None = None
+    ) -> None:
+        super().__init__(path)
+        self.sticky = sticky
+        self.boundaries = boundaries
+        """Split points of the buckets when whole buckets are dispatched, None for single keys."""
+        self.open: Ranges | None = None
+        """The bucket hashes that may go out, None for all; takes effect with `members_changed`."""
+        self._closed: frozenset[int] = frozenset()
+        self._keyed = KeyedDispatch()
+        self._buckets: Buckets | None = None
+        self._ring = AutoSplit()
+
+    @property
+    def replaying(self) -> int:
+        return self._keyed.held
+
+    @property
+    def withheld(self) -> int:
+        """Keys or buckets that are about to change hands and wait for acknowledgements."""
+        return self._keyed.withheld
+
+    @property
+    def at_end(self) -> bool:
+        return super().at_end and not self._keyed.held
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._keyed.clear()
+
+    def members_changed(self) -> None:
+        if not self.consumers:
+            self.rewind()
+        if self.boundaries is not None:
+            self._closed = self._closed_buckets(self.boundaries)
+            reading = [consumer for consumer in self.consumers if not consumer.retired]
+            buckets = Buckets(len(self.boundaries) + 1, reading, self._closed)
+            if self._buckets is not None:
+                self.path.counters.bucket_moves += buckets.moved_from(self._buckets)
+            self._buckets = buckets
+            self._keyed.change(buckets)
+        elif self.sticky:
+            self._keyed.change(Sticky((part, c) for c in self.consumers for part in c.ranges))
+        else:
+            self._ring.change(self.consumers)
+            self._keyed.change(self._ring)
+
+    def _closed_buckets(self, boundaries: tuple[int, ...]) -> frozenset[int]:
+        if self.open is None:
+            return frozenset()
+        buckets = enumerate(bucket_ranges(boundaries))
+        return frozenset(at for at, bucket in buckets if not covers(self.open, bucket))
+
+    def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
+        self._keyed.take_back(entries)
+
+    def _due(self, ordinal: int, slot: int) -> None:
+        self._keyed.due(ordinal, slot)
+
+    def _settle_slot(self, slot: int) -> bool:
+        return self._keyed.settle(slot)
+
+    def turn(self) -> bool:
+        self._wake_due()
+        more = self._held_turn()
+        if not more and any(consumer.ready for consumer in self.consumers):
+            more = self._fresh_turn()
+        self._flush()
+        return more
+
+    def _held_turn(self) -> bool:
+        if self._blocked or not self._keyed.held:
+            return False
+        grants = self._keyed.take(self.path.batch_entries)
+        acks = self.path.cursor.acks
+        for at, grant in enumerate(grants):
+            if grant.ordinal in acks:
+                self._keyed.skip(grant)
+                continue
+            entries = self.path.source.read(grant.ordinal, 1)
+            if not entries:
+                self._give_back(grants[at:])
+                return False
+            ack_set, messages = self._pending_of(entries[0])
+            receiver = grant.receiver
+            assert isinstance(receiver, ServedConsumer)
+            # Part of the entry may have been acknowledged while it waited; that part costs nothing.
+            receiver.permits += grant.messages - messages
+            receiver.settle(grant.messages - messages)
+            self._give(receiver, entries[0], grant.slot, messages, ack_set)
+        return bool(grants)
+
+    def _give_back(self, grants: Sequence[Handout]) -> None:
+        for grant in grants:
+            grant.receiver.permits += grant.messages
+            grant.receiver.settle(grant.messages)
+        self._keyed.take_back((g.ordinal, g.slot, g.messages) for g in grants)
+
+    def _fresh_turn(self) -> bool:
+        path, keyed = self.path, self._keyed
+        acks = path.cursor.acks
+        self.next = acks.next_pending(self.next)
+        room = min(path.batch_entries, HELD_MAX - keyed.held)
+        if room <= 0 or self._blocked or len(self._delayed) >= DELAYED_MAX:
+            return False
+        entries = path.source.read(self.next, room)
+        if not entries:
+            return False
+        now_ms = path.clock.wall_ms()
+        boundaries = self.boundaries
+        for entry in entries:
+            ordinal = entry.ordinal
+            self.next = ordinal + 1
+            if ordinal in acks:
+                continue
+            if self._closed and slots_of(entry.data) is None:
+                # Its keys may be of a bucket that is closed, and all that follows may be behind them.
+                self.next = ordinal
+                return False
+            outer = _outer(entry)
+            slot = outer.sticky_hash if boundaries is None else bucket_index(boundaries, outer.bucket_hash)
+            ack_set, messages = self._pending_of(entry)
+            if outer.deliver_at_ms > now_ms:
+                heappush(self._delayed, (outer.deliver_at_ms, ordinal, slot))
+                keyed.delay(ordinal, slot, messages)
+                continue
+            receiver = keyed.offer(ordinal, slot, messages)
+            if isinstance(receiver, ServedConsumer):
+                self._give(receiver, entry, slot, messages, ack_set)
+        return self.next < path.source.end
+
+
+def _outer(entry: Entry) -> Outer:
+    try:
+        return read_outer(entry.data)
+    except RemoteProtocolError:
+        # The broker stores what it is sent. Whoever receives this will refuse it and acknowledge it.
+        return Outer("", 0, 0, entry.count, False, 1, 1, 1, False, 0, 0)

@@ -1,0 +1,79 @@
+"""Entries of a log for one subscription: from memory at once, from disk a little later.
+
+Dispatch never waits. It asks, and when the answer is not in memory yet it is called again once it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from anabranch.errors import AnabranchError, CorruptDataError
+from anabranch.ledger.storage import Entry, SegmentLog
+
+_log = logging.getLogger(__name__)
+
+FETCH_BYTES_MAX = 2**20
+"""Bytes one subscription may hold that came from disk; a thousand slow ones hold a gibibyte at most."""
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class LogReader:
+    """Holds at most one batch that came from disk; the log's own cache is shared and not counted here."""
+
+    def __init__(
+        self, log: SegmentLog, spawn: Spawn, ready: Callable[[], None], *, max_entries: int, max_bytes: int
+    ) -> None:
+        self._log = log
+        self._spawn = spawn
+        self._ready = ready
+        self._max_entries = max_entries
+        self._max_bytes = min(max_bytes, FETCH_BYTES_MAX)
+        self._fetched: Sequence[Entry] = ()
+        self._fetching = False
+        self._damaged = -1
+
+    @property
+    def end(self) -> int:
+        """One past the last entry that may be read."""
+        return self._log.next_ordinal
+
+    def read(self, ordinal: int, max_entries: int) -> Sequence[Entry] | None:
+        """Entries from `ordinal` on, none at the end, or None: ask again when `ready` is called."""
+        limit = min(max_entries, self._max_entries)
+        entries = self._log.read_cached(ordinal, limit, self._max_bytes)
+        if entries is not None:
+            self._fetched = ()
+            return entries
+        fetched = self._fetched
+        if fetched:
+            at = ordinal - fetched[0].ordinal
+            if 0 <= at < len(fetched):
+                return fetched[at : at + limit]
+        if not self._fetching and ordinal != self._damaged:
+            self._fetching = True
+            self._spawn(self._fetch(ordinal))
+        return None
+
+    def forget(self) -> None:
+        """Give back the memory; nobody reads here for now."""
+        self._fetched = ()
+        self._damaged = -1
+
+    async def _fetch(self, ordinal: int) -> None:
+        try:
+            self._fetched = await self._log.read(ordinal, self._max_entries, self._max_bytes)
+        except CorruptDataError as error:
+            # Skipping it would be silent loss: the subscription stands here until somebody moves it.
+            _log.error("%s: reading stops at damaged entry %d: %s", self._log.name, ordinal, error)
+            self._damaged = ordinal
+            return
+        except AnabranchError as error:
+            # The next event on the subscription tries again; a broken disk shows up in the append path too.
+            _log.error("%s: entry %d cannot be read: %s", self._log.name, ordinal, error)
+            return
+        finally:
+            self._fetching = False
+        self._ready()

@@ -1,0 +1,200 @@
+"""How a subscription reads its log: what all strategies share, and the ordered one.
+
+A strategy owns the read position and what was delivered and not acknowledged. A turn delivers one batch
+and never waits. Exclusive and Failover keep nothing per entry: they go back to the first unacknowledged one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from anabranch.broker.dispatch.keyed import active_consumer
+from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.log_reader import LogReader
+from anabranch.clock import Clock
+from anabranch.ledger.storage import Cursor, Entry
+from anabranch.model.acks import words_from_bits
+from anabranch.protocol.commands import encode_delivery
+
+WRITE_BYTES = 256 * 2**10
+"""Bytes written to a consumer before it is asked again whether it takes more."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What went out; grows only."""
+
+    messages_out: int = 0
+    bytes_out: int = 0
+    redelivered: int = 0
+    acked: int = 0
+    bucket_moves: int = 0
+    """How often a bucket went from one consumer to another."""
+
+
+@dataclass(slots=True)
+class ReadPath:
+    """What every strategy reads through."""
+
+    cursor: Cursor
+    source: LogReader
+    counters: Counters
+    clock: Clock
+    partition: int = -1
+    batch_entries: int = 100
+    unacked_max: int = 2**62
+
+
+class Reading(ABC):
+    """One way to read; the subscription tells it what happens and calls `turn` when something may go out."""
+
+    def __init__(self, path: ReadPath) -> None:
+        self.path = path
+        self.consumers: list[ServedConsumer] = []
+        self.next = path.cursor.acks.mark
+        """First ordinal not read yet."""
+
+    @abstractmethod
+    def turn(self) -> bool:
+        """Deliver one batch at most; whether another turn could deliver more at once."""
+
+    @abstractmethod
+    def members_changed(self) -> None:
+        """`consumers` is another list now."""
+
+    def announce(self) -> None:
+        """Tell consumers what the last change of `consumers` means for them."""
+        return
+
+    @abstractmethod
+    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int] | None) -> None:
+        """The client wants entries again: these, or everything it has."""
+
+    def left(self, consumer: ServedConsumer) -> None:
+        """The consumer is gone; `members_changed` follows."""
+        return
+
+    def acknowledged(self, ordinals: Iterable[int]) -> bool:
+        """Whole entries are acknowledged; whether more may go out because of it."""
+        return False
+
+    def acknowledged_part(self, ordinal: int, messages: int) -> bool:
+        """So many more messages of an entry are acknowledged."""
+        return False
+
+    def rewind(self) -> None:
+        """Start again at the first entry that is not acknowledged."""
+        self.next = self.path.cursor.acks.mark
+        self.path.source.forget()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything in the log went out."""
+        return self.next >= self.path.source.end
+
+    @property
+    def unacked(self) -> int:
+        return 0
+
+    @property
+    def replaying(self) -> int:
+        """Entries that wait to be delivered again."""
+        return 0
+
+    @property
+    def delayed(self) -> int:
+        return 0
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """Wall time of the next entry that waits for its delivery time."""
+        return None
+
+    def _pending_of(self, entry: Entry) -> tuple[tuple[int, ...], int]:
+        """What to say of a partly acknowledged entry, and how many messages of it count."""
+        left = self.path.cursor.acks.remaining(entry.ordinal)
+        if left is None:
+            return (), entry.count
+        return tuple(words_from_bits(left)), left.bit_count()
+
+    def _write(
+        self, consumer: ServedConsumer, buffers: list[bytes], entries: int, messages: int, size: int
+    ) -> None:
+        consumer.link.write_many(buffers)
+        consumer.entries_out += entries
+        consumer.messages_out += messages
+        consumer.bytes_out += size
+        consumer.last_sent_ms = self.path.clock.wall_ms()
+        counters = self.path.counters
+        counters.messages_out += messages
+        counters.bytes_out += size
+
+
+class OrderedReading(Reading):
+    """Exclusive and Failover: one consumer gets all entries in order."""
+
+    def __init__(self, path: ReadPath, *, failover: bool) -> None:
+        super().__init__(path)
+        self.failover = failover
+        self.active: ServedConsumer | None = None
+        self._told: dict[ServedConsumer, bool] = {}
+
+    def members_changed(self) -> None:
+        before = self.active
+        chosen = active_consumer(self.consumers, self.path.partition)
+        self.active = chosen if isinstance(chosen, ServedConsumer) else None
+        if self.active is not before:
+            self.rewind()
+
+    def announce(self) -> None:
+        told, self._told = self._told, {}
+        for consumer in self.consumers if self.failover else ():
+            active = consumer is self.active
+            if told.get(consumer) is not active:
+                consumer.tell_active(active)
+            self._told[consumer] = active
+
+    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int] | None) -> None:
+        if consumer is self.active:
+            self.rewind()
+
+    def turn(self) -> bool:
+        consumer = self.active
+        if consumer is None or not consumer.ready:
+            return False
+        path = self.path
+        acks = path.cursor.acks
+        self.next = acks.next_pending(self.next)
+        entries = path.source.read(self.next, consumer.permits)
+        if not entries:
+            return False
+        plain = entries[0].ordinal >= acks.top and not acks.parts
+        stamped = consumer.link.wants_entry_metadata
+        consumer_id, epoch, partition = consumer.id, consumer.epoch, path.partition
+        permits = consumer.permits
+        buffers: list[bytes] = []
+        sent = size = 0
+        ack_set: tuple[int, ...] = ()
+        ordinal = self.next
+        for entry in entries:
+            (ledger, number), ordinal, index, count, timestamp, data = entry
+            messages = count
+            if not plain:
+                if ordinal in acks:
+                    continue
+                ack_set, messages = self._pending_of(entry)
+            stamp = (timestamp, index + count - 1) if stamped else None
+            buffers += encode_delivery(consumer_id, ledger, number, partition, 0, ack_set, epoch, stamp, data)
+            size += len(data)
+            sent += 1
+            permits -= messages
+            if permits <= 0 or size >= WRITE_BYTES:
+                break
+        self.next = ordinal + 1
+        if sent:
+            messages = consumer.permits - permits
+            consumer.permits = permits
+            self._write(consumer, buffers, sent, messages, size)
+        return permits > 0 and self.next < path.source.end

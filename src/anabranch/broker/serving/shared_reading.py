@@ -1,0 +1,280 @@
+"""Reading for several consumers at once: who has which entry, and the Shared type.
+
+Entries that come back, because a client asked or went away, go out again before fresh ones.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+
+from anabranch.broker.dispatch.keyed import RoundRobin
+from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.reading import WRITE_BYTES, Reading, ReadPath
+from anabranch.errors import RemoteProtocolError
+from anabranch.ledger.storage import Entry
+from anabranch.protocol.commands import encode_delivery, read_outer
+from anabranch.protocol.frames import metadata_span
+
+RUN_ENTRIES = 20
+"""Entries one Shared consumer gets before it is the next one's turn."""
+
+DELAYED_MAX = 50_000
+"""How many entries with a later delivery time are set aside before reading stops."""
+
+_DELIVER_AT_TAG = b"\x98\x01"
+
+
+class _Outgoing:
+    """Frames collected for several consumers during one turn."""
+
+    __slots__ = ("buffers", "entries", "messages", "size")
+
+    def __init__(self) -> None:
+        self.buffers: list[bytes] = []
+        self.entries = 0
+        self.messages = 0
+        self.size = 0
+
+
+class PendingReading(Reading):
+    """What Shared and Key_Shared have in common: they know who has which entry."""
+
+    def __init__(self, path: ReadPath) -> None:
+        super().__init__(path)
+        self._out: dict[int, tuple[ServedConsumer, int, int]] = {}
+        """Ordinal -> consumer, slot, messages that count as unacknowledged."""
+        self._redeliveries: dict[int, int] = {}
+        self._delayed: list[tuple[int, int, int]] = []
+        """Heap of (time, ordinal, slot)."""
+        self._unacked = 0
+        self._blocked = False
+        self._frames: dict[ServedConsumer, _Outgoing] = {}
+
+    @property
+    def unacked(self) -> int:
+        return self._unacked
+
+    @property
+    def blocked(self) -> bool:
+        """Whether too many messages are unacknowledged over all consumers."""
+        return self._blocked
+
+    @property
+    def delayed(self) -> int:
+        return len(self._delayed)
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        return self._delayed[0][0] if self._delayed else None
+
+    def rewind(self) -> None:
+        super().rewind()
+        for consumer, _, messages in self._out.values():
+            consumer.settle(messages)
+        self._out.clear()
+        self._delayed.clear()
+        self._unacked = 0
+        self._blocked = False
+
+    def acknowledged(self, ordinals: Iterable[int]) -> bool:
+        more = False
+        for ordinal in ordinals:
+            if self._redeliveries:
+                self._redeliveries.pop(ordinal, None)
+            held = self._out.pop(ordinal, None)
+            if held is not None:
+                more |= self._release(*held)
+                more |= self._settle_slot(held[1])
+        return more
+
+    def acknowledged_part(self, ordinal: int, messages: int) -> bool:
+        held = self._out.get(ordinal)
+        if held is None:
+            return False
+        consumer, slot, before = held
+        self._out[ordinal] = (consumer, slot, before - messages)
+        return self._release(consumer, slot, messages)
+
+    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int] | None) -> None:
+        wanted = list(self._out) if ordinals is None else list(dict.fromkeys(ordinals))
+        mine = [o for o in wanted if o in self._out and self._out[o][0] is consumer]
+        for ordinal in mine:
+            self._redeliveries[ordinal] = self._redeliveries.get(ordinal, 0) + 1
+        consumer.redelivered += len(mine)
+        self.path.counters.redelivered += len(mine)
+        self._requeue(sorted(mine))
+
+    def left(self, consumer: ServedConsumer) -> None:
+        self._requeue(sorted(o for o, held in self._out.items() if held[0] is consumer))
+
+    def _requeue(self, ordinals: Sequence[int]) -> None:
+        back = []
+        for ordinal in ordinals:
+            consumer, slot, messages = self._out.pop(ordinal)
+            self._release(consumer, slot, messages)
+            back.append((ordinal, slot, messages))
+        self._take_back(back)
+
+    @abstractmethod
+    def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
+        """Entries that were out, as (ordinal, slot, messages), go out again before later ones."""
+
+    @abstractmethod
+    def _due(self, ordinal: int, slot: int) -> None:
+        """The delivery time of an entry has come."""
+
+    def _settle_slot(self, slot: int) -> bool:
+        return False
+
+    def _release(self, consumer: ServedConsumer, _slot: int, messages: int) -> bool:
+        was_blocked = consumer.blocked or self._blocked
+        consumer.settle(messages)
+        self._unacked -= messages
+        if self._blocked and self._unacked <= self.path.unacked_max // 2:
+            self._blocked = False
+        return was_blocked
+
+    def _give(
+        self, consumer: ServedConsumer, entry: Entry, slot: int, messages: int, ack_set: tuple[int, ...]
+    ) -> None:
+        """Put an entry among the frames of this turn; the consumer is charged already."""
+        (ledger, number), ordinal, index, count, timestamp, data = entry
+        outgoing = self._frames.get(consumer)
+        if outgoing is None:
+            outgoing = self._frames[consumer] = _Outgoing()
+        stamp = (timestamp, index + count - 1) if consumer.link.wants_entry_metadata else None
+        times = self._redeliveries.get(ordinal, 0) if self._redeliveries else 0
+        outgoing.buffers += encode_delivery(
+            consumer.id, ledger, number, self.path.partition, times, ack_set, None, stamp, data
+        )
+        outgoing.entries += 1
+        outgoing.messages += messages
+        outgoing.size += len(data)
+        if outgoing.size >= WRITE_BYTES:
+            # Now the connection shows whether it takes more, before the next entry is given.
+            self._flush()
+        self._out[ordinal] = (consumer, slot, messages)
+        self._unacked += messages
+        if self._unacked >= self.path.unacked_max:
+            self._blocked = True
+
+    def _flush(self) -> None:
+        for consumer, outgoing in self._frames.items():
+            self._write(consumer, outgoing.buffers, outgoing.entries, outgoing.messages, outgoing.size)
+        self._frames.clear()
+
+    def _wake_due(self) -> None:
+        if self._delayed and self._delayed[0][0] <= (now := self.path.clock.wall_ms()):
+            while self._delayed and self._delayed[0][0] <= now:
+                _, ordinal, slot = heappop(self._delayed)
+                self._due(ordinal, slot)
+
+
+class SharedReading(PendingReading):
+    """Shared: any ready consumer gets the next entry, in runs, round and round."""
+
+    def __init__(self, path: ReadPath) -> None:
+        super().__init__(path)
+        self._turns = RoundRobin()
+        self._replay: list[int] = []
+
+    @property
+    def replaying(self) -> int:
+        return len(self._replay)
+
+    @property
+    def at_end(self) -> bool:
+        return super().at_end and not self._replay and not self._delayed
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._replay.clear()
+
+    def members_changed(self) -> None:
+        self._turns.change(self.consumers)
+        if not self.consumers:
+            self.rewind()
+
+    def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
+        self._replay += [ordinal for ordinal, _, _ in entries]
+        heapify(self._replay)
+
+    def _due(self, ordinal: int, slot: int) -> None:
+        heappush(self._replay, ordinal)
+
+    def turn(self) -> bool:
+        self._wake_due()
+        more = False
+        if self._replay:
+            more = self._replay_turn()
+        # What is to come again goes first, so fresh entries wait while it cannot.
+        if not self._replay:
+            more = self._fresh_turn()
+        self._flush()
+        return more
+
+    def _replay_turn(self) -> bool:
+        acks = self.path.cursor.acks
+        for _ in range(self.path.batch_entries):
+            if not self._replay or self._blocked:
+                return False
+            ordinal = self._replay[0]
+            if ordinal in acks or ordinal in self._out:
+                heappop(self._replay)
+                continue
+            entries = self.path.source.read(ordinal, 1)
+            consumer = self._turns.next() if entries else None
+            if not entries or not isinstance(consumer, ServedConsumer):
+                return False
+            heappop(self._replay)
+            self._hand(consumer, entries[0])
+        return bool(self._replay)
+
+    def _fresh_turn(self) -> bool:
+        path = self.path
+        if self._blocked or len(self._delayed) >= DELAYED_MAX:
+            return False
+        consumer = self._turns.next()
+        if consumer is None:
+            return False
+        acks = path.cursor.acks
+        self.next = acks.next_pending(self.next)
+        entries = path.source.read(self.next, path.batch_entries)
+        if not entries:
+            return False
+        run = 0
+        for entry in entries:
+            ordinal = entry.ordinal
+            if ordinal in acks or ordinal in self._out or self._set_aside(entry):
+                self.next = ordinal + 1
+                continue
+            if run == RUN_ENTRIES or consumer is None or not consumer.ready:
+                consumer = self._turns.next()
+                run = 0
+            if self._blocked or not isinstance(consumer, ServedConsumer):
+                return False
+            self._hand(consumer, entry)
+            run += 1
+            self.next = ordinal + 1
+        return self.next < path.source.end
+
+    def _hand(self, consumer: ServedConsumer, entry: Entry) -> None:
+        ack_set, messages = self._pending_of(entry)
+        consumer.charge(messages)
+        self._give(consumer, entry, 0, messages, ack_set)
+
+    def _set_aside(self, entry: Entry) -> bool:
+        """Keep an entry for its delivery time; most carry none, which costs one search of the metadata."""
+        try:
+            start, end = metadata_span(entry.data)
+            if entry.data.find(_DELIVER_AT_TAG, start, end) < 0:
+                return False
+            at = read_outer(entry.data).deliver_at_ms
+        except RemoteProtocolError:
+            return False
+        if at <= self.path.clock.wall_ms():
+            return False
+        heappush(self._delayed, (at, entry.ordinal, 0))
+        return True

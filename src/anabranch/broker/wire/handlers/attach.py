@@ -1,0 +1,55 @@
+"""From a name to the log that producers and consumers attach to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple
+
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.wire.services import Services
+from anabranch.errors import MetadataError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+from anabranch.model.names import TopicName
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+METADATA_BYTES_MAX = 1024
+NAME_MAX = 1024
+"""Most characters of the name of a producer, consumer or subscription; all of them are kept."""
+
+
+async def open_log(services: Services, name: TopicName, *, create: bool) -> ServedLog:
+    """A classic topic, made on first use if allowed, or a segment that the layout lists.
+
+    A segment that an operation has made but not committed is nobody's yet: what were written to it now could
+    overtake what its parents still take.
+    """
+    if name.is_scalable:
+        raise NotAllowedError(f"{name} is a scalable topic; attach to its segments")
+    if not name.is_segment:
+        return await services.topics.open(name, create=create)
+    assert name.segment is not None
+    record = await services.records.load(name.topic)
+    listed = record.segments.get(name.segment.id)
+    if listed is None or (listed.hash_range.start, listed.hash_range.end) != astuple(name.segment.range):
+        raise TopicNotFoundError(f"{name.topic} has no segment {name.segment}")
+    segment = services.topics.get(name)
+    if segment is None:
+        if listed.store not in services.topics.stores.opened:
+            raise ServiceNotReadyError(f"{name} is not served by this broker; look it up again")
+        raise ServiceNotReadyError(f"{name} is being made")
+    segment.splits = listed.entry_bucket_splits
+    return segment
+
+
+def metadata_of(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
+    """The key-value pairs a client describes itself with; bounded, because they are kept."""
+    metadata = {pair.key: pair.value for pair in pairs}
+    if sum(len(key) + len(value) for key, value in metadata.items()) > METADATA_BYTES_MAX:
+        raise MetadataError(f"metadata must not be longer than {METADATA_BYTES_MAX} characters")
+    return metadata
+
+
+def bounded(name: str) -> str:
+    """The name, if it is short enough to be kept."""
+    if len(name) > NAME_MAX:
+        raise NotAllowedError(f"a name has at most {NAME_MAX} characters, not {len(name)}")
+    return name

@@ -1,0 +1,185 @@
+"""Registration of stream and checkpoint consumers with a topic's controller (73-75, 82)."""
+
+from __future__ import annotations
+
+from anabranch.broker.wire.connection import CommandHandler, Registered, ServerConnection
+from anabranch.broker.wire.handlers.attach import bounded
+from anabranch.broker.wire.services import Services
+from anabranch.controller.decide.groups import ConsumerAssignment, RegistrationRequest
+from anabranch.controller.ports.leader import TopicLeader
+from anabranch.controller.ports.segments import StartAt
+from anabranch.errors import (
+    ConsumerNotFoundError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from anabranch.metadata.records import SubscriptionKind
+from anabranch.model.names import TopicName, validate_subscription
+from anabranch.protocol.commands import NO_ID
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+
+
+class AssignmentPush:
+    """Sends a consumer the newest of its assignments, and none that was overtaken.
+
+    One whose leader is gone is told so and registers with the next one; a client that would not understand
+    is hung up on.
+    """
+
+    def __init__(self, connection: ServerConnection, consumer_id: int) -> None:
+        self._connection = connection
+        self._consumer_id = consumer_id
+        self._newest: ConsumerAssignment | None = None
+        self.active = True
+
+    def __call__(self, assignment: ConsumerAssignment | None) -> None:
+        if assignment is None:
+            self._end()
+            return
+        self._newest = assignment
+        self._connection.when_writable(("assignment", self._consumer_id), self._send)
+
+    async def alive(self) -> bool:
+        """Whether the client answers."""
+        return await self._connection.alive()
+
+    def _end(self) -> None:
+        """Nobody leads the consumer here any more; a client that hears so registers again."""
+        if self.active:
+            self.active = False
+            self._connection.registrations.pop(self._consumer_id, None)
+            if not self._connection.peer_is_ours:
+                self._connection.hang_up()
+                return
+            self._connection.send(pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=NO_ID))
+
+    def _send(self) -> None:
+        if self._newest is not None and self.active:
+            self._connection.send(
+                pb.CommandScalableTopicAssignmentUpdate(
+                    consumer_id=self._consumer_id, assignment=to_wire(self._newest)
+                )
+            )
+
+
+async def register(connection: ServerConnection, command: pb.CommandScalableTopicSubscribe) -> None:
+    with connection.opens("registration", command.consumer_id):
+        await _register(connection, command)
+
+
+async def _register(connection: ServerConnection, command: pb.CommandScalableTopicSubscribe) -> None:
+    validate_subscription(bounded(command.subscription))
+    bounded(command.consumer_name)
+    name = TopicName.parse(command.topic).topic
+    controller = await _leader(connection.services, name)
+    former = connection.registrations.pop(command.consumer_id, None)
+    if former is not None:
+        former.controller.connection_lost(former.registration)
+    kind: SubscriptionKind = "CHECKPOINT" if command.consumer_type == pb.CHECKPOINT else "STREAM"
+    push = AssignmentPush(connection, command.consumer_id)
+    registration = await controller.register(
+        command.subscription,
+        command.consumer_name,
+        kind,
+        _start(command),
+        push,
+        RegistrationRequest(
+            whole=not connection.knows_buckets,
+            finished=_finished(command),
+            address=connection.address,
+            instance=command.instance if command.HasField("instance") else None,
+            attempt=command.consumer_id,
+            opened_in=command.opened_in if command.HasField("opened_in") else None,
+        ),
+    )
+    if connection.ended:
+        push.active = False
+        controller.connection_lost(registration)
+        return
+    if connection.given_up("registration", command.consumer_id):
+        # Nobody would ever take it away: the connection lives on, and so would its share.
+        push.active = False
+        await controller.leave(registration)
+        raise ServiceNotReadyError("the client gave the registration up")
+    connection.registrations[command.consumer_id] = Registered(controller, registration)
+    connection.send(
+        pb.CommandScalableTopicSubscribeResponse(
+            request_id=command.request_id,
+            assignment=to_wire(registration.assignment),
+            incarnation=registration.incarnation if connection.peer_is_ours else None,
+        )
+    )
+
+
+async def _leader(services: Services, name: TopicName) -> TopicLeader:
+    try:
+        return await services.controllers.controller(name)
+    except TopicNotFoundError:
+        if await services.records.find_classic(name) is None:
+            raise
+        raise NotAllowedError(
+            f"{name.local} is a classic topic, which nobody reads in key order; migrate it, or use a queue"
+        ) from None
+
+
+def _start(command: pb.CommandScalableTopicSubscribe) -> StartAt | None:
+    """Our clients say where a new subscription starts; others say so on the segments."""
+    if not command.HasField("initial_position"):
+        return None
+    return "earliest" if command.initial_position == pb.CommandSubscribe.Earliest else "latest"
+
+
+def _finished(command: pb.CommandScalableTopicSubscribe) -> tuple[int, ...] | None:
+    if command.consumer_type != pb.CHECKPOINT or not command.HasField("finished"):
+        return None
+    return tuple(sorted(set(command.finished.segment_ids)))
+
+
+def refuse_registration(
+    connection: ServerConnection, command: pb.CommandScalableTopicSubscribe, error: Exception
+) -> None:
+    connection.send(
+        pb.CommandScalableTopicSubscribeResponse(
+            request_id=command.request_id, error=code_for(error), message=str(error)
+        )
+    )
+
+
+async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUnsubscribe) -> None:
+    """The consumer will not come back: what it read goes to the others at once."""
+    connection.give_up("registration", command.consumer_id)
+    registered = connection.registrations.pop(command.consumer_id, None)
+    if registered is None:
+        raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not registered")
+    try:
+        await registered.controller.leave(registered.registration)
+    except BaseException:
+        # Nobody else would say so any more, and its name would be taken for ever.
+        registered.controller.connection_lost(registered.registration)
+        raise
+    connection.send(pb.CommandSuccess(request_id=command.request_id))
+
+
+def to_wire(assignment: ConsumerAssignment) -> pb.ScalableConsumerAssignment:
+    return pb.ScalableConsumerAssignment(
+        layout_epoch=assignment.epoch,
+        generation=assignment.generation,
+        segments=[
+            pb.ScalableAssignedSegment(
+                segment_id=segment.segment_id,
+                hash_start=segment.range.start,
+                hash_end=segment.range.end,
+                segment_topic=segment.topic,
+                bucket_ranges=[pb.IntRange(start=part.start, end=part.end) for part in segment.bucket_ranges],
+            )
+            for segment in assignment.segments
+        ],
+    )
+
+
+HANDLERS = {
+    pb.CommandScalableTopicSubscribe: CommandHandler(register, refuse_registration),
+    pb.CommandScalableTopicUnsubscribe: CommandHandler(leave),
+}

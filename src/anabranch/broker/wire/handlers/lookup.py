@@ -1,0 +1,130 @@
+"""Where topics are, how many partitions they have, and which exist."""
+
+from __future__ import annotations
+
+from google_crc32c import value as crc32c
+
+from anabranch.broker.wire.connection import CommandHandler, ServerConnection
+from anabranch.broker.wire.services import Services
+from anabranch.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+from anabranch.metadata.records import BrokerRecord
+from anabranch.model.names import TopicName, parse_namespace
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+
+
+async def look_up(connection: ServerConnection, command: pb.CommandLookupTopic) -> None:
+    """Say who serves a name; for one that does not exist, who would refuse or make it."""
+    url = await owner_url(connection.services, TopicName.parse(command.topic))
+    connection.send(
+        pb.CommandLookupTopicResponse(
+            request_id=command.request_id,
+            response=pb.CommandLookupTopicResponse.Connect,
+            brokerServiceUrl=url,
+            authoritative=True,
+            proxy_through_service_url=False,
+        )
+    )
+
+
+async def owner_url(services: Services, name: TopicName) -> str:
+    """Where a classic topic or segment is served or a scalable topic led; ServiceNotReadyError if nowhere."""
+    owner = await owner_of(services, name)
+    return services.url if owner is None else owner.url
+
+
+async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
+    """The broker to ask about a name; None means that any will do."""
+    if name.domain == "persistent":
+        store = await services.topics.store_of(name)
+    else:
+        record = await services.records.find(name.topic)
+        if record is None:
+            return None
+        if name.segment is None:
+            return services.directory.owner_of(record.store)
+        listed = record.segments.get(name.segment.id)
+        if listed is None:
+            return None
+        store = listed.store
+    owner = services.directory.owner_of(store)
+    if owner is None:
+        raise ServiceNotReadyError(f"{name} is in store {store}, which nobody serves now; ask again soon")
+    return owner
+
+
+def refuse_lookup(connection: ServerConnection, command: pb.CommandLookupTopic, error: Exception) -> None:
+    connection.send(
+        pb.CommandLookupTopicResponse(
+            request_id=command.request_id,
+            response=pb.CommandLookupTopicResponse.Failed,
+            error=code_for(error),
+            message=str(error),
+        )
+    )
+
+
+async def partitions(connection: ServerConnection, command: pb.CommandPartitionedTopicMetadata) -> None:
+    name = TopicName.parse(command.topic)
+    if name.domain == "non-persistent":
+        raise NotAllowedError("non-persistent topics are not served")
+    count: int | None = 0
+    if name.domain == "persistent":
+        topics = connection.services.topics
+        count = await topics.partitions(name)
+        if count is None and not (command.metadata_auto_creation_enabled and await topics.may_create(name)):
+            raise TopicNotFoundError(f"{name} does not exist")
+    connection.send(
+        pb.CommandPartitionedTopicMetadataResponse(
+            request_id=command.request_id,
+            response=pb.CommandPartitionedTopicMetadataResponse.Success,
+            partitions=count or 0,
+        )
+    )
+
+
+def refuse_partitions(
+    connection: ServerConnection, command: pb.CommandPartitionedTopicMetadata, error: Exception
+) -> None:
+    connection.send(
+        pb.CommandPartitionedTopicMetadataResponse(
+            request_id=command.request_id,
+            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+            error=code_for(error),
+            message=str(error),
+        )
+    )
+
+
+async def topics_of_namespace(connection: ServerConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
+    """All names; a pattern is left to the client, which applies it when the answer says it was not."""
+    names: list[str] = []
+    if command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        tenant, local = parse_namespace(command.namespace)
+        found = await connection.services.topics.list(f"{tenant}/{local}")
+        names = [str(name) for name in found]
+    digest = topics_hash(names)
+    changed = not command.HasField("topics_hash") or command.topics_hash != digest
+    connection.send(
+        pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=command.request_id,
+            topics=names if changed else (),
+            filtered=False,
+            topics_hash=digest,
+            changed=changed,
+        )
+    )
+
+
+def topics_hash(names: list[str]) -> str:
+    """What stands for a set of topic names when client and broker compare theirs."""
+    joined = ",".join(sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass")))
+    checksum: int = crc32c(joined.encode()) if names else 0
+    return checksum.to_bytes(4, "little").hex()
+
+
+HANDLERS = {
+    pb.CommandLookupTopic: CommandHandler(look_up, refuse_lookup),
+    pb.CommandPartitionedTopicMetadata: CommandHandler(partitions, refuse_partitions),
+    pb.CommandGetTopicsOfNamespace: CommandHandler(topics_of_namespace),
+}

@@ -1,0 +1,141 @@
+"""SEEK, GET_LAST_MESSAGE_ID and CONSUMER_STATS: where a consumer is, and moving it."""
+
+from __future__ import annotations
+
+from anabranch.broker.serving.shared_reading import PendingReading
+from anabranch.broker.serving.subscription import kind_name, position_from
+from anabranch.broker.wire.connection import Attached, CommandHandler, ServerConnection
+from anabranch.controller.ports.segments import Aim
+from anabranch.errors import ConsumerNotFoundError, MetadataError, RemoteProtocolError, UnknownServerError
+from anabranch.ledger.storage import SegmentLog
+from anabranch.model.acks import bits_from_words
+from anabranch.model.ids import Position
+from anabranch.model.names import TopicName
+from anabranch.protocol.commands import NO_ID, read_outer
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+
+
+async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
+    """Every consumer of the subscription is closed first, then the cursor moves, then comes the answer."""
+    attached = connection.consumers.get(command.consumer_id)
+    if attached is None:
+        raise MetadataError(f"consumer {command.consumer_id} is not known")
+    segment, subscription, _ = attached
+    if subscription.busy.locked():
+        raise UnknownServerError(f"{subscription.name} is being moved already")
+    if segment.name.is_segment and subscription.durable:
+        await _seek_segment(connection, segment.name, subscription.name, command)
+        connection.send(pb.CommandSuccess(request_id=command.request_id))
+        return
+    remaining: int | None = None
+    if command.HasField("message_publish_time"):
+        ordinal = segment.log.ordinal_at_time(command.message_publish_time)
+    else:
+        ordinal = segment.log.ordinal_of(position_from(command.message_id))
+        if command.message_id.ack_set:
+            remaining = bits_from_words(command.message_id.ack_set)
+    await subscription.seek(ordinal, remaining)
+    segment.forget_unused(subscription)
+    connection.send(pb.CommandSuccess(request_id=command.request_id))
+
+
+async def _seek_segment(
+    connection: ServerConnection, name: TopicName, subscription: str, command: pb.CommandSeek
+) -> None:
+    """The leader moves the cursor: children of the segment wait for it again, if it was drained."""
+    assert name.segment is not None
+    controller = await connection.services.controllers.controller(name.topic)
+    if command.HasField("message_publish_time"):
+        await controller.seek_segment(subscription, name.segment.id, command.message_publish_time)
+    else:
+        position = position_from(command.message_id)
+        aim = Aim(position.ledger, position.entry, tuple(command.message_id.ack_set))
+        await controller.seek_segment(subscription, name.segment.id, aim)
+
+
+async def last_message_id(connection: ServerConnection, command: pb.CommandGetLastMessageId) -> None:
+    attached = connection.consumers.get(command.consumer_id)
+    if attached is None:
+        raise MetadataError(f"consumer {command.consumer_id} is not known")
+    segment, subscription, _ = attached
+    log, partition = segment.log, segment.partition
+    # Both are of one moment; reading the last entry may take a while.
+    end, next_index, sealed = log.next_ordinal, log.next_index, log.sealed
+    last = Position(-1, -1) if end == log.first_ordinal else log.position_of(end - 1)
+    response = pb.CommandGetLastMessageIdResponse(
+        request_id=command.request_id,
+        last_message_id=_wire_id(last, partition, await _last_batch_index(log, end)),
+    )
+    if subscription.durable:
+        response.consumer_mark_delete_position.CopyFrom(_wire_id(subscription.mark_delete, partition, -1))
+    if connection.peer_is_ours:
+        response.first_index, response.next_index, response.sealed = log.first_index, next_index, sealed
+    connection.send(response)
+
+
+async def _last_batch_index(log: SegmentLog, end: int) -> int:
+    """Index of the last message inside its entry, -1 when that is not a batch."""
+    if end == log.first_ordinal:
+        return -1
+    entries = log.read_cached(end - 1, 1, 1) or await log.read(end - 1, 1, 1)
+    try:
+        outer = read_outer(entries[0].data)
+    except RemoteProtocolError:
+        return -1
+    return outer.num_messages - 1 if outer.is_batch else -1
+
+
+def _wire_id(position: Position, partition: int, batch_index: int) -> pb.MessageIdData:
+    return pb.MessageIdData(
+        ledgerId=position.ledger & NO_ID,
+        entryId=position.entry & NO_ID,
+        partition=partition,
+        batch_index=batch_index,
+    )
+
+
+def stats(connection: ServerConnection, command: pb.CommandConsumerStats) -> None:
+    attached = connection.consumers.get(command.consumer_id)
+    if attached is None:
+        raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not known")
+    connection.send(_stats(command.request_id, attached))
+
+
+def _stats(request_id: int, attached: Attached) -> pb.CommandConsumerStatsResponse:
+    segment, subscription, consumer = attached
+    rates = segment.rates()
+    unacked = consumer.unacked
+    if not isinstance(subscription.reading, PendingReading):
+        unacked = max(0, subscription.reading.next - subscription.cursor.acks.mark)
+    return pb.CommandConsumerStatsResponse(
+        request_id=request_id,
+        msgRateOut=rates[2],
+        msgThroughputOut=rates[3],
+        msgRateRedeliver=0.0,
+        consumerName=consumer.name,
+        availablePermits=max(0, consumer.permits),
+        unackedMessages=unacked,
+        blockedConsumerOnUnackedMsgs=consumer.blocked,
+        address=consumer.link.address,
+        connectedSince=str(consumer.connected_at_ms),
+        type=kind_name(subscription.kind),
+        msgRateExpired=0.0,
+        msgBacklog=subscription.backlog,
+        messageAckRate=0.0,
+    )
+
+
+def refuse_stats(connection: ServerConnection, command: pb.CommandConsumerStats, error: Exception) -> None:
+    connection.send(
+        pb.CommandConsumerStatsResponse(
+            request_id=command.request_id, error_code=code_for(error), error_message=str(error)
+        )
+    )
+
+
+HANDLERS = {
+    pb.CommandSeek: CommandHandler(seek),
+    pb.CommandGetLastMessageId: CommandHandler(last_message_id),
+    pb.CommandConsumerStats: CommandHandler(stats, refuse_stats),
+}

@@ -1,0 +1,158 @@
+"""PRODUCER and CLOSE_PRODUCER; what a producer sends afterwards goes to it directly."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.wire.connection import CommandHandler, ServerConnection
+from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
+from anabranch.broker.wire.services import Services
+from anabranch.errors import ServiceNotReadyError
+from anabranch.model.inheritance import UNKNOWN, Known
+from anabranch.model.names import TopicName, validate_subscription
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.properties import SETTLE
+
+
+async def open_producer(connection: ServerConnection, command: pb.CommandProducer) -> None:
+    known = connection.producers.get(command.producer_id)
+    if known is not None and command.epoch <= known.epoch:
+        _succeed(connection, command, known.name, connection.homes[known.id], known)
+        return
+    with connection.opens("producer", command.producer_id):
+        await _open_producer(connection, command)
+
+
+async def _open_producer(connection: ServerConnection, command: pb.CommandProducer) -> None:
+    services = connection.services
+    name = TopicName.parse(command.topic)
+    segment = await open_log(services, name, create=True)
+    metadata = metadata_of(command.metadata)
+    if metadata.get(SETTLE) == "true":
+        await segment.log.flush()
+        _succeed(connection, command, command.producer_name, segment, None)
+        return
+    schema_version = b""
+    if command.HasField("schema"):
+        schema_version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
+    if command.initial_subscription_name:
+        await _subscribe_first(
+            services, segment, validate_subscription(bounded(command.initial_subscription_name))
+        )
+    given = bounded(command.producer_name)
+    producer = ServedProducer(
+        connection,
+        command.producer_id,
+        given or services.make_producer_name(),
+        segment.log,
+        epoch=command.epoch,
+        mode=command.producer_access_mode,
+        deduplicate=services.config.deduplication,
+        splits=segment.splits,
+        metadata=metadata,
+        connected_at_ms=services.clock.wall_ms(),
+    )
+    ready = await segment.attach(
+        producer,
+        fresh_name=not given,
+        topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
+        promoted=partial(_promoted, connection, command, segment, producer, schema_version),
+    )
+    if connection.given_up("producer", command.producer_id):
+        segment.detach(producer)
+        raise ServiceNotReadyError("the client gave the producer up")
+    (connection.producers if ready else connection.waiting)[producer.id] = producer
+    connection.homes[producer.id] = segment
+    _succeed(connection, command, producer.name, segment, producer, schema_version, ready=ready)
+
+
+async def _subscribe_first(services: Services, segment: ServedLog, subscription: str) -> None:
+    """The subscription that must be there before the first message."""
+    if segment.name.is_segment:
+        controller = await services.controllers.controller(segment.name.topic)
+        await controller.ensure_subscription(subscription, "QUEUE", "earliest")
+    else:
+        await segment.subscription(subscription, durable=True, ordinal=segment.log.first_ordinal)
+
+
+def _promoted(
+    connection: ServerConnection,
+    command: pb.CommandProducer,
+    segment: ServedLog,
+    producer: ServedProducer,
+    schema_version: bytes,
+) -> None:
+    """All others have left: the producer may send."""
+    if connection.waiting.pop(producer.id, None) is producer:
+        connection.producers[producer.id] = producer
+        _succeed(connection, command, producer.name, segment, producer, schema_version)
+
+
+def _succeed(
+    connection: ServerConnection,
+    command: pb.CommandProducer,
+    name: str,
+    segment: ServedLog,
+    producer: ServedProducer | None,
+    schema_version: bytes = b"",
+    *,
+    ready: bool = True,
+) -> None:
+    exclusive = producer is not None and segment.exclusive is producer
+    own = inherited = UNKNOWN
+    if connection.services.config.deduplication:
+        own = segment.log.producer_sequences().get(name, UNKNOWN)
+        inherited = Known(segment.log.inherited, name).highest
+    connection.send(
+        pb.CommandProducerSuccess(
+            request_id=command.request_id,
+            producer_name=name,
+            last_sequence_id=max(own, inherited),
+            schema_version=schema_version,
+            topic_epoch=segment.topic_epoch if exclusive else None,
+            producer_ready=ready,
+            own_sequence_id=own if connection.peer_is_ours else None,
+        )
+    )
+
+
+def close_producer(
+    connection: ServerConnection, command: pb.CommandCloseProducer
+) -> Coroutine[Any, Any, None] | None:
+    """Answer once everything the producer sent is answered; an unknown one is closed already."""
+    if command.producer_id in connection.homes or connection.give_up("producer", command.producer_id):
+        _close_producer(connection, command)
+        return None
+    return _close_late(connection, command)
+
+
+async def _close_late(connection: ServerConnection, command: pb.CommandCloseProducer) -> None:
+    """The PRODUCER may have come in the same breath; then it has begun by now."""
+    connection.give_up("producer", command.producer_id)
+    _close_producer(connection, command)
+
+
+def _close_producer(connection: ServerConnection, command: pb.CommandCloseProducer) -> None:
+    producers, waiting = connection.producers, connection.waiting
+    producer = producers.get(command.producer_id) or waiting.get(command.producer_id)
+    if producer is None:
+        connection.send(pb.CommandSuccess(request_id=command.request_id))
+        return
+    segment = connection.homes[command.producer_id]
+    connection.forget_producer(command.producer_id)
+
+    def closed() -> None:
+        segment.detach(producer)
+        connection.send(pb.CommandSuccess(request_id=command.request_id))
+
+    producer.when_idle(closed)
+
+
+HANDLERS = {
+    pb.CommandProducer: CommandHandler(open_producer),
+    pb.CommandCloseProducer: CommandHandler(close_producer),
+}

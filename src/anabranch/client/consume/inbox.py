@@ -1,0 +1,256 @@
+"""What all consumers share: entries of several segments in, messages out, one by one or many at once.
+
+Segments with something to hand out take turns, an entry each. The entry whose turn it is becomes the run: its
+messages are made at once and given numbers in the order they will leave, and a number is all a consumer needs
+to know later what had been handed out before what. A cancelled receive has taken nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import repeat
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.message import Message, Received
+from anabranch.client.net.connections import ConnectionPool
+from anabranch.client.net.retrying import Tasks
+from anabranch.client.options import Seconds, optional_seconds, positive
+from anabranch.client.schema import Codec
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    InvalidConfigurationError,
+    ReceiveTimeoutError,
+)
+from anabranch.model.ids import MessageId
+
+T = TypeVar("T")
+
+QUEUE_SIZE = 1000
+"""Messages a segment is asked for at first when the application does not say."""
+
+
+class Inbox(Generic[T]):
+    """The receiving half of a consumer."""
+
+    def __init__(self, pool: ConnectionPool, schema: Codec[T], receiver_queue_size: int | None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.pool = pool
+        self.schema = schema
+        self.tasks = Tasks()
+        self._grows = receiver_queue_size is None
+        self._queue_size = positive(
+            "receiver_queue_size", QUEUE_SIZE if receiver_queue_size is None else receiver_queue_size
+        )
+        self._line: deque[SegmentConsumer] = deque()
+        """Segments that have entries, in the order of their turns."""
+        self._run: list[Message[T]] = []
+        """What is left of the entry at hand, last message first."""
+        self._entry: Received | None = None
+        """The entry the run came from."""
+        self._number = 0
+        """The number of the last message of the run."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._told = False
+        """The broker was just told to send more, which leaves only when the loop gets its turn."""
+        self.opened_in: int | None = None
+        """The incarnation of the topic whose subscription is open: there it is not made again."""
+        self._closed = False
+        self._failure: AnabranchError | None = None
+        """Why nothing more can be handed out."""
+
+    # What callers see.
+
+    async def receive(self, timeout: Seconds | None = None) -> Message[T]:
+        """The next message; raises ReceiveTimeoutError when none came in time."""
+        if not self._run or self._closed:
+            await self._next(timeout)
+        return self._run.pop()
+
+    async def receive_many(self, max_messages: int, timeout: Seconds | None = None) -> list[Message[T]]:
+        """Wait for a message, then take what is there, up to `max_messages`; empty when the time ran out."""
+        positive("max_messages", max_messages)
+        try:
+            await self._next(timeout)
+        except ReceiveTimeoutError:
+            return []
+        return self._take(max_messages)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message[T]:
+        if not self._run or self._closed:
+            try:
+                await self._next(None)
+            except AlreadyClosedError:
+                raise StopAsyncIteration from None
+        return self._run.pop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End waiting receives and iterations, and leave the topic."""
+        raise NotImplementedError
+
+    # Handing out.
+
+    async def _next(self, timeout: Seconds | None) -> None:
+        """Return when the run has a message."""
+        if asyncio.get_running_loop() is not self.loop:
+            raise InvalidConfigurationError("this consumer belongs to another event loop")
+        limit = optional_seconds("timeout", timeout)
+        if self._closed:
+            raise AlreadyClosedError("the consumer is closed")
+        if self._told:
+            self._told = False
+            await asyncio.sleep(0)
+        if self._run or self._load():
+            return
+        try:
+            async with asyncio.timeout(limit):
+                while not self._run and not self._load():
+                    if self._failure is not None:
+                        raise self._failure
+                    await self._wait()
+        except TimeoutError:
+            raise ReceiveTimeoutError(f"no message came within {limit:g} s") from None
+        if self._waiting:
+            # There may be enough for more than one.
+            self._wake()
+
+    async def _wait(self) -> None:
+        if self._closed:
+            raise AlreadyClosedError("the consumer was closed")
+        arrived: asyncio.Future[None] = self.loop.create_future()
+        self._waiting.append(arrived)
+        try:
+            await arrived
+        except asyncio.CancelledError:
+            # What was meant for the one who gave up is for the next in line.
+            if arrived.done() and not arrived.cancelled():
+                self._wake()
+            raise
+        finally:
+            if arrived in self._waiting:
+                self._waiting.remove(arrived)
+        if self._closed:
+            raise AlreadyClosedError("the consumer was closed")
+
+    def _wake(self) -> None:
+        while self._waiting:
+            arrived = self._waiting.popleft()
+            if not arrived.done():
+                arrived.set_result(None)
+                return
+
+    def _load(self) -> bool:
+        """Make the next entry the run; False when there is none."""
+        while self._line and self._failure is None:
+            source = self._line.popleft()
+            if not source.entries:
+                continue
+            entry, told = source.take()
+            self._told |= told
+            if source.entries:
+                self._line.append(source)
+            if self._accept(entry):
+                self._start_run(entry)
+                return True
+        return False
+
+    def _start_run(self, entry: Received) -> None:
+        entry.first_number = self._number + 1
+        indexes = entry.wanted_indexes()
+        count = len(indexes)
+        self._number += count
+        self._entry = entry
+        self._run = list(
+            map(
+                Message,
+                repeat(entry, count),
+                reversed(indexes),
+                range(self._number, self._number - count, -1),
+            )
+        )
+
+    def _take(self, limit: int) -> list[Message[T]]:
+        taken: list[Message[T]] = []
+        while True:
+            run = self._run
+            room = limit - len(taken)
+            if len(run) > room:
+                taken += run[: -room - 1 : -1]
+                del run[-room:]
+                return taken
+            run.reverse()
+            taken += run
+            self._run = []
+            if len(taken) == limit or not self._load():
+                return taken
+
+    def _accept(self, entry: Received) -> bool:
+        """Note that an entry is about to be handed out; False keeps it from the application."""
+        return True
+
+    # What segments report.
+
+    def ready(self, source: SegmentConsumer) -> None:
+        self._line.append(source)
+        self._wake()
+
+    def voided(self, source: SegmentConsumer) -> None:
+        """Messages handed out may come again, which those who acknowledge each by itself have to expect."""
+
+    def dropped(self, source: SegmentConsumer) -> None:
+        entry = self._entry
+        if entry is None or entry.source is not source or not self._run:
+            return
+        # The messages of the run that nobody has seen come again with the entry.
+        left = 0
+        for message in self._run:
+            left |= 1 << message._index
+        source.let_go(entry.position, left)
+        entry.wanted &= ~left
+        self._number -= len(self._run)
+        self._run = []
+
+    def reached_end(self, source: SegmentConsumer) -> None:
+        """Nothing to do, unless a consumer wants to know."""
+
+    def attached_again(self, source: SegmentConsumer) -> None:
+        """Nothing to do, unless a consumer wants to know."""
+
+    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
+        return ()
+
+    def _fail(self, error: AnabranchError) -> None:
+        """Hand out what is at hand, and then nothing more: every further receive raises."""
+        if self._failure is None:
+            self._failure = error
+            self._wake_all()
+
+    def _end_waiting(self) -> None:
+        self._closed = True
+        self._run = []
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for arrived in self._waiting:
+            if not arrived.done():
+                arrived.set_result(None)
+        self._waiting.clear()
+
+
+def owner(message: Message[Any]) -> Any:
+    """The consumer that handed a message out."""
+    return message._entry.source.home

@@ -1,0 +1,74 @@
+"""Messages that come in columns and are encoded by whoever has them, such as the Spark sink.
+
+The client says which layout and sequence ids they get; they answer with the messages of each bucket, encoded
+as a batch holds them. Nothing is done per message here. What happens to the entries afterwards, through seals
+and lost connections, is the same as for any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from anabranch.client.decide.batcher import Outgoing
+from anabranch.client.produce.futures import BulkFuture
+from anabranch.client.produce.routes import SegmentRoutes
+from anabranch.client.produce.segment_producer import SegmentHome, SegmentProducer
+from anabranch.model.layout import Layout
+from anabranch.protocol.batches import MessageBatch
+
+
+class EncodedPart(NamedTuple):
+    """Messages of one bucket, ready to be an entry."""
+
+    segment: int
+    """An active segment of the layout."""
+    messages: bytes
+    message_count: int
+    sequence_id: int
+    """The highest in the part."""
+    first_key: str | bytes | None
+    hash_range: tuple[int, int]
+    """Lowest and highest bucket hash."""
+
+
+class EncodedRows(Protocol):
+    """Messages in columns."""
+
+    @property
+    def row_count(self) -> int: ...
+
+    def encode(self, layout: Layout, first_sequence_id: int, bytes_max: int) -> Sequence[EncodedPart]:
+        """All messages with consecutive sequence ids, none of the parts above `bytes_max`.
+
+        The parts of one segment ascend in their highest sequence ids, and inside a part messages ascend, so
+        the messages of a key stay in order.
+        """
+        ...
+
+
+def add_encoded(
+    rows: EncodedRows, home: SegmentHome, lanes: SegmentRoutes, first: int, bytes_max: int, bulk: BulkFuture
+) -> None:
+    """Give the rows their place behind everything added before, and join their entries to `bulk`."""
+    for segment in list(lanes.segments.values()):
+        segment.close_batches()
+    known = lanes.layout.layout
+    now, now_ms = home.loop.time(), home.clock.wall_ms()
+    touched: dict[SegmentProducer, None] = {}
+    for part in rows.encode(known, first, bytes_max):
+        target = known.segments[part.segment]
+        # A sealed segment whose messages must go first takes these too; they are routed again with the rest.
+        owner = lanes.holder(target, target.range.start)
+        messages = MessageBatch()
+        messages.add_encoded(part.messages, part.message_count, part.sequence_id, part.first_key)
+        batch = Outgoing(now)
+        batch.count = part.message_count
+        batch.sequence = part.sequence_id
+        batch.entry = messages.build(home.name, now_ms, home.compression, part.hash_range)
+        batch.size = len(batch.entry)
+        owner.add_entry(batch)
+        bulk.join(batch)
+        touched[owner] = None
+    for owner in touched:
+        owner.close_batches()

@@ -1,0 +1,295 @@
+"""What a send returns: futures that cost next to nothing until somebody looks at them.
+
+A message's future only remembers its batch and its place in it, so storing a batch completes a thousand of
+them at once. They follow the protocol that asyncio asks of futures: `await`, `gather`, `wait`, `wait_for` and
+`shield` take them. Cancelling one stops the waiting, not the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextvars import Context, copy_context
+from typing import Any, Protocol
+
+import msgspec
+
+from anabranch.client.decide.batcher import FAILED, MOVED, OPEN, STORED, Outgoing
+from anabranch.model.ids import MessageId
+
+
+class SendFuture(msgspec.Struct, eq=False, gc=False):
+    """The outcome of one message: a MessageId once it is stored."""
+
+    _batch: Any
+    _index: int
+    _loop: Any
+    _cancelled: bool = False
+    _asyncio_future_blocking: bool = False
+
+    def done(self) -> bool:
+        """Whether the message is stored or has failed, or the waiting was cancelled."""
+        return self._cancelled or self._settled().state != OPEN
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def result(self) -> MessageId:
+        """The id of the stored message; raises why it failed, or InvalidStateError while it is under way."""
+        error = self.exception()
+        if error is not None:
+            raise error
+        return message_id(self._settled(), self._index)
+
+    def exception(self) -> Exception | None:
+        """Why the message failed; None when it was stored."""
+        error = self.peek()
+        if error is not None:
+            self.mark_seen()
+        return error
+
+    def peek(self) -> Exception | None:
+        """As `exception`, without counting as somebody's having looked."""
+        if self._cancelled:
+            raise asyncio.CancelledError
+        batch = self._settled()
+        if batch.state == OPEN:
+            raise asyncio.InvalidStateError("the message is still under way")
+        return None if batch.state == STORED else batch.error
+
+    def mark_seen(self) -> None:
+        """The holder knows the outcome; a flush need not raise it."""
+        self._settled().seen = True
+
+    def add_done_callback(self, callback: Callable[..., object], *, context: Context | None = None) -> None:
+        """Call back from the loop when done; at once in its next turn when it is already."""
+        context = context or copy_context()
+        if self.done():
+            self._loop.call_soon(callback, self, context=context)
+            return
+        batch = self._batch
+        if batch.waiters is None:
+            batch.waiters = []
+        batch.waiters.append((self, callback, context))
+
+    def remove_done_callback(self, callback: Callable[..., object]) -> int:
+        """Forget a callback; returns how often it was registered."""
+        batch = self._settled()
+        before = batch.waiters or []
+        batch.waiters = [waiter for waiter in before if waiter[0] is not self or waiter[1] != callback]
+        return len(before) - len(batch.waiters)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Stop waiting; the message is sent all the same."""
+        if self.done():
+            return False
+        self._cancelled = True
+        batch = self._batch
+        mine = [waiter for waiter in batch.waiters or () if waiter[0] is self]
+        if mine:
+            batch.waiters = [waiter for waiter in batch.waiters if waiter[0] is not self]
+        for _, callback, context in mine:
+            self._loop.call_soon(callback, self, context=context)
+        return True
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = self._loop
+        return loop
+
+    def __await__(self) -> Generator[Any, None, MessageId]:
+        if not self.done():
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
+
+    __iter__ = __await__
+
+    def _settled(self) -> Outgoing:
+        """The batch that holds the message now, wherever it has moved."""
+        batch: Outgoing = self._batch
+        while batch.state == MOVED:
+            self._batch, self._index = batch.moved[self._index]
+            batch = self._batch
+        return batch
+
+
+class BulkFuture:
+    """The outcome of many messages: done when each of them is stored or has failed."""
+
+    # By this attribute of the class asyncio knows a future.
+    _asyncio_future_blocking = False
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._pending = 1
+        self._failed: list[Outgoing] = []
+        self._waiters: list[tuple[Callable[..., object], Context]] = []
+        self._cancelled = False
+
+    # Its maker's side.
+
+    def join(self, batch: Outgoing) -> None:
+        """Wait for this batch too."""
+        if batch.trackers is None:
+            batch.trackers = []
+        elif batch.trackers and batch.trackers[-1] is self:
+            return
+        batch.trackers.append(self)
+        self._pending += 1
+
+    def arm(self) -> None:
+        """No batch will be added any more."""
+        self._less()
+
+    def finished(self, batch: Outgoing) -> None:
+        """A batch has its outcome, or its messages have moved to batches that were joined before."""
+        if batch.state == FAILED:
+            self._failed.append(batch)
+        self._less()
+
+    def _less(self) -> None:
+        self._pending -= 1
+        if not self._pending and not self._cancelled:
+            self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for callback, context in waiters:
+            self._loop.call_soon(callback, self, context=context)
+
+    # Its holder's side.
+
+    def done(self) -> bool:
+        return self._cancelled or not self._pending
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def result(self) -> None:
+        """None when all are stored; raises the first failure, or InvalidStateError while under way."""
+        error = self.exception()
+        if error is not None:
+            raise error
+
+    def exception(self) -> Exception | None:
+        """The first failure; None when all are stored."""
+        error = self.peek()
+        self.mark_seen()
+        return error
+
+    def peek(self) -> Exception | None:
+        """As `exception`, without counting as somebody's having looked."""
+        if self._cancelled:
+            raise asyncio.CancelledError
+        if self._pending:
+            raise asyncio.InvalidStateError("messages are still under way")
+        return self._failed[0].error if self._failed else None
+
+    def mark_seen(self) -> None:
+        """The holder knows the outcome; a flush need not raise it."""
+        for batch in self._failed:
+            batch.seen = True
+
+    def add_done_callback(self, callback: Callable[..., object], *, context: Context | None = None) -> None:
+        """Call back from the loop when done."""
+        context = context or copy_context()
+        if self.done():
+            self._loop.call_soon(callback, self, context=context)
+        else:
+            self._waiters.append((callback, context))
+
+    def remove_done_callback(self, callback: Callable[..., object]) -> int:
+        before = len(self._waiters)
+        self._waiters = [waiter for waiter in self._waiters if waiter[0] != callback]
+        return before - len(self._waiters)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Stop waiting; the messages are sent all the same."""
+        if self.done():
+            return False
+        self._cancelled = True
+        self._wake()
+        return True
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self.done():
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
+
+    __iter__ = __await__
+
+
+class Outcome(Protocol):
+    """Somebody who wants to be told of one message."""
+
+    def settle(self, batch: Outgoing, index: int) -> None:
+        """The batch that holds the message has its outcome."""
+        ...
+
+
+class Follower:
+    """Tells the holders of single messages in a batch, wherever those go; cheaper than a future for each."""
+
+    __slots__ = ("_followed",)
+
+    def __init__(self) -> None:
+        self._followed: list[tuple[int, Outcome]] = []
+
+    def join(self, batch: Outgoing) -> None:
+        """Messages are followed one by one when they move."""
+
+    def finished(self, batch: Outgoing) -> None:
+        """The batch has its outcome, or its messages have moved."""
+        for index, outcome in self._followed:
+            if batch.state == MOVED:
+                follow(*batch.moved[index], outcome)
+            else:
+                outcome.settle(batch, index)
+
+
+def follow(batch: Outgoing, index: int, outcome: Outcome) -> None:
+    """Let `outcome` be told what becomes of a message."""
+    if batch.trackers is None:
+        batch.trackers = []
+    if not batch.trackers or type(batch.trackers[-1]) is not Follower:
+        batch.trackers.append(Follower())
+    batch.trackers[-1]._followed.append((index, outcome))
+
+
+def message_id(batch: Outgoing, index: int) -> MessageId:
+    """The id of a message in a stored batch."""
+    segment, ledger, entry = batch.place
+    if batch.batched:
+        return MessageId(segment, ledger, entry, index, batch.count)
+    return MessageId(segment, ledger, entry)
+
+
+def complete(batch: Outgoing, loop: asyncio.AbstractEventLoop) -> None:
+    """Tell everybody who waits for a batch that it has its outcome."""
+    waiters, batch.waiters = batch.waiters, None
+    for future, callback, context in waiters or ():
+        loop.call_soon(callback, future, context=context)
+    trackers, batch.trackers = batch.trackers, None
+    for tracker in trackers or ():
+        tracker.finished(batch)
+
+
+def move(batch: Outgoing, places: list[tuple[Outgoing, int]]) -> None:
+    """Let everybody who waits for a batch wait for the batches its messages went to instead."""
+    batch.state = MOVED
+    batch.moved = places
+    for tracker in batch.trackers or ():
+        for successor, _ in places:
+            tracker.join(successor)
+        tracker.finished(batch)
+    batch.trackers = None
+    waiters, batch.waiters = batch.waiters, None
+    for waiter in waiters or ():
+        successor = waiter[0]._settled()
+        if successor.waiters is None:
+            successor.waiters = []
+        successor.waiters.append(waiter)

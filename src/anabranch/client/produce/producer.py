@@ -1,0 +1,179 @@
+"""The producer: takes messages in the order of the calls and answers for each of them.
+
+A message gets its sequence id, its segment and its place in a batch before the call returns; whatever happens
+to segments and connections afterwards keeps that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import TypeVar, cast
+
+from anabranch.client.decide.batcher import BucketFill
+from anabranch.client.options import Seconds, optional_seconds
+from anabranch.client.produce.futures import BulkFuture, SendFuture
+from anabranch.client.produce.publisher import Publisher
+from anabranch.model.ids import MessageId
+
+T = TypeVar("T")
+
+
+class AsyncProducer(Publisher[T]):
+    """Publishes to one topic; made by `AsyncClient.create_producer`."""
+
+    @property
+    def topic(self) -> str:
+        """The name the broker resolved."""
+        return str(self._lanes.layout.name)
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The sequence id of the last message; -1, or the initial one, before the first."""
+        return self._sequence
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether no segment in use is without a connection."""
+        return all(segment.is_attached for segment in self._lanes.segments.values())
+
+    @property
+    def bucket_fills(self) -> dict[tuple[int, int], BucketFill]:
+        """How full the batches were, by segment and bucket, of the segments in use (PIP-486)."""
+        return {
+            (id_, bucket): replace(fill)
+            for id_, segment in list(self._lanes.segments.items())
+            for bucket, fill in enumerate(segment.fills)
+        }
+
+    async def send(
+        self,
+        value: T | None,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | None = None,
+        sequence_id: int | None = None,
+        deliver_after: Seconds | None = None,
+        deliver_at: datetime | None = None,
+    ) -> MessageId:
+        """Publish one message and return its id when the broker has stored it.
+
+        Cancelling stops the waiting, not the message.
+        """
+        future = await self.enqueue(
+            value,
+            key=key,
+            properties=properties,
+            event_time=event_time,
+            sequence_id=sequence_id,
+            deliver_after=deliver_after,
+            deliver_at=deliver_at,
+        )
+        return await future
+
+    async def enqueue(
+        self,
+        value: T | None,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | None = None,
+        sequence_id: int | None = None,
+        deliver_after: Seconds | None = None,
+        deliver_at: datetime | None = None,
+    ) -> SendFuture:
+        """Give a message its place in the order and return a future for its id; waits for room only."""
+        if self.memory.full or self._closed:
+            await self._admit()
+        if (
+            properties is not None
+            or event_time is not None
+            or sequence_id is not None
+            or deliver_after is not None
+            or deliver_at is not None
+            or value is None
+            or self._sequence_was_given
+        ):
+            encoded, extras = self.preparing.one(
+                value, key, properties, event_time, sequence_id, deliver_after, deliver_at
+            )
+            return self._add_unusual(encoded, key, extras, sequence_id)
+        data: bytes = cast(bytes, value) if type(value) is self._plain else self.preparing.encode(value)
+        lane, slot, overhead = self._lanes.routes.get(key) or self._lanes.route(key)
+        batcher = lane.batcher
+        left = batcher.bytes_left - len(data) - overhead
+        rolled = left < 0
+        if rolled:
+            lane, slot, overhead = self._make_room(data, key, lane)
+            batcher = lane.batcher
+            left = batcher.bytes_left - len(data) - overhead
+        batch = lane.batch
+        if batch is None:
+            batch = self._begin(lane)
+        self._sequence = sequence = self._sequence + 1
+        rows = batch.rows
+        index = len(rows)
+        rows.append((data, key, sequence, slot))
+        batcher.bytes_left = left
+        batcher.room = room = batcher.room - 1
+        if room <= 0 or left <= 0:
+            batcher.owner.close_batches()
+            rolled = True
+        if rolled:
+            # A caller that never waits must let the loop send and listen now and then.
+            await asyncio.sleep(0)
+        return SendFuture(batch, index, self.loop)
+
+    async def send_many(self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None) -> None:
+        """Publish many messages, in order, and return when all are stored; raises the first failure."""
+        await (await self.enqueue_many(values, keys))
+
+    async def enqueue_many(
+        self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None
+    ) -> BulkFuture:
+        """Give many messages their place in the order and return one future for all of them.
+
+        The cheapest way to publish: nothing is made per message but its row in a batch.
+        """
+        return await self.enqueue_many_prepared(self.preparing.many(values, keys), keys)
+
+    async def flush(self) -> None:
+        """Send what is batched and wait for everything enqueued before.
+
+        Raises when any of it failed and nobody looked at its future: one error as itself, several as a group.
+        """
+        self._check_loop()
+        await self._drain()
+        unseen, self._unseen = self._unseen, []
+        errors = [batch.error for batch in unseen if not batch.seen and batch.error is not None]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise ExceptionGroup(f"{len(errors)} batches of messages were not stored", errors)
+
+    async def close(self, timeout: Seconds | None = None) -> None:
+        """Complete what was accepted, then give everything back; after `timeout` the rest fails."""
+        limit = optional_seconds("timeout", timeout)
+        if self._closed:
+            return
+        self._check_loop()
+        self._closed = True
+        try:
+            async with asyncio.timeout(limit):
+                await self._drain()
+        except TimeoutError:
+            pass
+        finally:
+            await self._end()
+
+    async def __aenter__(self) -> AsyncProducer[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

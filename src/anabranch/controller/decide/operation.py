@@ -1,0 +1,223 @@
+"""Split, merge, rebucket and creation as recorded intents that any later leader can finish.
+
+An intent says which segments are sealed, which ids and names their children get, and nothing about how far
+it has come: every effect may be repeated, so finishing one means carrying all of it out again. Pure: what is
+planned here is carried out by the controller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.controller.ports.segments import Place
+from anabranch.errors import LayoutError
+from anabranch.metadata.records import IntentRecord, OperationKind, StepRecord
+from anabranch.model.autoscale import Action, LoadHistory, Merge, Rebucket, Split, record_action
+from anabranch.model.layout import Layout, Segment, SegmentState
+from anabranch.model.names import TopicName
+from anabranch.model.ranges import HashRange
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who began an operation, when and why."""
+
+    term: int
+    now_ms: int
+    reason: str = ""
+    automatic: bool = False
+    stores: tuple[int, ...] = (0,)
+    """Where new segments may go."""
+
+
+def plan_create(layout: Layout, topic: TopicName, origin: Origin) -> IntentRecord:
+    """The initial segments are in the layout from the start; they still have to be made."""
+    return IntentRecord(
+        kind="create",
+        steps=(),
+        first_id=min(layout.segments),
+        child_names=tuple(str(segment_name(topic, segment)) for segment in layout.active),
+        child_stores=tuple(segment.store for segment in layout.active),
+        started_at_ms=origin.now_ms,
+        term=origin.term,
+        reason=origin.reason,
+    )
+
+
+def plan_migrate(layout: Layout, topic: TopicName, splits: Sequence[int], origin: Origin) -> IntentRecord:
+    """Go on in segments where classic topics end; the new segments get these bucket boundaries."""
+    ids = tuple(segment.id for segment in layout.active)
+    step = StepRecord(parent_ids=ids, bucket_splits=tuple(splits))
+    return _plan("migrate", layout, topic, [step], origin)
+
+
+def plan_split(
+    layout: Layout, topic: TopicName, points: Mapping[int, Sequence[int] | None], origin: Origin
+) -> IntentRecord:
+    """Cut each named segment at its points, in the middle without any, all in one operation.
+
+    Raises LayoutError or SegmentNotFoundError when that is not possible, as all plans do.
+    """
+    steps = []
+    for id_ in sorted(points):
+        cut = points[id_]
+        if cut is None:
+            cut = (layout.segment(id_).range.halves()[1].start,)
+        steps.append(StepRecord(parent_ids=(id_,), points=tuple(cut)))
+    return _plan("split", layout, topic, steps, origin)
+
+
+def plan_merge(layout: Layout, topic: TopicName, ids: Iterable[int], origin: Origin) -> IntentRecord:
+    """Join a run of neighbours into one."""
+    return _plan("merge", layout, topic, [StepRecord(parent_ids=tuple(ids))], origin)
+
+
+def plan_rebucket(
+    layout: Layout, topic: TopicName, splits: Mapping[int, Sequence[int]], origin: Origin
+) -> IntentRecord:
+    """Give each named segment a successor with other bucket boundaries, all in one operation."""
+    steps = [StepRecord(parent_ids=(id_,), bucket_splits=tuple(splits[id_])) for id_ in sorted(splits)]
+    return _plan("rebucket", layout, topic, steps, origin)
+
+
+def plan(layout: Layout, topic: TopicName, actions: Sequence[Action], origin: Origin) -> IntentRecord:
+    """One operation for the steps of one decision, which are all of one kind."""
+    if isinstance(actions[0], Merge):
+        return plan_merge(layout, topic, actions[0].segments, origin)
+    if isinstance(actions[0], Split):
+        return plan_split(
+            layout, topic, {a.segment: a.points for a in actions if isinstance(a, Split)}, origin
+        )
+    return plan_rebucket(
+        layout, topic, {a.segment: a.splits for a in actions if isinstance(a, Rebucket)}, origin
+    )
+
+
+def reserve(layout: Layout, intent: IntentRecord) -> Layout:
+    """The layout to store with the intent: the children's ids are nobody else's from now on."""
+    assert intent.first_id == layout.next_id
+    return layout.reserve(len(intent.child_names))
+
+
+def next_layout(layout: Layout, intent: IntentRecord, now_ms: int) -> Layout:
+    """The layout that ends the operation; parents are sealed and children created at one time."""
+    first_id = intent.first_id
+    for step in intent.steps:
+        layout = _apply(layout, intent.kind, step, now_ms, first_id)
+        first_id += _child_count(intent.kind, step)
+    return put(layout, dict(enumerate(intent.child_stores, intent.first_id)))
+
+
+def parents(layout: Layout, intent: IntentRecord) -> tuple[Segment, ...]:
+    """The segments to seal."""
+    return tuple(layout.segment(id_) for step in intent.steps for id_ in step.parent_ids)
+
+
+def children(intent: IntentRecord) -> tuple[Place, ...]:
+    """The segments to make."""
+    return tuple(
+        Place(TopicName.parse(name), store)
+        for name, store in zip(intent.child_names, intent.child_stores, strict=True)
+    )
+
+
+def was_made(layout: Layout, parents: Iterable[int], change: Callable[[Layout], Layout]) -> bool:
+    """Whether the layout has, in the place of these parents, what `change` would have made of them."""
+    sealed = [layout.segment(id_) for id_ in parents]
+    if any(segment.active for segment in sealed):
+        return False
+    opened = {s.id: replace(s, state=SegmentState.ACTIVE, children=()) for s in sealed}
+    try:
+        after = change(replace(layout, segments={**layout.segments, **opened}))
+    except LayoutError:
+        return False
+    wanted = [after.segments[id_] for id_ in range(layout.next_id, after.next_id)]
+    found = [layout.segment(id_) for id_ in sealed[0].children]
+    return list(map(_shape, wanted)) == list(map(_shape, found))
+
+
+def _shape(segment: Segment) -> tuple[HashRange, tuple[int, ...], tuple[int, ...]]:
+    return segment.range, segment.parents, segment.bucket_splits
+
+
+def spread(held: Iterable[Segment], count: int, stores: Sequence[int]) -> tuple[int, ...]:
+    """Stores for this many new segments beside those a topic has: always one of those with the fewest."""
+    found = Counter(segment.store for segment in held)
+    chosen = []
+    for _ in range(count):
+        store = min(stores, key=lambda store: (found[store], store))
+        found[store] += 1
+        chosen.append(store)
+    return tuple(chosen)
+
+
+def put(layout: Layout, stores: Mapping[int, int]) -> Layout:
+    """The layout with each of these segments in its store."""
+    moved = {id_: replace(layout.segments[id_], store=store) for id_, store in stores.items()}
+    return replace(layout, segments={**layout.segments, **moved})
+
+
+def segment_name(topic: TopicName, segment: Segment) -> TopicName:
+    """Where a segment's messages are: the classic topic they were written to, or its own name."""
+    if segment.legacy_topic is not None:
+        return TopicName.parse(segment.legacy_topic)
+    return topic.segment_name(segment.range, segment.id)
+
+
+def remember(history: LoadHistory, layout: Layout, intent: IntentRecord, now_s: float) -> LoadHistory:
+    """The history after the operation was committed on `layout`.
+
+    What an operator does starts the cooldowns too, but is not counted against auto-scaling.
+    """
+    for step in intent.steps:
+        if intent.kind == "split":
+            history = record_action(history, layout, Split(step.parent_ids[0], step.points), now_s)
+        elif intent.kind == "migrate":
+            continue
+        elif intent.kind == "rebucket":
+            history = record_action(history, layout, Rebucket(step.parent_ids[0], step.bucket_splits), now_s)
+        elif intent.automatic:
+            history = record_action(history, layout, Merge(step.parent_ids), now_s)
+        else:
+            history = replace(history, last_merge_s=now_s)
+    return history
+
+
+def _plan(
+    kind: OperationKind, layout: Layout, topic: TopicName, steps: Sequence[StepRecord], origin: Origin
+) -> IntentRecord:
+    if not steps:
+        raise LayoutError(f"a {kind} needs at least one segment")
+    after = layout
+    for step in steps:
+        after = _apply(after, kind, step, origin.now_ms, after.next_id)
+    made = [after.segments[id_] for id_ in range(layout.next_id, after.next_id)]
+    kept = [segment for segment in after.active if segment.id < layout.next_id]
+    return IntentRecord(
+        kind=kind,
+        steps=tuple(steps),
+        first_id=layout.next_id,
+        child_names=tuple(str(segment_name(topic, segment)) for segment in made),
+        child_stores=spread(kept, len(made), origin.stores),
+        started_at_ms=origin.now_ms,
+        term=origin.term,
+        reason=origin.reason,
+        automatic=origin.automatic,
+    )
+
+
+def _apply(layout: Layout, kind: OperationKind, step: StepRecord, now_ms: int, first_id: int) -> Layout:
+    if kind == "split":
+        return layout.split(step.parent_ids[0], step.points, now_ms=now_ms, first_id=first_id)
+    if kind == "merge":
+        return layout.merge(step.parent_ids, now_ms=now_ms, first_id=first_id)
+    if kind == "migrate":
+        return layout.migrate(step.bucket_splits, now_ms=now_ms, first_id=first_id)
+    assert kind == "rebucket"
+    return layout.rebucket(step.parent_ids[0], step.bucket_splits, now_ms=now_ms, first_id=first_id)
+
+
+def _child_count(kind: OperationKind, step: StepRecord) -> int:
+    return len(step.parent_ids) if kind == "migrate" else len(step.points) + 1

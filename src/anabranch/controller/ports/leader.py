@@ -1,0 +1,113 @@
+"""The leader of a topic, wherever it is, and how to find it.
+
+Any broker takes any request about a topic and passes it on to the leader through this port. Who owns a
+topic's home store leads it. Must not know how brokers talk to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from anabranch.controller.decide.admission import Admission
+from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
+from anabranch.controller.ports.segments import Aim, Drained, StartAt
+from anabranch.controller.topic.members import Membership, Push
+from anabranch.metadata.records import SubscriptionKind
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.model.policy import AutoScaleOverride
+
+
+class TopicLeader(Protocol):
+    """What may be asked of the leader of a topic; TopicController says what each verb promises."""
+
+    async def settled(self) -> None: ...
+
+    async def stats(self) -> dict[str, object]: ...
+
+    async def explain(self) -> dict[str, object]: ...
+
+    async def split(self, segment_id: int, points: Sequence[int] | None = None) -> Layout: ...
+
+    async def merge(self, ids: Sequence[int]) -> Layout: ...
+
+    async def rebucket(self, segment_id: int, splits: Sequence[int]) -> Layout: ...
+
+    async def set_policy(self, override: AutoScaleOverride | None) -> None: ...
+
+    async def set_properties(self, properties: Mapping[str, str | None]) -> None: ...
+
+    async def delete(self, *, force: bool = False) -> None: ...
+
+    async def ensure_subscription(
+        self, sub: str, kind: SubscriptionKind, start: StartAt, opened_in: int | None = None
+    ) -> None: ...
+
+    async def admit(
+        self,
+        sub: str,
+        kind: SubscriptionKind,
+        start: StartAt,
+        segment_id: int,
+        consumer_name: str,
+        generation: int | None,
+        opened_in: int | None = None,
+    ) -> Admission: ...
+
+    async def remind(self, sub: str) -> None: ...
+
+    async def delete_subscription(self, sub: str, *, force: bool = False) -> None: ...
+
+    async def seek(self, sub: str, timestamp_ms: int) -> None: ...
+
+    async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None: ...
+
+    async def skip_all(self, sub: str) -> None: ...
+
+    async def register(
+        self,
+        sub: str,
+        consumer_name: str,
+        kind: SubscriptionKind,
+        start: StartAt | None,
+        push: Push,
+        said: RegistrationRequest = PLAIN_REQUEST,
+    ) -> Membership: ...
+
+    async def leave(self, registration: Membership) -> None: ...
+
+    def connection_lost(self, registration: Membership) -> None: ...
+
+    async def drained(self, event: Drained) -> None:
+        """An owner says that a sealed segment of the topic is drained; taken when this returns."""
+        ...
+
+
+class Leaders(Protocol):
+    """Who leads what, as this broker knows it; that may be a moment old."""
+
+    def owns(self, store: int) -> bool:
+        """Whether this broker serves the store, and so leads the topics that are at home there."""
+        ...
+
+    def remote(self, store: int, name: TopicName) -> TopicLeader | None:
+        """The leader of a topic at another broker; None while nobody else serves its home store."""
+        ...
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Tell when owners may have changed; returns the undo."""
+        ...
+
+
+class Alone:
+    """A broker that has everything."""
+
+    def owns(self, store: int) -> bool:
+        return True
+
+    def remote(self, store: int, name: TopicName) -> TopicLeader | None:
+        return None
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None

@@ -1,0 +1,86 @@
+"""The cursors of a topic's subscriptions, on its segments wherever they are.
+
+Makes, moves and deletes them as a subscription's record orders, and asks which are at the end. Every order
+may be repeated. Must not know how records are stored, nor who reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from anabranch.controller.decide import groups
+from anabranch.controller.ports.segments import Aim
+from anabranch.controller.topic.job_queue import together
+from anabranch.controller.topic.leadership import Leadership
+from anabranch.metadata.records import SubscriptionRecord, UnfinishedRecord
+from anabranch.model.drains import ALL, Ranges
+from anabranch.model.layout import Segment
+
+
+class Cursors:
+    """The cursors on all segments of the topic that `lead` leads."""
+
+    def __init__(self, lead: Leadership) -> None:
+        self._lead = lead
+
+    async def carry_out(self, sub: str, record: SubscriptionRecord) -> None:
+        """Do on every segment it concerns what the record says is unfinished."""
+        unfinished = record.unfinished
+        if unfinished is not None and record.initial_position is not None:
+            only = unfinished.segment_id
+            segments = [s for s in self._lead.layout.segments.values() if only is None or s.id == only]
+            await together(self._apply(sub, record, unfinished, segment) for segment in segments)
+
+    async def _apply(
+        self, sub: str, record: SubscriptionRecord, unfinished: UnfinishedRecord, segment: Segment
+    ) -> None:
+        segments, term = self._lead.world.segments, self._lead.term
+        place = self._lead.place(segment)
+        if unfinished.kind == "delete":
+            await segments.delete_subscription(place, sub, term)
+        elif unfinished.kind == "skip":
+            await segments.skip_all(place, sub, term)
+        elif unfinished.aim is not None:
+            aim = Aim(unfinished.aim.ledger, unfinished.aim.entry, unfinished.aim.ack_set)
+            await segments.seek_to(place, sub, aim, term)
+        elif unfinished.kind == "seek":
+            if record.initial_position == "latest" and not segment.active:
+                # Not made on what was sealed before it began, which it may have to read now.
+                await segments.create_subscription(place, sub, "latest", term)
+            # All of a segment that is younger than the time came after it, whatever clients' clocks said.
+            after = segment.created_ms >= unfinished.timestamp_ms
+            await segments.seek(place, sub, 0 if after else unfinished.timestamp_ms, term)
+        elif segment.active:
+            assert record.initial_position is not None
+            await segments.create_subscription(place, sub, record.initial_position, term)
+        elif record.initial_position == "earliest":
+            await segments.create_subscription(place, sub, "earliest", term)
+
+    async def in_use(self, sub: str) -> bool:
+        """Whether anybody is attached, also without being registered."""
+        segments = self._lead.world.segments
+        places = [self._lead.place(segment) for segment in self._lead.layout.segments.values()]
+        return any(await together(segments.consumers(place, sub) for place in places))
+
+    async def drained(
+        self, sub: str, record: SubscriptionRecord, only: Collection[int] | None = None
+    ) -> tuple[list[int], dict[int, Ranges]]:
+        """The sealed segments without backlog, those known as such included, and drained parts of others.
+
+        Asked for also when an owner has just said so: its message may be older than a seek.
+        """
+        known = record.drained
+        if not groups.has_cursors(record):
+            return [*known], {}
+        unsure = [
+            segment
+            for segment in self._lead.layout.sealed
+            if segment.id not in known and (only is None or segment.id in only)
+        ]
+        segments = self._lead.world.segments
+        answers = await together(segments.drained(self._lead.place(s), sub) for s in unsure)
+        # A latest subscription begins after what was sealed before it was made, and is not made there at all.
+        absent = ALL if record.initial_position == "latest" and record.unfinished is not None else ()
+        found = {s.id: absent if told is None else told for s, told in zip(unsure, answers, strict=True)}
+        whole = [id_ for id_, slots in found.items() if slots == ALL]
+        return [*known, *whole], {id_: slots for id_, slots in found.items() if slots and slots != ALL}

@@ -1,0 +1,235 @@
+"""Carries layout operations out: intent, children, seal, inheritance, commit; and pruning with its garbage.
+
+Runs in the topic's queue. Every effect may be repeated, so an operation that was interrupted anywhere is
+finished by doing all of it again. Must not know who asked for an operation, or why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from anabranch.controller.decide import operation
+from anabranch.controller.decide.retention import NO_SIZES, Sizes, kept_sizes, prunable
+from anabranch.controller.layout_watches import LayoutWatches
+from anabranch.controller.ports.segments import Place
+from anabranch.controller.topic.job_queue import together
+from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.scaling import Scaling
+from anabranch.controller.topic.subscriptions import Subscriptions
+from anabranch.errors import AnabranchError, StaleTermError, in_words
+from anabranch.metadata.records import GarbageRecord, IntentRecord, Retention, TopicRecord
+from anabranch.metadata.topics import layout_of, with_layout
+from anabranch.model.inheritance import Piece, Pieces, inherit
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+
+T = TypeVar("T")
+
+replace = msgspec.structs.replace
+
+Plan = Callable[[Layout], IntentRecord]
+
+STEPS = (
+    "planned",
+    "created.first",
+    "created",
+    "sealed.first",
+    "sealed",
+    "inherited.first",
+    "inherited",
+    "committed",
+)
+"""The failpoints of every operation, each behind its kind, in the order in which they are reached."""
+
+
+class LayoutChanges:
+    """The one writer of a topic's layout."""
+
+    def __init__(
+        self, lead: Leadership, subscriptions: Subscriptions, scaling: Scaling, watches: LayoutWatches
+    ) -> None:
+        self.phase: str | None = None
+        """Where the operation under way stands, or failed until it is carried out again."""
+        self._lead = lead
+        self._world = lead.world
+        self._subscriptions = subscriptions
+        self._scaling = scaling
+        self._watches = watches
+        self._unfenced = [segment.id for segment in lead.layout.active]
+
+    def describe(self) -> dict[str, object] | None:
+        """The operation under way and how far it has come, for people."""
+        intent = self._lead.record.intent
+        return None if intent is None else {**msgspec.to_builtins(intent), "phase": self.phase}
+
+    async def fence(self) -> dict[str, str]:
+        """Make the term known at the active segments, and make those that are missing; returns what failed.
+
+        A sealed segment that is missing is not made again: that would hide that its data is lost.
+        """
+        troubles: dict[str, str] = {}
+
+        async def announce(id_: int) -> None:
+            place = self._lead.place(self._lead.layout.segments[id_])
+            try:
+                await self._world.segments.create(place, self._subscriptions.for_new(), self._lead.term)
+            except StaleTermError:
+                raise
+            except AnabranchError as error:
+                troubles[f"segment {id_}"] = in_words(error)
+
+        await together(announce(id_) for id_ in self._unfenced if id_ in self._lead.layout.segments)
+        self._unfenced = [id_ for id_ in self._unfenced if f"segment {id_}" in troubles]
+        return troubles
+
+    async def operate(self, plan: Plan) -> Layout:
+        """Record the intent and reserve its ids in one write, then carry it out."""
+
+        def begin(record: TopicRecord) -> TopicRecord:
+            layout = layout_of(record)
+            intent = plan(layout)
+            return replace(with_layout(record, operation.reserve(layout, intent)), intent=intent)
+
+        await self._lead.update(begin)
+        intent = self._lead.record.intent
+        assert intent is not None
+        await self._world.failpoints.reach(f"{intent.kind}.planned")
+        await self.carry_out(intent)
+        return self._lead.layout
+
+    async def carry_out(self, intent: IntentRecord) -> None:
+        """Children with all subscriptions, then sealed parents, whose sequence ids the children inherit, then
+        one commit, then tell everybody.
+        """
+        segments, term, kind = self._world.segments, self._lead.term, intent.kind
+        self.phase = "creating"
+        for sub, type_ in sorted(intent.subscriptions.items()):
+            await self._subscriptions.adopt(sub, type_)
+        subscriptions = self._subscriptions.for_new()
+        parents = [self._lead.place(s) for s in operation.parents(self._lead.layout, intent)]
+        children = operation.children(intent)
+        await self._each(
+            f"{kind}.created", children, lambda place: segments.create(place, subscriptions, term)
+        )
+        self.phase = "sealing"
+        told = await self._each(f"{kind}.sealed", parents, lambda place: segments.seal(place, term))
+        self.phase = "inheriting"
+        heirs = _heirs(children, [piece for pieces in told for piece in pieces])
+        await self._each(
+            f"{kind}.inherited", [*heirs], lambda place: segments.inherit(place, heirs[place], term)
+        )
+        self.phase = "committing"
+        await self._commit()
+        self.phase = None
+        await self._world.failpoints.reach(f"{kind}.committed")
+        self.publish()
+
+    async def _each(
+        self, step: str, places: Sequence[Place], verb: Callable[[Place], Coroutine[Any, Any, T]]
+    ) -> list[T]:
+        """The first by itself, so that a crash between it and the rest can be tried; then all others."""
+        results: list[T] = []
+        for place in places[:1]:
+            results.append(await verb(place))
+            await self._world.failpoints.reach(f"{step}.first")
+        results += await together(verb(place) for place in places[1:])
+        await self._world.failpoints.reach(step)
+        return results
+
+    async def _commit(self) -> None:
+        now_ms, now_s = self._world.clock.wall_ms(), self._lead.now_s()
+
+        def commit(record: TopicRecord) -> TopicRecord:
+            if record.intent is None:
+                return record
+            before = layout_of(record)
+            history = operation.remember(self._scaling.history, before, record.intent, now_s)
+            after = operation.next_layout(before, record.intent, now_ms)
+            return replace(with_layout(record, after), intent=None, history=history.to_json())
+
+        await self._lead.update(commit)
+        self._scaling.reload()
+
+    def publish(self) -> None:
+        """The layout may be new: watchers are told and subscriptions have to follow."""
+        self._watches.offer(self._lead.name, self._lead.layout)
+        self._subscriptions.layout_changed()
+
+    async def measure(self) -> tuple[Retention, Sizes]:
+        """What must stay of the topic, and the sizes if they matter; not in turn, for owners may be slow."""
+        namespace = self._lead.name.namespace_name
+        limits = await self._world.topics.retention(namespace, self._world.settings.retention_s)
+        if limits.size_bytes is None:
+            return limits, NO_SIZES
+        segments = list(self._lead.layout.segments.values())
+        loads = await together(self._lead.load(segment) for segment in segments)
+        found = zip(segments, loads, strict=True)
+        return limits, {segment.id: load.size_bytes for segment, load in found if load is not None}
+
+    async def trim(self, limits: Retention, sizes: Sizes) -> None:
+        """Let active segments drop what need not stay; not in turn, for nobody else must wait for that."""
+        layout, term = self._lead.layout, self._lead.term
+        kept = kept_sizes(layout, limits, sizes)
+        await together(
+            self._world.segments.trim(self._lead.place(layout.segment(id_)), size, term)
+            for id_, size in kept.items()
+        )
+
+    async def prune(self, limits: Retention, sizes: Sizes) -> bool:
+        """Forget the sealed segments that need not stay, and list them as garbage in the same write."""
+        now_ms = self._world.clock.wall_ms()
+        records = self._subscriptions.records.values()
+        ids = prunable(self._lead.layout, records, limits, now_ms, sizes)
+        if not ids:
+            return False
+
+        def forget(record: TopicRecord) -> TopicRecord:
+            layout = layout_of(record)
+            places = [self._lead.place(layout.segment(id_)) for id_ in ids]
+            dropped = (GarbageRecord(name=str(p.name), since_ms=now_ms, store=p.store) for p in places)
+            garbage = (*record.garbage, *dropped)
+            return replace(with_layout(record, layout.prune(ids)), garbage=garbage)
+
+        await self._lead.update(forget)
+        await self._world.failpoints.reach("prune.committed")
+        self.publish()
+        return True
+
+    async def delete_garbage(self) -> tuple[list[str], dict[str, str]]:
+        """Delete what the layout has forgotten; returns the names that are gone, and why others are not."""
+        gone: list[str] = []
+        troubles: dict[str, str] = {}
+
+        async def delete(item: GarbageRecord) -> None:
+            place = Place(TopicName.parse(item.name), item.store)
+            try:
+                await self._world.segments.delete(place, self._lead.term)
+            except AnabranchError as error:
+                troubles[f"garbage {item.name}"] = in_words(error)
+            else:
+                gone.append(item.name)
+
+        await together(delete(item) for item in self._lead.record.garbage)
+        return gone, troubles
+
+    async def strike_off(self, names: Sequence[str]) -> None:
+        """This garbage is gone."""
+        await self._lead.update(
+            lambda record: replace(
+                record, garbage=tuple(item for item in record.garbage if item.name not in names)
+            )
+        )
+
+
+def _heirs(children: Sequence[Place], told: Sequence[Piece]) -> dict[Place, Pieces]:
+    """What each child inherits, without those that inherit nothing."""
+    found = {}
+    for child in children:
+        assert child.name.segment is not None
+        pieces = inherit(child.name.segment.range, told)
+        if pieces:
+            found[child] = pieces
+    return found

@@ -1,0 +1,159 @@
+"""The leadership of one topic: its term, its record, and what its controller works with.
+
+A leader raises the term in the record when it takes the topic over. From then on every write checks the
+term and every command to a segment carries it, so that nothing an earlier leader still tries takes effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from anabranch.clock import Clock
+from anabranch.config import BrokerConfig
+from anabranch.controller.decide.operation import Origin, segment_name
+from anabranch.controller.ports.segments import Place, SegmentLoad, Segments
+from anabranch.controller.topic.job_queue import doubling
+from anabranch.errors import AnabranchError, StaleTermError
+from anabranch.failpoints import Failpoints
+from anabranch.metadata.records import TopicRecord
+from anabranch.metadata.topics import TopicStore, layout_of
+from anabranch.model.layout import Layout, Segment
+from anabranch.model.names import TopicName
+from anabranch.model.policy import AutoScalePolicy
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """Limits and times of the controllers of one process."""
+
+    auto_scale: AutoScalePolicy = field(default_factory=AutoScalePolicy)
+    auto_scale_interval_s: float = 60.0
+    auto_scale_settle_s: float = 0.2
+    """How long to wait for more consumers to come or go before looking at the topic because of one."""
+    consumer_grace_s: float = 60.0
+    bucket_budget: int = 4
+    retention_s: float | None = 7 * DAY_S
+    """How long a drained sealed segment is kept; None keeps all for ever."""
+    jobs_max: int = 1024
+    """Most changes of one topic that may wait for their turn."""
+    retry_first_s: float = 0.1
+    retry_max_s: float = 5.0
+
+    @staticmethod
+    def from_config(config: BrokerConfig) -> ControllerSettings:
+        """What a broker's configuration says about controllers."""
+        return ControllerSettings(
+            auto_scale=config.auto_scale,
+            auto_scale_interval_s=config.auto_scale_interval_s,
+            consumer_grace_s=config.consumer_grace_s,
+            bucket_budget=config.bucket_budget,
+            retention_s=config.segment_retention_s if config.segment_retention_s >= 0 else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerContext:
+    """Everything outside that controllers need; shared by all topics of a process."""
+
+    topics: TopicStore
+    segments: Segments
+    clock: Clock
+    settings: ControllerSettings
+    failpoints: Failpoints
+    rng: random.Random
+    stores: Callable[[], tuple[int, ...]]
+    """Where new segments may go at the moment: the stores that somebody serves."""
+
+    def jitter_s(self, delay_s: float) -> float:
+        """The delay, up to a fifth longer, so that what failed together does not come back together."""
+        return delay_s * self.rng.uniform(1.0, 1.2)
+
+    def delays_s(self) -> Iterator[float]:
+        """How long to wait before each next attempt at what fails: ever longer, up to a limit."""
+        return map(self.jitter_s, doubling(self.settings.retry_first_s, self.settings.retry_max_s))
+
+
+class Leadership:
+    """One topic as its leader knows it; made by `take_over`."""
+
+    def __init__(self, world: ControllerContext, name: TopicName, record: TopicRecord) -> None:
+        self.world = world
+        self.name = name
+        self.term = record.term
+        self.record = record
+        self.layout = layout_of(record)
+        # Cooldowns outlive processes, so they are kept in wall time; but while this one leads, its clock is
+        # the loop's, which nobody sets.
+        self._wall_offset_s = world.clock.wall_ms() / 1000 - asyncio.get_running_loop().time()
+
+    @staticmethod
+    async def take_over(world: ControllerContext, name: TopicName) -> Leadership:
+        """Become the leader in a new term; TopicNotFoundError if there is nothing to lead."""
+        record = await world.topics.update(name, _raise_term)
+        return Leadership(world, name, record)
+
+    def now_s(self) -> float:
+        """Seconds since the epoch by a clock that never jumps while this leader leads."""
+        return asyncio.get_running_loop().time() + self._wall_offset_s
+
+    def origin(self, reason: str, *, automatic: bool = False) -> Origin:
+        stores = self.world.stores() or (self.record.store,)
+        return Origin(self.term, self.world.clock.wall_ms(), reason, automatic, stores)
+
+    def segment_name(self, segment: Segment) -> TopicName:
+        return segment_name(self.name, segment)
+
+    def find(self, name: TopicName) -> Segment | None:
+        """The segment of that name; None when the layout has none."""
+        if name.segment is not None:
+            listed = self.layout.segments.get(name.segment.id)
+            return listed if listed is not None and self.segment_name(listed) == name else None
+        # The name of a classic topic does not say which segment it is.
+        return next((s for s in self.layout.segments.values() if s.legacy_topic == str(name)), None)
+
+    def place(self, segment: Segment) -> Place:
+        return Place(self.segment_name(segment), segment.store)
+
+    async def load(self, segment: Segment) -> SegmentLoad | None:
+        """What the segment's owner says of its load; None when it does not answer."""
+        try:
+            return await self.world.segments.load(self.place(segment))
+        except AnabranchError:
+            return None
+
+    async def update(self, change: Callable[[TopicRecord], TopicRecord]) -> Layout:
+        """Change the record if this term still leads, else StaleTermError; returns the layout it then has."""
+
+        def fenced(record: TopicRecord) -> TopicRecord:
+            self._check_term(record)
+            return change(record)
+
+        self._install(await self.world.topics.update(self.name, fenced))
+        return self.layout
+
+    async def reload(self) -> None:
+        """Learn what is stored: after a write whose outcome is unknown, or to be sure of still leading."""
+        record = await self.world.topics.load(self.name)
+        self._check_term(record)
+        self._install(record)
+
+    def _check_term(self, record: TopicRecord) -> None:
+        if record.term != self.term:
+            raise StaleTermError(f"{self.name} is led in term {record.term}; this was term {self.term}")
+
+    def _install(self, record: TopicRecord) -> None:
+        changed = (record.epoch, record.next_segment_id) != (self.record.epoch, self.record.next_segment_id)
+        self.record = record
+        if changed:
+            self.layout = layout_of(record)
+
+
+def _raise_term(record: TopicRecord) -> TopicRecord:
+    return msgspec.structs.replace(record, term=record.term + 1)

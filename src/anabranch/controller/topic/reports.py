@@ -1,0 +1,137 @@
+"""A topic's state in words and numbers, for operators.
+
+Reads what the controller knows and asks segments for the rest; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from anabranch.controller.decide import groups
+from anabranch.controller.decide.groups import NameHold
+from anabranch.controller.ports.segments import SegmentLoad
+from anabranch.controller.topic.job_queue import together
+from anabranch.controller.topic.leadership import Leadership
+from anabranch.errors import AnabranchError
+from anabranch.metadata.records import SubscriptionRecord
+from anabranch.model.layout import Layout, Segment
+from anabranch.model.names import TopicName
+
+SUMMED = {
+    "msgRateIn": "msg_rate_in",
+    "bytesRateIn": "bytes_rate_in",
+    "msgRateOut": "msg_rate_out",
+    "bytesRateOut": "bytes_rate_out",
+    "backlogMessages": "backlog_messages",
+    "storageSize": "size_bytes",
+}
+"""Numbers of a segment, and of the topic as their sum."""
+
+
+async def topic_stats(
+    lead: Leadership,
+    records: Mapping[str, SubscriptionRecord],
+    described: Mapping[str, Mapping[str, object]],
+) -> dict[str, object]:
+    """Rates and sizes of each segment, backlog and consumers of each subscription as it is `described`.
+
+    A segment whose owner does not answer has no numbers and adds none.
+    """
+    layout = lead.layout
+    segments = [layout.segments[id_] for id_ in sorted(layout.segments)]
+    loads = await together(lead.load(segment) for segment in segments)
+    known = [load for load in loads if load is not None]
+    return {
+        "epoch": layout.epoch,
+        **{shown: sum(getattr(load, name) for load in known) for shown, name in SUMMED.items()},
+        "totalSegments": len(segments),
+        "activeSegments": len(layout.active),
+        "sealedSegments": len(layout.sealed),
+        "segments": {
+            str(segment.id): _segment(segment, lead.segment_name(segment), load)
+            for segment, load in zip(segments, loads, strict=True)
+        },
+        "subscriptions": {
+            sub: {**described[sub], **await _subscription(lead, sub, record, segments)}
+            for sub, record in sorted(records.items())
+            if sub in described
+        },
+    }
+
+
+def _segment(segment: Segment, name: TopicName, load: SegmentLoad | None) -> dict[str, object]:
+    about: dict[str, object] = {
+        "name": str(name),
+        "state": str(segment.state),
+        "hashRange": str(segment.range),
+        "parentIds": list(segment.parents),
+        "childIds": list(segment.children),
+        "bucketCount": segment.bucket_count,
+    }
+    if load is not None:
+        about |= {shown: getattr(load, name) for shown, name in SUMMED.items()}
+    return about
+
+
+async def _subscription(
+    lead: Leadership, sub: str, record: SubscriptionRecord, segments: list[Segment]
+) -> dict[str, object]:
+    async def backlog(segment: Segment) -> int | None:
+        try:
+            return await lead.world.segments.backlog(lead.place(segment), sub)
+        except AnabranchError:
+            return None
+
+    found = await together(backlog(segment) for segment in segments)
+    by_segment = {
+        str(segment.id): messages
+        for segment, messages in zip(segments, found, strict=True)
+        if messages is not None
+    }
+    return {
+        "consumerCount": len(record.consumers),
+        "backlog": sum(by_segment.values()),
+        "backlogBySegment": by_segment,
+    }
+
+
+def subscription_state(record: SubscriptionRecord, layout: Layout) -> dict[str, object]:
+    """How far a subscription is by its record, and what it waits for."""
+    waiting = groups.waiting(record, layout)
+    parts = groups.drained_parts(record)
+    return {
+        "type": record.type,
+        "initialPosition": record.initial_position,
+        "generation": record.generation,
+        "drained": list(record.drained),
+        "partlyDrained": {str(id_): [str(part) for part in slots] for id_, slots in parts.items()},
+        "waiting": {
+            str(id_): [
+                {
+                    "segment": blocker.segment_id,
+                    "buckets": [str(part) for part in blocker.buckets],
+                    "consumers": list(blocker.consumers),
+                }
+                for blocker in blockers
+            ]
+            for id_, blockers in waiting.items()
+        },
+        "unfinished": None if record.unfinished is None else record.unfinished.kind,
+    }
+
+
+def consumers(
+    record: SubscriptionRecord, leases: Iterable[NameHold], seconds_left: Callable[[NameHold], float | None]
+) -> dict[str, object]:
+    """Who is a member, and what it reads by the record."""
+    held = {
+        name: [given.segment_id for given in member.segments] for name, member in record.consumers.items()
+    }
+    return {
+        lease.name: {
+            "connected": lease.connected,
+            "evictedInSeconds": seconds_left(lease),
+            "segments": held.get(lease.name, []),
+        }
+        for lease in leases
+    }

@@ -1,0 +1,197 @@
+"""What one topic's auto-scaling sees, remembers and decided.
+
+Collects what the pure `decide` looks at and keeps the last decisions with their reasons. Must not know how a
+decision is carried out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from anabranch.controller.topic.job_queue import together
+from anabranch.controller.topic.leadership import Leadership
+from anabranch.errors import CorruptDataError, InvalidConfigurationError, NotFoundError
+from anabranch.metadata.records import PolicyFields
+from anabranch.model.autoscale import (
+    Decision,
+    Keep,
+    LoadHistory,
+    Merge,
+    Observed,
+    Rebucket,
+    SegmentRates,
+    Split,
+    advance_history,
+    decide,
+)
+from anabranch.model.policy import AutoScaleOverride, AutoScalePolicy, override_from_json, resolve, to_json
+
+DECISIONS_KEPT = 50
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done since this broker leads the topic, and how often a limit forbade more; grows only."""
+
+    splits: int = 0
+    merges: int = 0
+    rebuckets: int = 0
+    """Segments that were replaced for other buckets, by request too."""
+    splits_suppressed: int = 0
+    merges_suppressed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One look at the topic, or a run of looks after each of which nothing was done."""
+
+    first_ms: int
+    last_ms: int
+    count: int
+    decision: Decision
+    outcome: str
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "firstMs": self.first_ms,
+            "lastMs": self.last_ms,
+            "count": self.count,
+            "action": describe_action(self.decision),
+            "reason": self.decision.reason,
+            "against": list(self.decision.against),
+            "lookAgainSeconds": self.decision.look_again_s,
+            "outcome": self.outcome,
+        }
+
+
+class Scaling:
+    """The eyes and the memory of auto-scaling for one topic."""
+
+    def __init__(self, lead: Leadership) -> None:
+        self._lead = lead
+        self._rates: dict[int, SegmentRates] = {}
+        self._namespace: PolicyFields | None = None
+        self._looks: deque[Looked] = deque(maxlen=DECISIONS_KEPT)
+        self.history = LoadHistory()
+        self.tally = Tally()
+        self.reload()
+
+    def reload(self) -> None:
+        """Take the history from the record; one that cannot be read is no reason not to lead."""
+        try:
+            self.history = LoadHistory.from_json(self._lead.record.history)
+        except CorruptDataError:
+            self.history = LoadHistory()
+
+    def policy(self) -> AutoScalePolicy:
+        """The policy in force; InvalidConfigurationError when its layers do not fit together."""
+        return self.policy_with(_layer(self._lead.record.auto_scale_policy))
+
+    def policy_with(self, topic: AutoScaleOverride | None) -> AutoScalePolicy:
+        """The policy that would be in force if the topic's layer were this one."""
+        return resolve(self._lead.world.settings.auto_scale, _layer(self._namespace), topic)
+
+    def describe_policy(self) -> dict[str, object]:
+        """The policy in force, or why there is none."""
+        try:
+            return {**to_json(self.policy())}
+        except InvalidConfigurationError as error:
+            return {"enabled": False, "error": str(error)}
+
+    async def load_namespace(self) -> None:
+        """Learn the namespace's layer of the policy."""
+        try:
+            found = await self._lead.world.topics.load_namespace(self._lead.name.namespace_name)
+            self._namespace = found.scalable_topic_auto_scale_policy
+        except NotFoundError:
+            self._namespace = None
+
+    async def observe(self) -> Mapping[int, float]:
+        """Ask the owners of the active segments for their load, and return it as one number each.
+
+        An owner that does not answer leaves its segment unknown, which is not the same as idle.
+        """
+        await self.load_namespace()
+        active = self._lead.layout.active
+        loads = await together(self._lead.load(segment) for segment in active)
+        now_s = self._lead.now_s()
+        self._rates = {
+            segment.id: SegmentRates(
+                load.msg_rate_in, load.bytes_rate_in, load.msg_rate_out, load.bytes_rate_out, now_s
+            )
+            for segment, load in zip(active, loads, strict=True)
+            if load is not None
+        }
+        return {id_: rates.msg_rate_in + rates.msg_rate_out for id_, rates in self._rates.items()}
+
+    def look(self, sharing_consumers: int, other_consumers: int) -> Decision:
+        """What to do now; the history goes on from there.
+
+        Consumers that cannot share a segment by buckets, such as those of a checkpoint group, are helped by
+        more segments only.
+        """
+        try:
+            policy = self.policy()
+        except InvalidConfigurationError as error:
+            return Decision(Keep(), f"auto-scaling is off: {error}")
+        observed = Observed(
+            self._lead.layout,
+            self._rates,
+            sharing_consumers,
+            self.history,
+            self._lead.now_s(),
+            other_consumers,
+        )
+        self.history = advance_history(self.history, observed, policy)
+        return decide(replace(observed, history=self.history), policy)
+
+    async def store_history(self) -> None:
+        """Write the history down if it is new: an idle topic must not write at every look."""
+        new = self.history.to_json()
+        if new != self._lead.record.history:
+            await self._lead.update(lambda record: msgspec.structs.replace(record, history=new))
+
+    def note(self, decision: Decision, outcome: str) -> None:
+        """Keep a decision for `why`; looks that lead to nothing are counted, not listed."""
+        now_ms = self._lead.world.clock.wall_ms()
+        last = self._looks[-1] if self._looks else None
+        if last is not None and last.outcome == outcome == "" and last.decision.reason == decision.reason:
+            self._looks[-1] = Looked(last.first_ms, now_ms, last.count + 1, decision, outcome)
+        else:
+            self._looks.append(Looked(now_ms, now_ms, 1, decision, outcome))
+
+    def count(self, decision: Decision, *, done: bool) -> None:
+        """Add a decision to the tally; `done` says whether what it asks for was committed."""
+        self.tally.splits_suppressed += "max_segments" in decision.capped
+        self.tally.merges_suppressed += "max_dag_depth" in decision.capped
+        for action in (decision.action, *decision.then) if done else ():
+            self.tally.splits += isinstance(action, Split)
+            self.tally.merges += isinstance(action, Merge)
+            self.tally.rebuckets += isinstance(action, Rebucket)
+
+    def describe(self) -> list[dict[str, object]]:
+        """The last decisions, newest last."""
+        return [look.describe() for look in self._looks]
+
+
+def describe_action(decision: Decision) -> str:
+    """A decision in a few words."""
+    words = []
+    for action in (decision.action, *decision.then):
+        if isinstance(action, Split):
+            words.append(f"split {action.segment} at {', '.join(map(str, action.points))}")
+        elif isinstance(action, Merge):
+            words.append(f"merge {', '.join(map(str, action.segments))}")
+        elif isinstance(action, Rebucket):
+            words.append(f"rebucket {action.segment} into {len(action.splits) + 1}")
+        else:
+            words.append("keep")
+    return "; ".join(words)
+
+
+def _layer(fields: PolicyFields | None) -> AutoScaleOverride | None:
+    return None if fields is None else override_from_json(fields)
