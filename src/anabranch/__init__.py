@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anabranch.aio import Backoff
     from anabranch.client.api import AsyncClient
     from anabranch.client.blocking import CheckpointConsumer, Client, Producer, QueueConsumer, StreamConsumer
     from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
     from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
     from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
     from anabranch.client.message import Message
-    from anabranch.client.options import Backoff, Batching, DeadLetter
+    from anabranch.client.options import Batching, DeadLetter
     from anabranch.client.produce.producer import AsyncProducer
     from anabranch.client.schema import Schema
     from anabranch.errors import AnabranchError
@@ -31,7 +32,7 @@ _HOME = {
     "AsyncProducer": "anabranch.client.produce.producer",
     "AsyncQueueConsumer": "anabranch.client.consume.queue_consumer",
     "AsyncStreamConsumer": "anabranch.client.consume.stream_consumer",
-    "Backoff": "anabranch.client.options",
+    "Backoff": "anabranch.aio",
     "Batching": "anabranch.client.options",
     "Checkpoint": "anabranch.model.ids",
     "CheckpointConsumer": "anabranch.client.blocking",

@@ -25,6 +25,7 @@ from typing import Any
 
 from anabranch import locks
 from anabranch.admin.logs import serve_logs
+from anabranch.aio import new_event_loop
 from anabranch.broker.broker import Broker, Endpoint
 from anabranch.clock import Clock, SystemClock
 from anabranch.config import BrokerConfig
@@ -86,7 +87,7 @@ def run(config: BrokerConfig) -> int:
 
 def run_worker(config: BrokerConfig, worker: Worker) -> int:
     """Serve until told to stop; the exit code."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serve(config, worker))
 
 
@@ -164,14 +165,6 @@ def url_of(scheme: str, config: BrokerConfig, listener: socket.socket) -> str:
     """What clients are told about a socket."""
     host = config.advertised_host or config.host
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def serve(config: BrokerConfig, worker: Worker) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from anabranch.controller.decide.groups import ConsumerAssignment, has_cursors, open_for
+from anabranch.controller.decide.groups import has_cursors, open_for
 from anabranch.controller.decide.operation import segment_name
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
@@ -19,6 +19,7 @@ from anabranch.metadata.memory import MemoryTree
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore, layout_of
+from anabranch.model.assignment import Assignment
 from anabranch.model.layout import Layout, check
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
@@ -164,9 +165,9 @@ class Inbox:
     """What one consumer was told."""
 
     def __init__(self) -> None:
-        self.told: list[ConsumerAssignment] = []
+        self.told: list[Assignment] = []
 
-    def __call__(self, assignment: ConsumerAssignment | None) -> None:
+    def __call__(self, assignment: Assignment | None) -> None:
         if assignment is not None:
             self.told.append(assignment)
 
@@ -176,7 +177,7 @@ class Inbox:
         return ids_of(self.told[-1])
 
 
-def ids_of(assignment: ConsumerAssignment) -> list[int]:
+def ids_of(assignment: Assignment) -> list[int]:
     return sorted(segment.segment_id for segment in assignment.segments)
 
 

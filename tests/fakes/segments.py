@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from anabranch.controller.decide.admission import Roster
-from anabranch.controller.ports.segments import Aim, Drained, Place, SegmentLoad, StartAt
+from anabranch.controller.decide.places import Place
+from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad, StartAt
 from anabranch.errors import NotFoundError, StaleTermError, TopicTerminatedError
 from anabranch.model.drains import ALL, Ranges, union
 from anabranch.model.inheritance import Pieces, handed_on

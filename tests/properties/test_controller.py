@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.controller.topic.members import Membership
+from anabranch.controller.ports.leader import Membership
 from anabranch.errors import AnabranchError, ConnectError
 from anabranch.model.layout import Layout, check_step
 from anabranch.model.names import TopicName

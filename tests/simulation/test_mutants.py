@@ -23,9 +23,11 @@ from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest
-from anabranch.controller.ports.segments import Place, StartAt
+from anabranch.controller.decide.places import Place
+from anabranch.controller.ports.leader import Push
+from anabranch.controller.ports.segments import StartAt
 from anabranch.controller.topic import leadership
-from anabranch.controller.topic.members import Members, Push
+from anabranch.controller.topic.members import Members
 from anabranch.errors import HeldError
 from anabranch.ledger import cursors, recovery
 from anabranch.ledger.disk import Write

@@ -16,7 +16,7 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
 from anabranch.errors import ConflictError, InvalidConfigurationError, SubscriptionNotFoundError
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -10,10 +10,10 @@ import msgspec
 
 from anabranch.admin.calls import Call, object_of, route, whole
 from anabranch.admin.topics import classic_places
+from anabranch.aio import together
 from anabranch.controller.decide.operation import segment_name, was_made
+from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import TopicLeader
-from anabranch.controller.ports.segments import Place
-from anabranch.controller.topic.job_queue import together
 from anabranch.errors import (
     ConflictError,
     ConsumerBusyError,

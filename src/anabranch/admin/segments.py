@@ -13,7 +13,7 @@ from typing import Any
 from anabranch.admin.calls import Call, route
 from anabranch.admin.scalable import remove_subscription
 from anabranch.controller.decide.operation import segment_name
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     ConflictError,
     InvalidConfigurationError,

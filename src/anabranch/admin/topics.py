@@ -7,8 +7,8 @@ from typing import Any
 
 from anabranch.admin import stats
 from anabranch.admin.calls import Call, PreconditionFailedError, route
-from anabranch.controller.ports.segments import Place
-from anabranch.controller.topic.job_queue import together
+from anabranch.aio import together
+from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     ConflictError,
     InvalidConfigurationError,

@@ -1,1 +1,1 @@
-"""Benchmarks against real processes, as ratios to a peer measured in the same run."""
+"""Figures beside a peer in the same run."""

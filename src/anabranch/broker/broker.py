@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from anabranch.aio import TaskRegistry
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.stores import StorageOf, Stores
@@ -27,7 +28,6 @@ from anabranch.broker.cluster.routed_segments import TARGET as SEGMENTS_TARGET
 from anabranch.broker.serving.rates import RateMeter
 from anabranch.broker.serving.served_log import Surroundings
 from anabranch.broker.serving.subscription import SubscriptionLimits
-from anabranch.broker.tasks import Tasks
 from anabranch.broker.wire.connection import ListeningMachine, ServerConnection
 from anabranch.broker.wire.handlers.lookup import owner_of
 from anabranch.broker.wire.handlers.table import HANDLERS
@@ -101,7 +101,7 @@ class Broker:
         self._clock = clock
         self._rng = rng
         self._failpoints = failpoints
-        self._tasks = Tasks()
+        self._tasks = TaskRegistry()
         epochs = TopicEpochs(store)
         self.topics = Topics(
             self.stores,

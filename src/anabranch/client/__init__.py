@@ -1,1 +1,5 @@
-"""The client: producers and consumers of scalable topics, asyncio first, and the same API blocking."""
+"""What applications import: producers and consumers of topics.
+
+`net` holds connections and watches, `produce` and `consume` the two directions, `decide` pure decisions of
+both. The client must not know any package of the server.
+"""

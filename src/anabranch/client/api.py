@@ -14,22 +14,22 @@ from types import TracebackType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+from anabranch.aio import Backoff, retry
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer, OnAssignment
 from anabranch.client.net.connections import ConnectionPool
 from anabranch.client.net.layout_watch import RECONNECT, TopicLayout, look_up_layout
-from anabranch.client.net.retrying import log, retry
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
-    Backoff,
     Batching,
     CompressionName,
     DeadLetter,
     InitialPosition,
     Seconds,
+    log,
     one_of,
     parse_service_url,
     parse_topic,
@@ -311,7 +311,7 @@ class AsyncClient:
         self._check()
         self.closed = True
         for handle in (*self._producers, *self._consumers):
-            await handle.tasks.cancel()
+            await handle.tasks.stop()
         if self._pool is not None:
             await self._pool.close()
         await asyncio.gather(*(producer.close(timeout=0) for producer in self._producers))

@@ -21,6 +21,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
+from anabranch.aio import Backoff, new_event_loop
 from anabranch.client.api import BYTES, AsyncClient
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.inbox import Inbox
@@ -35,7 +36,6 @@ from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
-    Backoff,
     Batching,
     CompressionName,
     DeadLetter,
@@ -95,7 +95,7 @@ class Portal:
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                loop = _new_loop()
+                loop = new_event_loop()
                 self._thread = threading.Thread(target=loop.run_forever, name="anabranch client", daemon=True)
                 self._thread.start()
                 self._loop = loop
@@ -128,14 +128,6 @@ class Portal:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class Handle:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from random import Random
 from typing import Literal, get_args
 
 from anabranch.errors import InvalidConfigurationError, InvalidNameError, InvalidServiceUrlError
@@ -17,39 +17,12 @@ Seconds = float | timedelta
 
 InitialPosition = Literal["earliest", "latest"]
 AccessMode = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
+log = logging.getLogger("anabranch.client")
+
 CompressionName = Literal["lz4", "zlib", "zstd", "snappy"]
 
 PLAIN_PORT = 6650
 MEMORY_LIMIT = 64 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Growing waits between attempts: `initial` seconds, then `multiplier` times longer each, up to
-    `maximum`.
-
-    Each wait is varied by up to `jitter` of itself, so that many clients do not come back at one moment. A
-    multiplier of 1 gives a constant wait.
-    """
-
-    initial: float = 0.1
-    maximum: float = 60.0
-    multiplier: float = 2.0
-    jitter: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.initial <= self.maximum or not math.isfinite(self.maximum):
-            raise InvalidConfigurationError(
-                f"a backoff needs 0 < initial <= maximum, not {self.initial} and {self.maximum}"
-            )
-        if self.multiplier < 1 or not 0 <= self.jitter <= 1:
-            raise InvalidConfigurationError("a backoff needs multiplier >= 1 and 0 <= jitter <= 1")
-
-    def delay(self, attempt: int, rng: Random) -> float:
-        """Seconds to wait after the failure number `attempt`, counted from 0."""
-        # The exponent is bounded so that a client that fails for days does not overflow a float.
-        grown = self.initial * self.multiplier ** min(attempt, 64)
-        return min(grown, self.maximum) * (1 + self.jitter * (rng.random() - 0.5))
 
 
 @dataclass(frozen=True, slots=True)

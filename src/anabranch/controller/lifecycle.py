@@ -11,10 +11,10 @@ from dataclasses import replace as replace_layout
 
 import msgspec
 
+from anabranch.aio import together
 from anabranch.controller.decide import operation
 from anabranch.controller.decide.operation import Origin
-from anabranch.controller.ports.segments import Place
-from anabranch.controller.topic.job_queue import together
+from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.leadership import ControllerContext
 from anabranch.errors import AnabranchError, TopicExistsError
 from anabranch.metadata.records import (

@@ -10,19 +10,20 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from anabranch.aio import AttemptCancelled, KeyedLocks, SharedAttempts, TaskRegistry, together
 from anabranch.clock import Clock
 from anabranch.controller import lifecycle
+from anabranch.controller.decide.places import Place
 from anabranch.controller.followed_layouts import FollowedLayouts
 from anabranch.controller.layout_watches import LayoutChanged, LayoutWatches
 from anabranch.controller.ports.leader import Alone, Leaders, TopicLeader
-from anabranch.controller.ports.segments import Place, Segments
+from anabranch.controller.ports.segments import Segments
 from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.job_queue import KeyedLocks, together
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.controller.topic.scaling import Tally
 from anabranch.errors import (
@@ -84,15 +85,16 @@ class ControllerService:
             stores,
         )
         self._leaders: Leaders = leaders or Alone()
+        self._tasks = TaskRegistry()
         self._closing: set[int] = set()
         self._controllers: dict[TopicName, TopicController] = {}
-        self._loading: dict[TopicName, tuple[int, asyncio.Task[TopicController]]] = {}
+        self._loading: SharedAttempts[tuple[TopicName, int], TopicController] = SharedAttempts()
+        """By topic and home store."""
         self._watches = LayoutWatches()
         self._following = FollowedLayouts(
-            self._world, self._watches, lambda name: name in self._controllers, self._spawn
+            self._world, self._watches, lambda name: name in self._controllers, self._tasks.spawn
         )
         self._tokens = itertools.count(1)
-        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._turns = KeyedLocks()
         self._unwatch: Callable[[], None] | None = None
         self._suspects: set[TopicName] = set()
@@ -115,10 +117,7 @@ class ControllerService:
         Their registered consumers are told to come back.
         """
         self._closing.add(store)
-        loading = [task for home, task in self._loading.values() if home == store]
-        for task in loading:
-            task.cancel()
-        await asyncio.gather(*loading, return_exceptions=True)
+        await self._loading.stop(key for key in self._loading if key[1] == store)
         leaving = [c for c in self._controllers.values() if c.record.store == store]
         for controller in leaving:
             del self._controllers[controller.name]
@@ -150,15 +149,12 @@ class ControllerService:
                 if lineage.garbage and mine(lineage.store):
                     await self._first_try(self._sweep, name)
         for first in range(min(TAKEN_OVER_AT_ONCE, len(waiting))):
-            self._spawn(self._take_over(waiting[first::TAKEN_OVER_AT_ONCE]), "take over")
+            self._tasks.spawn(self._take_over(waiting[first::TAKEN_OVER_AT_ONCE]), "take over")
 
     async def stop(self) -> None:
         """Leave everything where it stands; no task and no timer stays."""
         self._stopped = True
-        tasks = [*self._tasks, *(task for _, task in self._loading.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(self._tasks.stop(), self._loading.stop())
         self._following.close()
         if self._unwatch is not None:
             self._unwatch()
@@ -207,7 +203,7 @@ class ControllerService:
             async with self._turns.held(name):
                 yield
         finally:
-            self._spawn(self._until_done(self._sweep, name), f"sweep {name}")
+            self._tasks.spawn(self._until_done(self._sweep, name), f"sweep {name}")
 
     async def _begin(self, name: TopicName) -> None:
         try:
@@ -285,20 +281,13 @@ class ControllerService:
         if name in self._controllers:
             # Since the caller looked. A second one would depose it, and nobody would tell its consumers.
             return self._controllers[name]
-        if name in self._loading:
-            _, task = self._loading[name]
-        else:
-            task = asyncio.get_running_loop().create_task(self._load(name), name=f"load {name}")
-            task.add_done_callback(_retrieve)
-            self._loading[name] = home, task
+        key = next((key for key in self._loading if key[0] == name), (name, home))
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                if self._stopped:
-                    raise AlreadyClosedError("the broker is stopping") from None
-                raise NotLeaderError(f"{name} is not led here any more") from None
-            raise
+            return await self._loading.join(key, lambda: self._load(name))
+        except AttemptCancelled:
+            if self._stopped:
+                raise AlreadyClosedError("the broker is stopping") from None
+            raise NotLeaderError(f"{name} is not led here any more") from None
 
     async def list_topics(
         self, namespace: str, filters: Set[tuple[str, str]] = frozenset()
@@ -322,7 +311,7 @@ class ControllerService:
         if not self._stopped:
             self._following.follow(name)
         if loaded is None:
-            self._spawn(self._introduce(name), f"watch {name}")
+            self._tasks.spawn(self._introduce(name), f"watch {name}")
 
         def stop() -> None:
             undo()
@@ -336,9 +325,8 @@ class ControllerService:
         name = name.topic
         if name in self._controllers:
             return self._controllers[name].record.store
-        if name in self._loading:
-            return self._loading[name][0]
-        return self._following.homes.get(name)
+        loading = (home for loaded, home in self._loading if loaded == name)
+        return next(loading, self._following.homes.get(name))
 
     def layouts(self) -> Mapping[TopicName, Layout]:
         """The layouts of all topics that are led here at the moment."""
@@ -351,17 +339,12 @@ class ControllerService:
     # Leading.
 
     async def _load(self, name: TopicName) -> TopicController:
-        try:
-            controller = await TopicController.lead(
-                self._world, name, self._watches, self._tokens, self._lost
-            )
-            if not self._owns(controller.record.store):
-                await controller.stop()
-                raise NotLeaderError(f"{name} is not led here any more")
-            self._controllers[name] = controller
-            return controller
-        finally:
-            del self._loading[name]
+        controller = await TopicController.lead(self._world, name, self._watches, self._tokens, self._lost)
+        if not self._owns(controller.record.store):
+            await controller.stop()
+            raise NotLeaderError(f"{name} is not led here any more")
+        self._controllers[name] = controller
+        return controller
 
     async def _introduce(self, name: TopicName) -> None:
         """Find the newest layout for those who watch, and see to it that somebody leads the topic."""
@@ -389,7 +372,7 @@ class ControllerService:
         """The topic is led elsewhere, or gone: the next request finds out which."""
         if self._controllers.get(controller.name) is controller:
             del self._controllers[controller.name]
-        self._spawn(self._succeed(controller), f"after {controller.name}")
+        self._tasks.spawn(self._succeed(controller), f"after {controller.name}")
 
     async def _succeed(self, controller: TopicController) -> None:
         await controller.stop()
@@ -402,7 +385,7 @@ class ControllerService:
     def _changed(self, name: TopicName) -> None:
         if name not in self._controllers and name not in self._suspects:
             self._suspects.add(name)
-            self._spawn(self._look_after(name), f"look after {name}")
+            self._tasks.spawn(self._look_after(name), f"look after {name}")
 
     async def _look_after(self, name: TopicName) -> None:
         """Whoever began to make a topic may be gone, or not know that it did: its home makes it whole."""
@@ -450,7 +433,7 @@ class ControllerService:
     async def _first_try(self, work: Work, name: TopicName) -> None:
         """Try once here; what is not done then goes on in the background."""
         if not await self._try(work, name):
-            self._spawn(self._until_done(work, name), f"finish {name}")
+            self._tasks.spawn(self._until_done(work, name), f"finish {name}")
 
     async def _until_done(self, work: Work, name: TopicName) -> None:
         delays_s = self._world.delays_s()
@@ -466,14 +449,6 @@ class ControllerService:
             log.warning("%s is not done yet: %s: %s", name, type(error).__name__, error)
             return False
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        if self._stopped:
-            work.close()
-            return
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
-
 
 def _check_name(name: TopicName) -> None:
     if not name.is_scalable:
@@ -482,9 +457,3 @@ def _check_name(name: TopicName) -> None:
         )
     if name.partition is not None:
         raise InvalidNameError(f"{name} is the name of a partition, which no client can open as a topic")
-
-
-def _retrieve(task: asyncio.Task[TopicController]) -> None:
-    """Whoever asked got the error; if nobody waits any more, it is nobody's."""
-    if not task.cancelled():
-        task.exception()

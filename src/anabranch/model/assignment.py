@@ -11,12 +11,15 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from anabranch.model.drains import ALL, NO_PARTS, Parts, Ranges, open_buckets, open_slots
 from anabranch.model.layout import Layout, Segment
+from anabranch.model.ranges import HashRange
 
 T = TypeVar("T")
+
+UNCOUNTED: Final = -1
 
 _NOTHING: Mapping[str, tuple[Assigned, ...]] = MappingProxyType({})
 _NO_LOAD: Mapping[int, float] = MappingProxyType({})
@@ -32,6 +35,34 @@ class Assigned:
 
     segment: int
     shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedSegment:
+    """A segment to read; bucket ranges mean that its consumers share it by buckets with these boundaries."""
+
+    segment_id: int
+    range: HashRange
+    topic: str
+    bucket_ranges: tuple[HashRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """All segments that one consumer reads, as the leader of the topic tells the consumer."""
+
+    epoch: int
+    generation: int
+    """New whenever the segments are; UNCOUNTED from a broker that does not count generations."""
+    segments: tuple[AssignedSegment, ...] = ()
+
+    def replaces(self, other: Assignment | None) -> bool:
+        """Whether this assignment may follow `other`; without generations the layout epoch decides."""
+        if other is None:
+            return True
+        if UNCOUNTED not in (self.generation, other.generation):
+            return self.generation >= other.generation
+        return self.epoch >= other.epoch
 
 
 def assignable(layout: Layout, drained: frozenset[int], parts: Parts = NO_PARTS) -> tuple[Segment, ...]:

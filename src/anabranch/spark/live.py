@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
+from anabranch.aio import new_event_loop, retry
 from anabranch.client.api import AsyncClient
 from anabranch.client.consume.segment_reader import AGAIN, RawEntry, SegmentReader, SegmentTails
 from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.net.retrying import retry
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import OperationTimeoutError, TopicNotFoundError
@@ -65,7 +65,7 @@ class Session:
     """A client and the loop it lives on, for one thread of one process."""
 
     def __init__(self, service: LiveService) -> None:
-        self._loop = _new_loop()
+        self._loop = new_event_loop()
         self._leaving: asyncio.Task[None] | None = None
         self.rng = Random()
         self.patience_s: float = dict(service.settings).get("operation_timeout", OPERATION_TIMEOUT_S)
@@ -115,15 +115,6 @@ def close_sessions() -> None:
     """Close the sessions of this thread; for tests and for programs that go on after Spark."""
     for key in [key for key in _sessions if key[:2] == (os.getpid(), threading.get_ident())]:
         _sessions.pop(key).close()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
 
 
 class LiveReader:

@@ -16,7 +16,7 @@ import pytest
 from anabranch import AsyncClient
 from anabranch.admin import scalable, segments
 from anabranch.admin.calls import status_of
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     AnabranchError,
     NotConnectedError,

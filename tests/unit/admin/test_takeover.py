@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from anabranch.admin.calls import TAKEOVER_S
 from anabranch.admin.logs import LocalLogs
 from anabranch.admin.server import create_app
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
 from anabranch.errors import NotConnectedError
 from anabranch.metadata.records import TopicRecord
 from anabranch.model.names import TopicName

@@ -10,9 +10,9 @@ import pytest
 
 from anabranch.broker.cluster import peers
 from anabranch.controller import lifecycle
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
+from anabranch.controller.ports.leader import Membership
 from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.members import Membership
 from anabranch.errors import (
     LayoutError,
     MetadataError,

@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.broker.serving import keyed_reading
 from anabranch.controller.decide import admission
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.controller import TopicController
 from anabranch.model.hashing import bucket_hash, key_hash, segment_hash
 from anabranch.model.layout import Layout

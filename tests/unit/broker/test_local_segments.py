@@ -7,7 +7,8 @@ import inspect
 import pytest
 
 from anabranch.controller.decide.admission import Roster
-from anabranch.controller.ports.segments import Aim, Drained, Place, Segments
+from anabranch.controller.decide.places import Place
+from anabranch.controller.ports.segments import Aim, Drained, Segments
 from anabranch.errors import StaleTermError, TopicNotFoundError
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.model.inheritance import Piece

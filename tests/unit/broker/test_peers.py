@@ -9,10 +9,10 @@ from typing import Any, Protocol, cast
 
 import pytest
 
+from anabranch.aio import TaskRegistry
 from anabranch.broker.cluster import peers as peers_module
 from anabranch.broker.cluster.peers import PEER_VERSION, Line, Peers, Target
 from anabranch.broker.cluster.remote_calls import Arguments, Port, Verb
-from anabranch.broker.tasks import Tasks
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.table import HANDLERS
 from anabranch.broker.wire.services import Services
@@ -84,7 +84,7 @@ class Host:
     def __init__(self) -> None:
         self.echo = LocalEcho()
         self.connections: dict[ServerConnection, None] = {}
-        self.tasks = Tasks()
+        self.tasks = TaskRegistry()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from anabranch.broker.catalog.trimming import ROUND_S, plan_trim
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
 from anabranch.errors import PersistenceError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
 from anabranch.ledger.storage import SegmentLog, SegmentStorage

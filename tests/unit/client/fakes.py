@@ -11,9 +11,9 @@ from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
 
+from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.net.connections import address_of
-from anabranch.client.net.retrying import Tasks
 from anabranch.client.options import Batching
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.segment_producer import SegmentProducer
@@ -124,7 +124,7 @@ class FakeHome:
     def __init__(self, pool: FakePool, **limits: Any) -> None:
         self.loop = asyncio.get_running_loop()
         self.pool: Any = pool
-        self.tasks = Tasks()
+        self.tasks = TaskRegistry()
         self.clock: Any = SimpleNamespace(wall_ms=lambda: 1)
         self.memory = Memory(10**9)
         self.limits = Batching(**{"max_messages": 1, **limits})

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch import AsyncClient, Batching
 from anabranch.broker.wire.handlers import attach, produce
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import NotAllowedError
 from anabranch.model.hashing import key_hash

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from anabranch.aio import TaskRegistry
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.client.net.retrying import Tasks
 from anabranch.errors import UnsupportedFeatureError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -56,7 +56,7 @@ async def test_a_session_begins_with_the_newest_layout_and_never_steps_back() ->
     def changed(layout: TopicLayout) -> None:
         changes.append(layout.layout.epoch)
 
-    tasks = Tasks()
+    tasks = TaskRegistry()
     first, second = Told((1, 2)), Told((4, 5))
     pool: Any = Pool(first, second)
     watch = LayoutWatch(pool, tasks, NAME, changed)
@@ -68,13 +68,13 @@ async def test_a_session_begins_with_the_newest_layout_and_never_steps_back() ->
     for _ in range(20):
         await asyncio.sleep(0)
     assert changes == [3, 5]
-    await tasks.cancel()
+    await tasks.stop()
 
 
 async def test_a_broker_that_knows_no_scalable_topics_is_not_asked_for_any() -> None:
-    tasks, broker = Tasks(), Told((1,), able=False)
+    tasks, broker = TaskRegistry(), Told((1,), able=False)
     pool: Any = Pool(broker)
     with pytest.raises(UnsupportedFeatureError):
         await LayoutWatch(pool, tasks, NAME, lambda _: None).open()
     assert broker.sent == [], "it would hang up on a command that it does not know"
-    await tasks.cancel()
+    await tasks.stop()

@@ -79,7 +79,7 @@ def test_a_dead_consumer_whose_host_says_so_when_asked_leaves_its_name_at_once()
     async def test(world: World) -> None:
         async with world.client() as one, world.client() as two:
             dead = await open_as_a(one)
-            await dead.tasks.cancel()
+            await dead.tasks.stop()
             await die(world, one)
             began_at = world.loop.time()
             assert await open_as_a(two)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.client.net.registration import Assignment, assignment_from_wire
+from anabranch.client.net.registration import assignment_from_wire
+from anabranch.model.assignment import UNCOUNTED, Assignment
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -15,11 +16,11 @@ def test_generations_decide_where_both_have_one() -> None:
 
 
 def test_layout_epochs_decide_otherwise() -> None:
-    held = Assignment(5, None, ())
-    assert Assignment(5, None, ()).replaces(held), "members may change without the layout"
+    held = Assignment(5, UNCOUNTED, ())
+    assert Assignment(5, UNCOUNTED, ()).replaces(held), "members may change without the layout"
     assert Assignment(6, 1, ()).replaces(held)
-    assert not Assignment(4, None, ()).replaces(held)
-    assert Assignment(0, None, ()).replaces(None)
+    assert not Assignment(4, UNCOUNTED, ()).replaces(held)
+    assert Assignment(0, UNCOUNTED, ()).replaces(None)
 
 
 def test_an_assignment_is_read_from_the_wire() -> None:
@@ -32,7 +33,7 @@ def test_an_assignment_is_read_from_the_wire() -> None:
     assignment = assignment_from_wire(wire)
     assert (assignment.epoch, assignment.generation) == (3, 7)
     (found,) = assignment.segments
-    assert (found.id, found.range, found.topic) == (2, HashRange(0, 9), segment.segment_topic)
+    assert (found.segment_id, found.range, found.topic) == (2, HashRange(0, 9), segment.segment_topic)
     assert found.bucket_ranges == (HashRange(0, 32767), HashRange(32768, 65535))
     wire.ClearField("generation")
-    assert assignment_from_wire(wire).generation is None
+    assert assignment_from_wire(wire).generation == UNCOUNTED

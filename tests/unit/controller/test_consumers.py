@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
+from anabranch.controller.ports.leader import Membership
 from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.members import Membership
 from anabranch.errors import (
     ConflictError,
     ConsumerBusyError,

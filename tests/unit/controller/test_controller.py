@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from anabranch.cli.topic import state_lines
 from anabranch.clock import SystemClock
+from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import TopicLeader
-from anabranch.controller.ports.segments import Aim, Drained, Place, SegmentLoad
+from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import (

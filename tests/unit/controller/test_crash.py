@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.layout_changes import STEPS
 from anabranch.errors import ConnectError, MetadataError, TopicExistsError, TopicNotFoundError
 from anabranch.failpoints import FailpointReachedError

@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from anabranch.controller.topic.job_queue import JobQueue, KeyedLocks, together
+from anabranch.aio import KeyedLocks, together
+from anabranch.controller.topic.job_queue import JobQueue
 from anabranch.errors import NotLeaderError, TooManyRequestsError
 
 

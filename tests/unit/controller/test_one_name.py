@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from anabranch.controller.decide.groups import RegistrationRequest
-from anabranch.controller.topic.members import RETURN_S, Membership
+from anabranch.controller.ports.leader import Membership
+from anabranch.controller.topic.members import RETURN_S
 from anabranch.errors import ConsumerBusyError
 from tests.fakes.control import TOPIC, Inbox, Plant, ids_of, simulate
 

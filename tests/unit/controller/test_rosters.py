@@ -8,12 +8,13 @@ import pytest
 
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.admission import ReaderState, Roster
-from anabranch.controller.decide.groups import ConsumerAssignment
-from anabranch.controller.ports.segments import Aim, Place
+from anabranch.controller.decide.places import Place
+from anabranch.controller.ports.segments import Aim
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.rosters import SENT_AT_ONCE
 from anabranch.errors import ConsumerBusyError, NotConnectedError, NotLeaderError, SegmentNotFoundError
 from anabranch.metadata.records import SubscriptionRecord
+from anabranch.model.assignment import Assignment
 from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -26,7 +27,7 @@ async def lead(plant: Plant, segments: int = 2) -> None:
     await plant.call(plant.service.create_topic(TOPIC, segments))
 
 
-async def join(plant: Plant, name: str, inbox: Inbox | None = None) -> ConsumerAssignment:
+async def join(plant: Plant, name: str, inbox: Inbox | None = None) -> Assignment:
     controller = await plant.controller()
     push = inbox if inbox is not None else Inbox()
     return (await plant.call(controller.register("s", name, "STREAM", "earliest", push))).assignment
@@ -53,7 +54,7 @@ class Witness(Inbox):
         self._plant = plant
         self._other = other
 
-    def __call__(self, assignment: ConsumerAssignment | None) -> None:
+    def __call__(self, assignment: Assignment | None) -> None:
         super().__call__(assignment)
         for segment in assignment.segments if assignment is not None else ():
             roster = self._plant.world.rosters[TopicName.parse(segment.topic), "s"]
@@ -293,7 +294,7 @@ def test_subscriptions_that_follow_side_by_side_are_told_after_their_own_owners(
                 super().__init__()
                 self._sub = sub
 
-            def __call__(self, assignment: ConsumerAssignment | None) -> None:
+            def __call__(self, assignment: Assignment | None) -> None:
                 super().__call__(assignment)
                 roster = plant.world.rosters.get((plant.segment(controller.layout, 1), self._sub))
                 if assignment is not None and (roster is None or roster.generation < assignment.generation):

@@ -112,7 +112,7 @@ def test_what_cannot_be_settled_is_tried_ever_less_often_and_anew_when_it_was() 
             return [after - before for before, after in pairwise(at_s)]
 
         for pauses in (await pauses_s(), await pauses_s()):
-            assert pauses == pytest.approx([0.11, 0.22, 0.44, 0.88, 1.76], rel=0.1)
+            assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6], rel=0.11)
 
     run(main)
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from anabranch.broker.tasks import Tasks
+from anabranch.aio import TaskRegistry
 from anabranch.errors import MetadataError
 from anabranch.metadata import records
 from anabranch.metadata.records import BrokerRecord, StoreRecord
@@ -33,7 +33,7 @@ class Directory:
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._undo: list[Callable[[], None]] = []
-        self._tasks = Tasks()
+        self._tasks = TaskRegistry()
 
     @property
     def brokers(self) -> Mapping[int, BrokerRecord]:

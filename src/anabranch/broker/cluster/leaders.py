@@ -12,8 +12,7 @@ from typing import Any, Final, cast
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.peers import Line, Peers
 from anabranch.broker.cluster.remote_calls import Arguments, Port, Verb
-from anabranch.controller.ports.leader import TopicLeader
-from anabranch.controller.topic.members import Membership
+from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.errors import NotConnectedError
 from anabranch.model.names import TopicName
 

@@ -9,7 +9,8 @@ from anabranch.broker.catalog.topics import Topics
 from anabranch.broker.catalog.trimming import trim
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.controller.decide.admission import Roster
-from anabranch.controller.ports.segments import Aim, Drained, Place, SegmentLoad, StartAt
+from anabranch.controller.decide.places import Place
+from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad, StartAt
 from anabranch.errors import StaleTermError
 from anabranch.model.acks import bits_from_words
 from anabranch.model.drains import Ranges

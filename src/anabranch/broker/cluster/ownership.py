@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Protocol
 
+from anabranch.aio import Backoff
 from anabranch.broker.cluster.directory import Directory
-from anabranch.controller.topic.job_queue import doubling
 from anabranch.errors import AnabranchError, HeldError
 from anabranch.metadata import records
 from anabranch.metadata.records import BrokerRecord, StoreRecord
@@ -23,8 +23,7 @@ from anabranch.model.hashing import key_hash
 
 _logger = logging.getLogger(__name__)
 
-RETRY_FIRST_S = 0.05
-RETRY_MAX_S = 1.0
+RETRIES = Backoff(0.05, 1.0, jitter=0.0)
 FAREWELL_S = 12.0
 """How long a stop waits for the stores before it closes what is left of them."""
 
@@ -164,7 +163,7 @@ class Ownership:
 
     async def _register_again(self) -> None:
         """The lease ran out though the process lives; what it holds nobody else has."""
-        delays_s = doubling(RETRY_FIRST_S, RETRY_MAX_S)
+        delays_s = RETRIES.delays()
         while not self._stopping and self._lapsed:
             _logger.warning("the lease of this broker was over; it registers again")
             try:
@@ -206,11 +205,11 @@ class Ownership:
     async def _keep(self, number: int) -> None:
         """Make true what should be true of a store whenever something has changed."""
         changed = self._changed[number]
-        delay_s = RETRY_FIRST_S
+        delay_s = RETRIES.initial
         while True:
             changed.clear()
             if await self._attempt(number):
-                delay_s = RETRY_FIRST_S
+                delay_s = RETRIES.initial
                 if self._stopping:
                     return
                 await changed.wait()
@@ -219,7 +218,7 @@ class Ownership:
                     async with asyncio.timeout(delay_s):
                         await changed.wait()
                 except TimeoutError:
-                    delay_s = min(2 * delay_s, RETRY_MAX_S)
+                    delay_s = min(2 * delay_s, RETRIES.maximum)
 
     async def _attempt(self, number: int) -> bool:
         """Try once; False when it must be tried again."""
@@ -236,7 +235,7 @@ class Ownership:
         return False
 
     async def _patiently(self, number: int) -> None:
-        delays_s = doubling(RETRY_FIRST_S, RETRY_MAX_S)
+        delays_s = RETRIES.delays()
         changed = asyncio.Event()
         undo = self._directory.watch(changed.set)
         try:

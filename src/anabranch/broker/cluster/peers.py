@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from anabranch.aio import AttemptCancelled, SharedAttempts, mark_retrieved
 from anabranch.broker.cluster.remote_calls import Arguments, Port, Verb, error_named
 from anabranch.errors import (
     AlreadyClosedError,
@@ -135,7 +136,7 @@ class _Link:
         if len(frame) > machine.max_message_bytes:
             raise LocalProtocolError(f"the arguments of {verb.name} are too large: {len(frame)} bytes")
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(_retrieve)
+        answer.add_done_callback(mark_retrieved)
         self._pending[number] = _Pending(verb, answer)
         if verb.push is not None:
             self._told[number] = verb, arguments[verb.push.name]
@@ -219,7 +220,7 @@ class Peers:
         self.secret = b""
         """What every broker of the cluster knows, and nobody else."""
         self._links: dict[str, _Link] = {}
-        self._dialing: dict[str, asyncio.Task[_Link]] = {}
+        self._dialing: SharedAttempts[str, _Link] = SharedAttempts()
         self._closed = False
 
     @property
@@ -282,17 +283,14 @@ class Peers:
             if url not in urls:
                 link.hang_up()
         for url in [url for url in self._dialing if url not in urls]:
-            self._dialing.pop(url).cancel()
+            self._dialing.cancel(url)
 
     async def close(self) -> None:
         """End all connections; calls under way fail."""
         self._closed = True
-        dialing = list(self._dialing.values())
-        for task in dialing:
-            task.cancel()
         for link in list(self._links.values()):
             link.hang_up()
-        await asyncio.gather(*dialing, return_exceptions=True)
+        await self._dialing.stop()
 
     async def _link(self, url: str) -> _Link:
         if self._closed:
@@ -300,19 +298,12 @@ class Peers:
         found = self._links.get(url)
         if found is not None:
             return found
-        dialing = self._dialing.get(url)
-        if dialing is None:
-            dialing = asyncio.get_running_loop().create_task(self._dial(url), name=f"dial {url}")
-            dialing.add_done_callback(lambda done: self._dialed(url, done))
-            self._dialing[url] = dialing
         try:
-            return await asyncio.shield(dialing)
-        except asyncio.CancelledError:
-            if dialing.cancelled():
-                if self._closed:
-                    raise AlreadyClosedError("the broker is stopping") from None
-                raise ConnectError(f"the broker at {url} is gone") from None
-            raise
+            return await self._dialing.join(url, lambda: self._dial(url))
+        except AttemptCancelled:
+            if self._closed:
+                raise AlreadyClosedError("the broker is stopping") from None
+            raise ConnectError(f"the broker at {url} is gone") from None
 
     async def _dial(self, url: str) -> _Link:
         parts = urlsplit(url)
@@ -335,20 +326,9 @@ class Peers:
         _logger.info("connected to the broker at %s", url)
         return link
 
-    def _dialed(self, url: str, done: asyncio.Task[_Link]) -> None:
-        if self._dialing.get(url) is done:
-            del self._dialing[url]
-        _retrieve(done)
-
     def _forget(self, link: _Link) -> None:
         if self._links.get(link.url) is link:
             del self._links[link.url]
-
-
-def _retrieve(done: asyncio.Future[Any]) -> None:
-    """Whoever asked got the error; if nobody waits any more, it is nobody's."""
-    if not done.cancelled():
-        done.exception()
 
 
 def _hand_over(done: asyncio.Future[Any], line: Line, orphaned: Orphaned) -> None:

@@ -9,22 +9,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
+from anabranch.aio import Backoff, TaskRegistry
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.cluster.peers import Peers
 from anabranch.broker.cluster.remote_calls import Arguments, Port, Verb
-from anabranch.broker.tasks import Tasks
+from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import TopicLeader
-from anabranch.controller.ports.segments import Drained, Place, Segments
-from anabranch.controller.topic.job_queue import doubling
+from anabranch.controller.ports.segments import Drained, Segments
 from anabranch.errors import AnabranchError, LocalProtocolError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.model.names import TopicName
 
 SEGMENTS: Final = Port(Segments)
 TARGET: Final = "segments"
 
-RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 5.0
+RETRIES: Final = Backoff(0.1, 5.0, jitter=0.0)
 
 
 class PlaceRouter:
@@ -69,7 +68,7 @@ class DrainMessenger:
     good by the next owner's telling and the next leader's asking.
     """
 
-    def __init__(self, tasks: Tasks, leader: Callable[[TopicName], Awaitable[TopicLeader]]) -> None:
+    def __init__(self, tasks: TaskRegistry, leader: Callable[[TopicName], Awaitable[TopicLeader]]) -> None:
         self._tasks = tasks
         self._leader = leader
         self._newest: dict[tuple[TopicName, str], Drained] = {}
@@ -83,7 +82,7 @@ class DrainMessenger:
             self._tasks.spawn(self._deliver(key))
 
     async def _deliver(self, key: tuple[TopicName, str]) -> None:
-        delays_s = doubling(RETRY_FIRST_S, RETRY_MAX_S)
+        delays_s = RETRIES.delays()
         try:
             while True:
                 event = self._newest[key]

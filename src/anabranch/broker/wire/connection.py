@@ -20,8 +20,7 @@ from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire.services import Services
-from anabranch.controller.ports.leader import TopicLeader
-from anabranch.controller.topic.members import Membership
+from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.errors import (
     AnabranchError,
     RemoteProtocolError,
@@ -195,7 +194,7 @@ class ServerConnection:
                 work.close()
                 raise TooManyRequestsError(f"{REQUESTS_MAX} requests of this connection are under way")
             self._requests += 1
-            self.services.tasks.spawn(self._carry_out(handler, command, work), work)
+            self.services.tasks.spawn(self._carry_out(handler, command, work), inner=work)
         except Exception as error:
             self._refuse(handler, command, error)
 

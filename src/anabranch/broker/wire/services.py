@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from anabranch.aio import TaskRegistry
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.topics import Topics
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.peers import Peers, Targets
-from anabranch.broker.tasks import Tasks
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
@@ -20,7 +20,7 @@ class Services:
         self,
         config: BrokerConfig,
         clock: Clock,
-        tasks: Tasks,
+        tasks: TaskRegistry,
         records: TopicStore,
         topics: Topics,
         controllers: ControllerService,

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from anabranch.aio import is_bare_timeout, is_transient
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.segment_consumer import Attachment, SegmentConsumer
 from anabranch.client.decide.ordering import (
@@ -27,9 +28,8 @@ from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connections import ConnectionPool
 from anabranch.client.net.layout_watch import RECONNECT, LayoutWatch, TopicLayout
-from anabranch.client.net.registration import Assignment, Registration
-from anabranch.client.net.retrying import is_bare_timeout, is_transient, log
-from anabranch.client.options import text_pairs
+from anabranch.client.net.registration import Registration
+from anabranch.client.options import log, text_pairs
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
@@ -38,6 +38,7 @@ from anabranch.errors import (
     OperationTimeoutError,
     TopicNotFoundError,
 )
+from anabranch.model.assignment import Assignment
 from anabranch.model.ids import LATEST, Checkpoint, CheckpointKind, MessageId
 from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
@@ -233,7 +234,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         await asyncio.gather(*(source.close() for source in self._sources.values()))
         if self._registration is not None:
             await self._registration.leave()
-        await self.tasks.cancel()
+        await self.tasks.stop()
 
     # Order.
 
@@ -241,7 +242,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         """The group's leader says which segments are this member's."""
         if self._closed:
             return
-        self._mine = frozenset(segment.id for segment in assignment.segments)
+        self._mine = frozenset(segment.segment_id for segment in assignment.segments)
         self._ever_mine.update(dict.fromkeys(sorted(self._mine)))
         for id_, source in list(self._sources.items()):
             if id_ not in self._mine:

@@ -13,10 +13,10 @@ from itertools import repeat
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from anabranch.aio import TaskRegistry
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connections import ConnectionPool
-from anabranch.client.net.retrying import Tasks
 from anabranch.client.options import Seconds, optional_seconds, positive
 from anabranch.client.schema import Codec
 from anabranch.errors import (
@@ -40,7 +40,7 @@ class Inbox(Generic[T]):
         self.loop = asyncio.get_running_loop()
         self.pool = pool
         self.schema = schema
-        self.tasks = Tasks()
+        self.tasks = TaskRegistry()
         self._grows = receiver_queue_size is None
         self._queue_size = positive(
             "receiver_queue_size", QUEUE_SIZE if receiver_queue_size is None else receiver_queue_size

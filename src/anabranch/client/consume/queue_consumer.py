@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from anabranch.aio import Backoff, is_bare_timeout
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.segment_consumer import Attachment, SegmentConsumer
 from anabranch.client.decide.acknowledgements import LedgerEntry
@@ -20,8 +21,7 @@ from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connections import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.client.net.retrying import is_bare_timeout, log
-from anabranch.client.options import Backoff, DeadLetter, InitialPosition, Seconds, seconds, text_pairs
+from anabranch.client.options import DeadLetter, InitialPosition, Seconds, log, seconds, text_pairs
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec
 from anabranch.errors import (
@@ -197,7 +197,7 @@ class AsyncQueueConsumer(Inbox[T]):
         letters = self._dead_letters
         if letters is not None and letters.done() and not letters.exception():
             await letters.result().close()
-        await self.tasks.cancel()
+        await self.tasks.stop()
 
     # Segments.
 

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
+from anabranch.aio import TaskRegistry
 from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.client.decide.ordering import before_first, covers
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Received
 from anabranch.client.net.connections import BrokerConnection, ConnectionPool
-from anabranch.client.net.retrying import Tasks, log
 from anabranch.client.net.segment_owner import ATTACH, SegmentOwner
+from anabranch.client.options import log
 from anabranch.client.schema import Codec
 from anabranch.errors import AlreadyClosedError, AnabranchError, NotConnectedError
 from anabranch.model.ids import MessageId
@@ -54,7 +55,7 @@ class ConsumerHome(Protocol):
     """What the consumer of a segment needs of the consumer of the topic."""
 
     pool: ConnectionPool
-    tasks: Tasks
+    tasks: TaskRegistry
     schema: Codec[Any]
     opened_in: int | None
 

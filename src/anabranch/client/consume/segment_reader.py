@@ -11,9 +11,8 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
+from anabranch.aio import Backoff, is_transient, retry
 from anabranch.client.net.connections import BrokerConnection, ConnectionPool
-from anabranch.client.net.retrying import is_transient, retry
-from anabranch.client.options import Backoff
 from anabranch.errors import AlreadyClosedError, NotConnectedError, UnsupportedFeatureError
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery, read_outer

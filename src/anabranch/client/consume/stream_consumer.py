@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from anabranch.aio import is_bare_timeout
 from anabranch.client.consume.inbox import Inbox, owner
 from anabranch.client.consume.segment_consumer import Attachment, SegmentConsumer
 from anabranch.client.decide.ordering import covers
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connections import ConnectionPool
-from anabranch.client.net.registration import AssignedSegment, Assignment, Registration
-from anabranch.client.net.retrying import is_bare_timeout, log
-from anabranch.client.options import InitialPosition, text_pairs
+from anabranch.client.net.registration import Registration
+from anabranch.client.options import InitialPosition, log, text_pairs
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
@@ -31,6 +31,7 @@ from anabranch.errors import (
     OperationTimeoutError,
     TopicNotFoundError,
 )
+from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
 from anabranch.model.ids import MessageId
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -190,7 +191,7 @@ class AsyncStreamConsumer(Inbox[T]):
             log.warning("%s: acknowledgements were not confirmed: %s", self.topic, error)
         await asyncio.gather(*(source.close() for source in sources))
         await self._registration.leave()
-        await self.tasks.cancel()
+        await self.tasks.stop()
 
     # Assignments.
 
@@ -198,10 +199,10 @@ class AsyncStreamConsumer(Inbox[T]):
         if self._closed:
             return
         before = set(self._wanted)
-        self._wanted = {segment.id: segment for segment in assignment.segments}
-        self._generation = assignment.generation
+        self._wanted = {segment.segment_id: segment for segment in assignment.segments}
+        self._generation = assignment.generation if assignment.generation != UNCOUNTED else None
         self.opened_in = self._registration.opened_in
-        names = {segment.id: segment.topic for segment in assignment.segments}
+        names = {segment.segment_id: segment.topic for segment in assignment.segments}
         removed = tuple(
             self._sources[id_].topic for id_ in sorted(before) if id_ not in names and id_ in self._sources
         )
@@ -249,7 +250,7 @@ class AsyncStreamConsumer(Inbox[T]):
         legacy = segment.topic.startswith("persistent://")
         return SegmentConsumer(
             self,
-            segment.id,
+            segment.segment_id,
             segment.topic,
             attachment,
             Permits(self._queue_size, grows=self._grows),

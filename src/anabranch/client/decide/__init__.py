@@ -1,0 +1,4 @@
+"""Pure decisions of producers and consumers: batches, permits, acknowledgements, reading order.
+
+This package must not wait, read a clock or touch a connection.
+"""

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message as ProtoMessage
 
-from anabranch.client.net.retrying import Tasks, log
-from anabranch.client.options import parse_host
+from anabranch.aio import AttemptCancelled, Backoff, SharedAttempts
+from anabranch.client.options import log, parse_host
 from anabranch.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -288,11 +288,11 @@ class Patience:
     never answers, and twice as long each time in a row, since a broker may also be slow."""
 
     def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+        self._timeouts = Backoff(min(PATIENCE_S, limit_s), limit_s)
         self._in_vain: dict[Address, int] = {}
 
     def time_s(self, address: Address) -> float:
-        return min(self._limit_s, PATIENCE_S * 2.0 ** min(self._in_vain.get(address, 0), 16))
+        return self._timeouts.delay(self._in_vain.get(address, 0))
 
     def answered(self, address: Address) -> None:
         self._in_vain.pop(address, None)
@@ -321,12 +321,11 @@ class ConnectionPool:
         self._next_host = rng.randrange(len(hosts))
         self._keep_alive_s = keep_alive_s
         self._connections: dict[Address, BrokerConnection] = {}
-        self._dialing: dict[Address, asyncio.Task[BrokerConnection]] = {}
+        self._dialing: SharedAttempts[Address, BrokerConnection] = SharedAttempts()
         self._silent: dict[BrokerConnection, None] = {}
         """In use, but not for anything new, since look-ups there were not answered."""
         self._handshakes = Patience(connect_timeout_s)
         self._look_ups = Patience(operation_timeout_s)
-        self._tasks = Tasks()
         self._closed = False
 
     async def connection(self, address: Address) -> BrokerConnection:
@@ -336,12 +335,10 @@ class ConnectionPool:
         existing = self._connections.get(address)
         if existing is not None:
             return existing
-        dialing = self._dialing.get(address)
-        if dialing is None:
-            dialing = self._tasks.start(self._dial(address), f"dial {address[0]}:{address[1]}", awaited=True)
-            self._dialing[address] = dialing
-        # Everybody waits for one attempt, and nobody's cancellation ends it for the others.
-        made = await asyncio.shield(dialing)
+        try:
+            made = await self._dialing.join(address, lambda: self._dial(address))
+        except AttemptCancelled:
+            raise AlreadyClosedError("the client is closed") from None
         if not made.open:
             raise ConnectError(f"{address[0]}:{address[1]} closed the connection at once")
         return made
@@ -410,8 +407,6 @@ class ConnectionPool:
         except OperationTimeoutError as error:
             self._handshakes.ran_out(address)
             raise ConnectError(str(error)) from error
-        finally:
-            self._dialing.pop(address, None)
         self._handshakes.answered(address)
         if connection.open:
             self._connections[address] = connection
@@ -432,6 +427,6 @@ class ConnectionPool:
     async def close(self) -> None:
         """End all connections; whoever still uses one hears of the loss."""
         self._closed = True
-        await self._tasks.cancel()
+        await self._dialing.stop()
         for connection in [*self._connections.values(), *self._silent]:
             connection.close()

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from anabranch.aio import Backoff, TaskRegistry, retry
 from anabranch.client.net.connections import BrokerConnection, ConnectionPool
-from anabranch.client.net.retrying import Tasks, log, retry
-from anabranch.client.options import Backoff
+from anabranch.client.options import log
 from anabranch.errors import AnabranchError, NotConnectedError, TopicNotFoundError, UnsupportedFeatureError
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
@@ -81,7 +81,7 @@ class LayoutWatch:
     def __init__(
         self,
         pool: ConnectionPool,
-        tasks: Tasks,
+        tasks: TaskRegistry,
         topic: TopicName,
         changed: Callable[[TopicLayout], None],
         *,
@@ -204,7 +204,7 @@ class LayoutWatch:
 
 async def look_up_layout(pool: ConnectionPool, topic: TopicName, *, create: bool = True) -> TopicLayout:
     """The layout of a topic now, without following it."""
-    watch = LayoutWatch(pool, Tasks(), topic, lambda _: None, create=create)
+    watch = LayoutWatch(pool, TaskRegistry(), topic, lambda _: None, create=create)
     try:
         return await watch._start_session()
     finally:

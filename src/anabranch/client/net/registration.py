@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from anabranch.aio import TaskRegistry, is_transient, retry
 from anabranch.client.net.connections import BrokerConnection, ConnectionPool
 from anabranch.client.net.layout_watch import RECONNECT, look_up_layout
-from anabranch.client.net.retrying import Tasks, is_transient, log, retry
+from anabranch.client.options import log
 from anabranch.errors import AnabranchError, ConsumerBusyError, SubscriptionNotFoundError
+from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -23,43 +24,16 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 LEAVE_TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedSegment:
-    """One segment to read; with bucket ranges it is shared and the broker decides who gets which bucket."""
-
-    id: int
-    topic: str
-    range: HashRange
-    bucket_ranges: tuple[HashRange, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Everything one consumer reads; of two assignments the one with the higher generation is in force."""
-
-    epoch: int
-    generation: int | None
-    segments: tuple[AssignedSegment, ...]
-
-    def replaces(self, other: Assignment | None) -> bool:
-        """Whether this one may follow the other; brokers without generations are judged by layout epoch."""
-        if other is None:
-            return True
-        if self.generation is not None and other.generation is not None:
-            return self.generation >= other.generation
-        return self.epoch >= other.epoch
-
-
 def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
     """The value in a response or push."""
     return Assignment(
         wire.layout_epoch,
-        wire.generation if wire.HasField("generation") else None,
+        wire.generation if wire.HasField("generation") else UNCOUNTED,
         tuple(
             AssignedSegment(
                 segment.segment_id,
-                segment.segment_topic,
                 HashRange(segment.hash_start, segment.hash_end),
+                segment.segment_topic,
                 tuple(HashRange(bucket.start, bucket.end) for bucket in segment.bucket_ranges),
             )
             for segment in wire.segments
@@ -73,7 +47,7 @@ class Registration:
     def __init__(
         self,
         pool: ConnectionPool,
-        tasks: Tasks,
+        tasks: TaskRegistry,
         topic: TopicName,
         subscription: str,
         consumer_name: str,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from anabranch.aio import Backoff
 from anabranch.client.net.connections import BrokerConnection, ConnectionPool, address_of
-from anabranch.client.options import Backoff
 
 ATTACH = Backoff(0.1, 1.0)
 """Waits between attempts to reach a segment; where no layout tells of a takeover, the longest is what it may

@@ -12,10 +12,10 @@ from functools import partial
 from itertools import repeat
 from typing import Generic, TypeVar
 
+from anabranch.aio import TaskRegistry, retry
 from anabranch.client.decide.batcher import Extras, OpenBucket, Outgoing
 from anabranch.client.net.connections import BrokerConnection, ConnectionPool
 from anabranch.client.net.layout_watch import RECONNECT, LayoutWatch, TopicLayout
-from anabranch.client.net.retrying import Tasks, retry
 from anabranch.client.options import (
     AccessMode,
     Batching,
@@ -84,7 +84,7 @@ class Publisher(Generic[T]):
         self.pool = pool
         self.memory = memory
         self.clock = clock
-        self.tasks = Tasks()
+        self.tasks = TaskRegistry()
         self.name_was_given = name is not None
         self.name = name or f"anabranch-{pool.rng.getrandbits(64):016x}"
         """Never None; a name of one's own lets deduplication span restarts."""
@@ -120,7 +120,7 @@ class Publisher(Generic[T]):
         except BaseException:
             self._closed = True
             self._watch.close()
-            await self.tasks.cancel()
+            await self.tasks.stop()
             raise
         self._lanes = SegmentRoutes(
             self,
@@ -413,4 +413,4 @@ class Publisher(Generic[T]):
         for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, AnabranchError):
                 raise result
-        await self.tasks.cancel()
+        await self.tasks.stop()

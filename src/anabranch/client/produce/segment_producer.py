@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
+from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import FAILED, STORED, BucketFill, Outgoing, SegmentBatcher
 from anabranch.client.net.connections import BrokerConnection, ConnectionPool
-from anabranch.client.net.retrying import Tasks, log
 from anabranch.client.net.segment_owner import ATTACH, SegmentOwner
-from anabranch.client.options import Batching
+from anabranch.client.options import Batching, log
 from anabranch.client.produce.futures import complete
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.stored_ids import ask_what_is_stored, stored_here
@@ -50,7 +50,7 @@ class SegmentHome(Protocol):
 
     loop: asyncio.AbstractEventLoop
     pool: ConnectionPool
-    tasks: Tasks
+    tasks: TaskRegistry
     clock: Clock
     memory: Memory
     limits: Batching

@@ -1,8 +1,8 @@
 """One subscription's consumers: who is a member, who reads what, what is drained.
 
-Two pure halves. Functions over the stored record say what the next record is; `NameHolds` says which connection
-holds a name, and for how long after it was lost. Nothing here stores, pushes or measures time: the shell
-does, and comes back with an event.
+Two pure halves. Functions over the stored record say what the next record is; `NameHolds` says which
+connection holds a name, and for how long after it was lost. The shell stores, pushes and measures time, and
+comes back with an event.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from anabranch.controller.decide.operation import segment_name
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import AssignedRecord, ConsumerRecord, RangeRecord, SubscriptionRecord
-from anabranch.model.assignment import Assigned, assign, bucket_owners
+from anabranch.model.assignment import Assigned, AssignedSegment, Assignment, assign, bucket_owners
 from anabranch.model.drains import (
     ALL,
     NO_PARTS,
@@ -32,25 +32,6 @@ from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 
 Load = Mapping[int, float]
-
-
-@dataclass(frozen=True, slots=True)
-class AssignedSegment:
-    """A segment to read; no bucket ranges means alone, else shared by buckets with these boundaries."""
-
-    segment_id: int
-    range: HashRange
-    topic: str
-    bucket_ranges: tuple[HashRange, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerAssignment:
-    """All that one consumer reads; the generation is new whenever its segments are."""
-
-    epoch: int
-    generation: int
-    segments: tuple[AssignedSegment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +226,11 @@ def _with_heirs(
     return inherited
 
 
-def assignment(record: SubscriptionRecord, layout: Layout, topic: TopicName, name: str) -> ConsumerAssignment:
+def assignment(record: SubscriptionRecord, layout: Layout, topic: TopicName, name: str) -> Assignment:
     """What a member reads, as it is told; a stranger reads nothing."""
     consumer = record.consumers.get(name)
     if consumer is None:
-        return ConsumerAssignment(layout.epoch, record.generation)
+        return Assignment(layout.epoch, record.generation)
     segments = []
     for held in consumer.segments:
         segment = layout.segments.get(held.segment_id)
@@ -258,7 +239,7 @@ def assignment(record: SubscriptionRecord, layout: Layout, topic: TopicName, nam
             segments.append(
                 AssignedSegment(segment.id, segment.range, str(segment_name(topic, segment)), shared)
             )
-    return ConsumerAssignment(layout.epoch, consumer.generation, tuple(segments))
+    return Assignment(layout.epoch, consumer.generation, tuple(segments))
 
 
 def has_cursors(record: SubscriptionRecord) -> bool:

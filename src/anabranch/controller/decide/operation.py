@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.controller.ports.segments import Place
+from anabranch.controller.decide.places import Place
 from anabranch.errors import LayoutError
 from anabranch.metadata.records import IntentRecord, OperationKind, StepRecord
 from anabranch.model.autoscale import Action, LoadHistory, Merge, Rebucket, Split, record_action

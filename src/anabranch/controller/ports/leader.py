@@ -7,16 +7,32 @@ topic's home store leads it. Must not know how brokers talk to each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch.controller.decide.admission import Admission
 from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
 from anabranch.controller.ports.segments import Aim, Drained, StartAt
-from anabranch.controller.topic.members import Membership, Push
 from anabranch.metadata.records import SubscriptionKind
+from anabranch.model.assignment import Assignment
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
+
+Push = Callable[[Assignment | None], None]
+"""Tells a consumer what it reads; None that nobody leads it here any more, so it has to register again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A consumer's hold on its name; the token tells its connection from later ones of the same name."""
+
+    token: int
+    subscription: str
+    consumer_name: str
+    assignment: Assignment
+    incarnation: int
+    """Of the topic that the subscription belongs to."""
 
 
 class TopicLeader(Protocol):

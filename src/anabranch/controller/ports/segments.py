@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from anabranch.controller.decide.admission import Roster
+from anabranch.controller.decide.places import Place
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
@@ -28,13 +29,6 @@ class SegmentLoad:
     bytes_rate_out: float = 0.0
     backlog_messages: int = 0
     size_bytes: int = 0
-
-
-class Place(NamedTuple):
-    """A segment and the store that holds it; whoever owns the store serves the segment."""
-
-    name: TopicName
-    store: int
 
 
 class Aim(NamedTuple):

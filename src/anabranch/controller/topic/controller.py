@@ -16,12 +16,12 @@ from anabranch.controller.decide import operation
 from anabranch.controller.decide.admission import Admission
 from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
 from anabranch.controller.layout_watches import LayoutWatches
+from anabranch.controller.ports.leader import Membership, Push
 from anabranch.controller.ports.segments import Aim, Drained, StartAt
 from anabranch.controller.topic import reports
 from anabranch.controller.topic.change_queue import ChangeQueue
 from anabranch.controller.topic.layout_changes import LayoutChanges, Plan
 from anabranch.controller.topic.leadership import ControllerContext, Leadership
-from anabranch.controller.topic.members import Membership, Push
 from anabranch.controller.topic.scaling import Scaling, Tally
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.controller.topic.upkeep import Upkeep

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from anabranch.aio import together
 from anabranch.controller.decide import groups
 from anabranch.controller.ports.segments import Aim
-from anabranch.controller.topic.job_queue import together
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.metadata.records import SubscriptionRecord, UnfinishedRecord
 from anabranch.model.drains import ALL, Ranges

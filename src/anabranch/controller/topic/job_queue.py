@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from anabranch.errors import NotLeaderError, TooManyRequestsError
@@ -128,62 +126,3 @@ def _answer(job: _Job[T], result: T) -> None:
         job.answer.set_result(result)
     elif job.orphaned is not None:
         job.orphaned(result)
-
-
-class KeyedLocks:
-    """One lock per name, kept only while somebody holds it or waits for it."""
-
-    def __init__(self) -> None:
-        self._locks: dict[object, tuple[asyncio.Lock, int]] = {}
-
-    @asynccontextmanager
-    async def held(self, key: object) -> AsyncIterator[None]:
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = lock, users + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[key]
-            if users == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = lock, users - 1
-
-
-def doubling(first_s: float, most_s: float) -> Iterator[float]:
-    """Waits between attempts, each twice the last, up to the most."""
-    delay_s = first_s
-    while True:
-        yield delay_s
-        delay_s = min(2 * delay_s, most_s)
-
-
-async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run the calls side by side; the first failure ends the others and is raised as it is.
-
-    Not a TaskGroup: one that is cancelled while a call fails tells of the failure only, and whoever cancelled
-    it would wait for ever.
-    """
-    loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(call) for call in calls]
-    if not tasks:
-        return []
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        failures = [task.exception() for task in tasks if task.done() and not task.cancelled()]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for failure in failures:
-        if failure is not None:
-            raise failure
-    return [task.result() for task in tasks]
-
-
-async def in_batches(calls: Iterable[Coroutine[Any, Any, object]], size: int) -> None:
-    """As `together`, but only so many at a time; after a failure no more are begun."""
-    left = iter(calls)
-    while batch := list(islice(left, size)):
-        await together(batch)

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from anabranch.aio import together
 from anabranch.controller.decide import operation
+from anabranch.controller.decide.places import Place
 from anabranch.controller.decide.retention import NO_SIZES, Sizes, kept_sizes, prunable
 from anabranch.controller.layout_watches import LayoutWatches
-from anabranch.controller.ports.segments import Place
-from anabranch.controller.topic.job_queue import together
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions

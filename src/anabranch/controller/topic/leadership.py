@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from anabranch.aio import Backoff
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.decide.operation import Origin, segment_name
-from anabranch.controller.ports.segments import Place, SegmentLoad, Segments
-from anabranch.controller.topic.job_queue import doubling
+from anabranch.controller.decide.places import Place
+from anabranch.controller.ports.segments import SegmentLoad, Segments
 from anabranch.errors import AnabranchError, StaleTermError
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.records import TopicRecord
@@ -77,7 +78,7 @@ class ControllerContext:
 
     def delays_s(self) -> Iterator[float]:
         """How long to wait before each next attempt at what fails: ever longer, up to a limit."""
-        return map(self.jitter_s, doubling(self.settings.retry_first_s, self.settings.retry_max_s))
+        return Backoff(self.settings.retry_first_s, self.settings.retry_max_s, jitter=0.2).delays(self.rng)
 
 
 class Leadership:

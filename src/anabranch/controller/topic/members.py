@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from anabranch.controller.decide.groups import (
     CancelTimer,
     ConnectionLost,
-    ConsumerAssignment,
     ConsumerGone,
     ConsumerJoined,
     NameHold,
@@ -24,25 +22,12 @@ from anabranch.controller.decide.groups import (
     RegistrationRequest,
     StartTimer,
 )
+from anabranch.controller.ports.leader import Push
 from anabranch.metadata.records import ConsumerRecord
+from anabranch.model.assignment import Assignment
 
 RETURN_S = 2.0
 """How long a new leader keeps a name for the consumer that held it under the former one."""
-
-Push = Callable[[ConsumerAssignment | None], None]
-"""Tells a consumer what it reads; None that nobody leads it here any more, so it has to register again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """A consumer's hold on its name; the token tells its connection from later ones of the same name."""
-
-    token: int
-    subscription: str
-    consumer_name: str
-    assignment: ConsumerAssignment
-    incarnation: int
-    """Of the topic that the subscription belongs to."""
 
 
 @runtime_checkable
@@ -64,7 +49,7 @@ class Members:
         grace_s: float,
         tokens: Iterator[int],
         evict: Callable[[str, int], None],
-        assigned: Callable[[str, str], ConsumerAssignment | None],
+        assigned: Callable[[str, str], Assignment | None],
     ) -> None:
         self._grace_s = grace_s
         self._tokens = tokens
@@ -161,7 +146,7 @@ class Members:
             self._due.add(lease.token)
             asyncio.get_running_loop().call_soon(self._deliver, sub, lease.name, lease.token)
 
-    def say_farewell(self, sub: str, last: ConsumerAssignment, *, come_back: bool = False) -> None:
+    def say_farewell(self, sub: str, last: Assignment, *, come_back: bool = False) -> None:
         """Tell the consumers of a subscription a last thing, also if they are forgotten meanwhile.
 
         Those who are to come back register again, in case the topic is made again; and those who then hear

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from anabranch.aio import together
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import NameHold
 from anabranch.controller.ports.segments import SegmentLoad
-from anabranch.controller.topic.job_queue import together
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import AnabranchError
 from anabranch.metadata.records import SubscriptionRecord

@@ -11,9 +11,9 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from anabranch.aio import in_batches
 from anabranch.controller.decide import admission, groups
 from anabranch.controller.decide.admission import Admission, Roster
-from anabranch.controller.topic.job_queue import in_batches
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.records import SubscriptionRecord

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from anabranch.controller.topic.job_queue import together
+from anabranch.aio import together
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import CorruptDataError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata.records import PolicyFields

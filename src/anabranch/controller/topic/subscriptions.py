@@ -11,15 +11,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
 import msgspec
 
+from anabranch.aio import in_batches, together
 from anabranch.controller.decide import admission, groups
 from anabranch.controller.decide.admission import Admission
-from anabranch.controller.decide.groups import ConsumerAssignment, RegistrationRequest
+from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.ports.leader import Membership, Push
 from anabranch.controller.ports.segments import Aim, Drained, StartAt
 from anabranch.controller.topic import reports
 from anabranch.controller.topic.cursors import Cursors
-from anabranch.controller.topic.job_queue import in_batches, together
 from anabranch.controller.topic.leadership import Leadership
-from anabranch.controller.topic.members import Members, Membership, Push
+from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.rosters import Rosters
 from anabranch.errors import (
     ConflictError,
@@ -30,6 +31,7 @@ from anabranch.errors import (
     in_words,
 )
 from anabranch.metadata.records import AimRecord, SubscriptionKind, SubscriptionRecord, UnfinishedRecord
+from anabranch.model.assignment import Assignment
 from anabranch.model.names import validate_subscription
 
 Job = Callable[[], Awaitable[None]]
@@ -406,10 +408,10 @@ class Subscriptions:
         self._members.evict_later(sub, token, self._lead.world.settings.retry_max_s)
         self._post(lambda: self.leave(sub, token, only_lost=True))
 
-    def assignment(self, sub: str, name: str) -> ConsumerAssignment:
+    def assignment(self, sub: str, name: str) -> Assignment:
         return groups.assignment(self.records[sub], self._lead.layout, self._lead.name, name)
 
-    def _assigned(self, sub: str, name: str) -> ConsumerAssignment | None:
+    def _assigned(self, sub: str, name: str) -> Assignment | None:
         return self.assignment(sub, name) if sub in self.records else None
 
     @property
@@ -497,9 +499,9 @@ class Subscriptions:
         self.troubles.pop(sub, None)
         self._stale.pop(sub, None)
 
-    def _nothing(self, sub: str) -> ConsumerAssignment:
+    def _nothing(self, sub: str) -> Assignment:
         """The last thing a consumer is told."""
-        return ConsumerAssignment(self._lead.layout.epoch, self.records[sub].generation + 1)
+        return Assignment(self._lead.layout.epoch, self.records[sub].generation + 1)
 
     async def _reach(self, step: str) -> None:
         await self._lead.world.failpoints.reach(f"subscription.{step}")

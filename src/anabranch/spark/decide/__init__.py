@@ -1,0 +1,1 @@
+"""Pure decisions of the Spark source: offsets, what a micro-batch reads, and how partitions are cut."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.broker.wire.connection import CommandHandler, Registered, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded
 from anabranch.broker.wire.services import Services
-from anabranch.controller.decide.groups import ConsumerAssignment, RegistrationRequest
+from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.controller.ports.segments import StartAt
 from anabranch.errors import (
@@ -15,6 +15,7 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.metadata.records import SubscriptionKind
+from anabranch.model.assignment import Assignment
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -31,10 +32,10 @@ class AssignmentPush:
     def __init__(self, connection: ServerConnection, consumer_id: int) -> None:
         self._connection = connection
         self._consumer_id = consumer_id
-        self._newest: ConsumerAssignment | None = None
+        self._newest: Assignment | None = None
         self.active = True
 
-    def __call__(self, assignment: ConsumerAssignment | None) -> None:
+    def __call__(self, assignment: Assignment | None) -> None:
         if assignment is None:
             self._end()
             return
@@ -162,7 +163,7 @@ async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUn
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
 
-def to_wire(assignment: ConsumerAssignment) -> pb.ScalableConsumerAssignment:
+def to_wire(assignment: Assignment) -> pb.ScalableConsumerAssignment:
     return pb.ScalableConsumerAssignment(
         layout_epoch=assignment.epoch,
         generation=assignment.generation,

@@ -10,7 +10,7 @@ from typing import Any
 from anabranch.broker.cluster.peers import PEER_AUTHENTICATION, PEER_VERSION
 from anabranch.broker.cluster.remote_calls import encode_push
 from anabranch.broker.wire.connection import CommandHandler, Registered, ServerConnection
-from anabranch.controller.topic.members import Membership
+from anabranch.controller.ports.leader import Membership
 from anabranch.errors import AuthorizationError, LocalProtocolError, RemoteProtocolError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
