@@ -56,6 +56,11 @@ class Segment:
         return self.state is SegmentState.ACTIVE
 
     @property
+    def is_classic(self) -> bool:
+        """Whether a classic topic, rather than a segment's own log, holds the messages."""
+        return self.legacy_topic is not None
+
+    @property
     def bucket_count(self) -> int:
         return len(self.bucket_splits) + 1
 
@@ -156,7 +161,7 @@ class Layout:
         they routed in another way than by range. So each gets the whole ring when it is sealed, and every new
         segment descends from all of them.
         """
-        if not self.active or any(segment.legacy_topic is None for segment in self.active):
+        if not self.active or any(not segment.is_classic for segment in self.active):
             raise LayoutError("only a topic whose active segments are all classic topics can be migrated")
         parents = tuple(replace(segment, range=FULL) for segment in self.active)
         ranges = initial_ranges(len(parents))
@@ -256,7 +261,7 @@ def check_step(before: Layout, after: Layout) -> tuple[str, ...]:
             if old.active and any(heir.id in before.segments for heir in heirs):
                 wrong.append(f"active segment {id_} vanished without a successor")
             continue
-        migrated = old.active and not new.active and old.legacy_topic is not None
+        migrated = old.active and not new.active and old.is_classic
         range_ = FULL if migrated else old.range
         same = (range_, old.bucket_splits, old.created_epoch, old.created_ms, old.legacy_topic)
         if same != (new.range, new.bucket_splits, new.created_epoch, new.created_ms, new.legacy_topic):

@@ -22,7 +22,7 @@ class Router:
         self.layout = layout
         # A layout made only of classic topics stands for their partitions, and a key must land where a
         # classic partitioned producer puts it.
-        self._by_modulo = all(segment.legacy_topic is not None for segment in layout.active)
+        self._by_modulo = all(segment.is_classic for segment in layout.active)
         self._segments = layout.active
         if self._by_modulo:
             self._segments = tuple(sorted(layout.active, key=lambda segment: segment.id))

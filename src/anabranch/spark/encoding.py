@@ -79,7 +79,7 @@ class _Lanes:
 
     def __init__(self, layout: Layout, turn: int) -> None:
         # A layout made only of classic topics stands for their partitions, see `model.routing`.
-        self._by_modulo = all(segment.legacy_topic is not None for segment in layout.active)
+        self._by_modulo = all(segment.is_classic for segment in layout.active)
         active = sorted(layout.active, key=lambda s: s.id) if self._by_modulo else layout.active
         self._starts = np.array([segment.range.start for segment in active])
         self._splits = [segment.bucket_splits for segment in active]

@@ -301,7 +301,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._attachment,
             Permits(self._queue_size, grows=self._grows),
             url=layout.owners.get(segment.id),
-            legacy=segment.legacy_topic is not None,
+            legacy=segment.is_classic,
             start=lambda: self._start_of(segment.id),
             paused=at_the_end,
         )

@@ -246,7 +246,7 @@ class AsyncQueueConsumer(Inbox[T]):
             attachment,
             Permits(permits),
             url=layout.owners.get(segment.id),
-            legacy=segment.legacy_topic is not None,
+            legacy=segment.is_classic,
         )
 
     async def _leave(self, source: SegmentConsumer) -> None:

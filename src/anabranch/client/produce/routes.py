@@ -253,4 +253,4 @@ class SegmentRoutes:
 
 def _overlap(one: Segment, other: Segment) -> bool:
     # Keys of classic topics are spread over all of them, whatever ranges they show.
-    return one.legacy_topic is not None or one.range.overlaps(other.range)
+    return one.is_classic or one.range.overlaps(other.range)

@@ -362,7 +362,7 @@ class SegmentProducer:
     def _registration(self, producer_id: int) -> pb.CommandProducer:
         home = self.home
         properties = dict(home.properties)
-        if self.segment.legacy_topic is not None:
+        if self.segment.is_classic:
             properties[MANAGED] = "true"
         command = pb.CommandProducer(
             topic=self.topic,

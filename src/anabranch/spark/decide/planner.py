@@ -143,7 +143,7 @@ def _check_request(cut: TopicCut, topology: Topology, topic: str) -> None:
         for other in open_ids[at + 1 :]:
             one, two = layout.segments[id_], layout.segments[other]
             # Partitions of what was a classic topic span the whole ring, and no two have a key in common.
-            partitions = one.legacy_topic is not None and two.legacy_topic is not None
+            partitions = one.is_classic and two.is_classic
             if one.range.overlaps(two.range) and not partitions:
                 raise InvalidConfigurationError(
                     f"the cut for topic {topic} reads segments {id_} and {other} at once, "
@@ -219,7 +219,7 @@ class _Progress:
         new |= {
             id_
             for id_, segment in segments.items()
-            if segment.legacy_topic is not None
+            if segment.is_classic
             and id_ not in self.positions
             and not segment.parents
             and self.topology.layout.descendants(id_).isdisjoint(self.positions)
@@ -325,7 +325,7 @@ def _stored(topic: str, id_: int, lo: int, hi: int, topology: Topology, lost: Lo
     if tail.next < hi:
         lost(f"segment {id_} of topic {topic} should be read up to position {hi}, but it ends at {tail.next}")
     lo, hi = max(lo, tail.first), min(hi, tail.next)
-    routed = segment.legacy_topic is None or not segment.active
+    routed = not segment.is_classic or not segment.active
     return [Slice(topic, id_, segment.range, lo, hi, routed)] if hi > lo else []
 
 
