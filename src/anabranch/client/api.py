@@ -19,7 +19,7 @@ from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer, OnAssignment
-from anabranch.client.net.connections import ConnectionPool
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import RECONNECT, TopicLayout, look_up_layout
 from anabranch.client.options import (
     MEMORY_LIMIT,

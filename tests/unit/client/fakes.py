@@ -13,7 +13,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import Outgoing
-from anabranch.client.net.connections import address_of
+from anabranch.client.net.connection import address_of
 from anabranch.client.options import Batching
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.segment_producer import SegmentProducer

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.client.net.connections import ConnectionPool
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.errors import (
     AlreadyClosedError,
     ConnectError,

@@ -30,13 +30,13 @@ def test_an_attempt_and_a_pause_end_when_the_layout_names_another_broker() -> No
     async def test() -> None:
         loop = asyncio.get_running_loop()
         followed = owner()
-        loop.call_later(5, followed.told, A, None)
-        loop.call_later(6, followed.told, None, None)
-        loop.call_later(7, followed.told, B, None)
+        loop.call_later(5, followed.layout_named, A, None)
+        loop.call_later(6, followed.layout_named, None, None)
+        loop.call_later(7, followed.layout_named, B, None)
         assert not await followed.attempt(forever)
         assert loop.time() == 7, "the same broker again, or none, is no news"
         assert (await followed.connection()).address == ("b", 2)
-        loop.call_later(1, followed.told, A, None)
+        loop.call_later(1, followed.layout_named, A, None)
         await followed.pause(60)
         assert loop.time() == 8
         await followed.pause(60)
@@ -53,7 +53,7 @@ def test_another_broker_may_be_named_in_the_moment_a_pause_ends() -> None:
         await asyncio.sleep(0)
         heard: list[bool] = []
         # The same turn of the loop, after the pause's own timer.
-        loop.call_at(60 + 5e-10, lambda: heard.append(followed.told(B, None)))
+        loop.call_at(60 + 5e-10, lambda: heard.append(followed.layout_named(B, None)))
         await pausing
         assert heard == [False]
         assert (await followed.connection()).address == ("b", 2)
@@ -69,7 +69,7 @@ def test_errors_of_an_attempt_are_its_own() -> None:
         followed = owner()
         with pytest.raises(TimeoutError):
             await followed.attempt(fail)
-        assert not followed.told(B, None), "no connection to leave, and no attempt to end"
+        assert not followed.layout_named(B, None), "no connection to leave, and no attempt to end"
 
     run(test)
 
@@ -79,10 +79,10 @@ def test_a_connection_to_the_broker_that_is_named_need_not_be_left() -> None:
         followed = owner(None)
         there: Any = FakeConnection(lambda message: None, ("a", 1))
         elsewhere: Any = FakeConnection(lambda message: None, ("b", 2))
-        assert not followed.told(A, there)
-        assert followed.told(B, there)
-        assert not followed.told(B, there), "it was told before"
-        assert followed.told(A, elsewhere)
+        assert not followed.layout_named(A, there)
+        assert followed.layout_named(B, there)
+        assert not followed.layout_named(B, there), "it was told before"
+        assert followed.layout_named(A, elsewhere)
 
     run(test)
 

@@ -26,7 +26,7 @@ from anabranch.client.decide.ordering import (
 )
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
-from anabranch.client.net.connections import ConnectionPool
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import RECONNECT, LayoutWatch, TopicLayout
 from anabranch.client.net.registration import Registration
 from anabranch.client.options import log, text_pairs

@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 from anabranch.aio import TaskRegistry
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.message import Message, Received
-from anabranch.client.net.connections import ConnectionPool
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, optional_seconds, positive
 from anabranch.client.schema import Codec
 from anabranch.errors import (

@@ -19,7 +19,7 @@ from anabranch.client.consume.segment_consumer import Attachment, SegmentConsume
 from anabranch.client.decide.acknowledgements import LedgerEntry
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
-from anabranch.client.net.connections import ConnectionPool
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.options import DeadLetter, InitialPosition, Seconds, log, seconds, text_pairs
 from anabranch.client.produce.producer import AsyncProducer

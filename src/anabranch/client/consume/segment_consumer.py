@@ -21,7 +21,8 @@ from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEnt
 from anabranch.client.decide.ordering import before_first, covers
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Received
-from anabranch.client.net.connections import BrokerConnection, ConnectionPool
+from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.segment_owner import ATTACH, SegmentOwner
 from anabranch.client.options import log
 from anabranch.client.schema import Codec
@@ -302,13 +303,13 @@ class SegmentConsumer:
         self._lose()
 
     def connection_lost(self) -> None:
-        self._owner.doubt()
+        self._owner.look_up_again()
         self._lose()
 
     def owned_by(self, url: str | None) -> None:
         """Follow the segment to the broker that a layout names."""
         connection = self._connection
-        if self._owner.told(url, connection):
+        if self._owner.layout_named(url, connection):
             self._leave()
 
     def renew(self, generation: int | None) -> None:
@@ -353,7 +354,7 @@ class SegmentConsumer:
                     self._give_up(error)
                     return
                 log.debug("%s: %s", self.topic, error)
-            self._owner.doubt()
+            self._owner.look_up_again()
             await self._pause(failures)
             failures += 1
 

@@ -12,7 +12,8 @@ from collections import deque
 from typing import NamedTuple
 
 from anabranch.aio import Backoff, is_transient, retry
-from anabranch.client.net.connections import BrokerConnection, ConnectionPool
+from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.errors import AlreadyClosedError, NotConnectedError, UnsupportedFeatureError
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery, read_outer

@@ -19,7 +19,7 @@ from anabranch.client.consume.segment_consumer import Attachment, SegmentConsume
 from anabranch.client.decide.ordering import covers
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
-from anabranch.client.net.connections import ConnectionPool
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.registration import Registration
 from anabranch.client.options import InitialPosition, log, text_pairs
 from anabranch.client.schema import Codec

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from anabranch.aio import Backoff, TaskRegistry, retry
-from anabranch.client.net.connections import BrokerConnection, ConnectionPool
+from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import log
 from anabranch.errors import AnabranchError, NotConnectedError, TopicNotFoundError, UnsupportedFeatureError
 from anabranch.model.layout import Layout, Segment, SegmentState

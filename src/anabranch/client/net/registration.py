@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from anabranch.aio import TaskRegistry, is_transient, retry
-from anabranch.client.net.connections import BrokerConnection, ConnectionPool
+from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import RECONNECT, look_up_layout
 from anabranch.client.options import log
 from anabranch.errors import AnabranchError, ConsumerBusyError, SubscriptionNotFoundError

@@ -1,7 +1,7 @@
-"""Where one segment is served: the broker that the layout named last, until it turns out to be another.
+"""The broker that serves one segment, as the newest layout names it or as a look-up finds it.
 
-Brokers come and go while a segment stays what it is. Whoever uses it makes attempts here; an attempt, or a
-pause between two, ends at once when the layout names another broker. Knows nothing of what is sent.
+An attempt to reach the segment, or a pause between two attempts, ends at once when a layout names another
+broker. This module does not know what is sent to the broker.
 """
 
 from __future__ import annotations
@@ -10,28 +10,29 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from anabranch.aio import Backoff
-from anabranch.client.net.connections import BrokerConnection, ConnectionPool, address_of
+from anabranch.client.net.connection import BrokerConnection, address_of
+from anabranch.client.net.connection_pool import ConnectionPool
 
 ATTACH = Backoff(0.1, 1.0)
-"""Waits between attempts to reach a segment; where no layout tells of a takeover, the longest is what it may
-cost."""
+"""Waits between attempts to reach a segment. The longest one bounds the delay of a takeover that no layout
+announces."""
 
 
 class SegmentOwner:
-    """The broker of one segment; `url` is what the layout says when it begins."""
+    """The broker of one segment; `url` is the owner in the layout at the start, None to look it up."""
 
     def __init__(self, pool: ConnectionPool, topic: str, url: str | None) -> None:
         self._pool = pool
         self._topic = topic
-        self._told = self._url = url
+        self._named = self._url = url
         self._limit: asyncio.Timeout | None = None
-        """Of the attempt or pause under way."""
+        """The timeout of the attempt or pause under way."""
 
-    def told(self, url: str | None, used: BrokerConnection | None) -> bool:
-        """Hear what a layout says now; True when the connection in `used` leads to another broker."""
-        if url == self._told:
+    def layout_named(self, url: str | None, used: BrokerConnection | None) -> bool:
+        """Note the owner in a layout; True when the connection `used` leads to another broker."""
+        if url == self._named:
             return False
-        self._told = url
+        self._named = url
         if url is None:
             return False
         self._url = url
@@ -41,8 +42,8 @@ class SegmentOwner:
                 limit.reschedule(asyncio.get_running_loop().time())
         return used is not None and used.address != address_of(url)
 
-    def doubt(self) -> None:
-        """The broker did not answer, or is gone: look the segment up next time."""
+    def look_up_again(self) -> None:
+        """Look the segment up next time, because its broker did not answer or is gone."""
         self._url = None
 
     async def connection(self) -> BrokerConnection:
@@ -50,7 +51,7 @@ class SegmentOwner:
         return await self._pool.connection_for(self._topic, self._url)
 
     async def attempt(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do `work`; False when it was given up because the layout names another broker."""
+        """Do `work`; False when it was cancelled because a layout names another broker."""
         limit = asyncio.timeout(None)
         try:
             async with limit:
@@ -65,7 +66,7 @@ class SegmentOwner:
             self._done(limit)
 
     async def pause(self, delay_s: float, changed: asyncio.Event | None = None) -> None:
-        """Wait, but not longer than until the layout names another broker or `changed` is set."""
+        """Wait for `delay_s`, or until a layout names another broker or `changed` is set."""
         limit = asyncio.timeout(delay_s)
         try:
             async with limit:

@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 
 from anabranch.aio import TaskRegistry, retry
 from anabranch.client.decide.batcher import Extras, OpenBucket, Outgoing
-from anabranch.client.net.connections import BrokerConnection, ConnectionPool
+from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import RECONNECT, LayoutWatch, TopicLayout
 from anabranch.client.options import (
     AccessMode,

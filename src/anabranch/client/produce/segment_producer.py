@@ -15,7 +15,8 @@ from typing import Protocol
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import FAILED, STORED, BucketFill, Outgoing, SegmentBatcher
-from anabranch.client.net.connections import BrokerConnection, ConnectionPool
+from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.segment_owner import ATTACH, SegmentOwner
 from anabranch.client.options import Batching, log
 from anabranch.client.produce.futures import complete
@@ -233,12 +234,12 @@ class SegmentProducer:
 
     def connection_lost(self) -> None:
         self._connection = None
-        self._owner.doubt()
+        self._owner.look_up_again()
         self._detach()
 
     def owned_by(self, url: str | None) -> None:
         """Follow the segment to the broker that a layout names."""
-        if self._owner.told(url, self._connection):
+        if self._owner.layout_named(url, self._connection):
             self._detach()
 
     def _store(self, batch: Outgoing, ledger: int, entry: int) -> None:
@@ -290,7 +291,7 @@ class SegmentProducer:
                     self._give_up(error)
                     return
                 log.debug("%s: %s", self.topic, error)
-                self._owner.doubt()
+                self._owner.look_up_again()
                 await self._owner.pause(ATTACH.delay(failures, self.home.pool.rng), self._kicked)
                 failures += 1
             if self.sealed:
@@ -431,7 +432,7 @@ class SegmentProducer:
                     log.debug("%s cannot say what it has stored: %s", self.topic, error)
                     self.in_doubt = True
                     break
-            self._owner.doubt()
+            self._owner.look_up_again()
             await self._owner.pause(ATTACH.delay(failures, self.home.pool.rng))
             failures += 1
         self._is_settled()

@@ -5,7 +5,8 @@ Only brokers of ours can answer. Must not know what the answer is needed for.
 
 from __future__ import annotations
 
-from anabranch.client.net.connections import BrokerConnection, ConnectionPool
+from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE, pairs
 

@@ -1,40 +1,28 @@
-"""Connections to brokers: one per address, requests matched to answers, and the owners of what comes unasked.
+"""One connection to a broker: requests matched to answers, and commands passed on to their receivers.
 
-A lost connection is reported to everybody who uses it; coming back is their own business, because only they
-know what must be sent again. Knows nothing of segments, batches or layouts.
+A lost connection is reported to every producer, consumer and watch that uses it; each of them attaches again
+by itself, because only it knows what must be sent again. This module knows nothing of batches or layouts.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import count
-from random import Random
 from typing import Any, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message as ProtoMessage
 
-from anabranch.aio import AttemptCancelled, Backoff, SharedAttempts
-from anabranch.client.options import log, parse_host
-from anabranch.errors import (
-    AlreadyClosedError,
-    ConnectError,
-    NotConnectedError,
-    OperationTimeoutError,
-    RemoteProtocolError,
-)
+from anabranch.aio import mark_retrieved
+from anabranch.client.options import parse_host
+from anabranch.errors import NotConnectedError, OperationTimeoutError, RemoteProtocolError
 from anabranch.protocol.commands import Command, Delivery, SendReceipt, encode
 from anabranch.protocol.connection import OUR_CLIENTS, ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
-from anabranch.transport.pump import Pump, dial
+from anabranch.transport.pump import Pump
 
 Address = tuple[str, int]
 Reply = TypeVar("Reply", bound=ProtoMessage)
-
-_REDIRECTS_MAX = 20
-PATIENCE_S = 1.0
-"""How long a handshake or a look-up may take at first."""
 
 
 def address_of(url: str) -> Address:
@@ -43,7 +31,7 @@ def address_of(url: str) -> Address:
 
 
 class ProducerEnd(Protocol):
-    """Whoever sends on a connection under a producer id."""
+    """A producer as the connection sees it: the receiver of commands with its producer id."""
 
     def receipt(self, receipt: SendReceipt) -> None: ...
     def send_error(self, error: pb.CommandSendError) -> None: ...
@@ -52,7 +40,7 @@ class ProducerEnd(Protocol):
 
 
 class ConsumerEnd(Protocol):
-    """Whoever reads on a connection under a consumer id."""
+    """A consumer as the connection sees it: the receiver of commands with its consumer id."""
 
     def delivered(self, delivery: Delivery) -> None: ...
     def reached_end(self) -> None: ...
@@ -61,14 +49,14 @@ class ConsumerEnd(Protocol):
 
 
 class WatchEnd(Protocol):
-    """Whoever follows the layout of a topic, or an assignment."""
+    """A layout watch or a registration as the connection sees it: the receiver of pushed updates."""
 
     def updated(self, update: Any) -> None: ...
     def connection_lost(self) -> None: ...
 
 
 class BrokerConnection:
-    """One established connection, shared by everything that talks to that broker."""
+    """One established connection, shared by all producers, consumers and watches at that broker."""
 
     def __init__(
         self, address: Address, machine: ClientMachine, gone: Callable[[BrokerConnection], None]
@@ -83,9 +71,9 @@ class BrokerConnection:
         self.registrations: dict[int, WatchEnd] = {}
         """By consumer id: assignments of stream consumers."""
         self.closed_by: BaseException | None = None
-        """Why the connection ended; None while it lives."""
+        """Why the connection ended; None while it is open."""
         self.on_writable: dict[Callable[[], None], None] = {}
-        """Called once when the connection takes bytes again."""
+        """Callbacks, each called once when the connection takes bytes again."""
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._gone = gone
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -110,17 +98,17 @@ class BrokerConnection:
 
     @property
     def in_use(self) -> bool:
-        """Whether anybody sends, reads, watches or waits for an answer here."""
+        """Whether a producer, consumer, watch, registration or request still uses the connection."""
         return bool(self.producers or self.consumers or self.watches or self.registrations or self._requests)
 
     @property
     def is_ours(self) -> bool:
-        """Whether the broker knows what Anabranch adds to the protocol."""
+        """Whether the broker understands Anabranch's extensions of the protocol."""
         return self.machine.server_version.startswith(OUR_CLIENTS)
 
     @property
     def writable(self) -> bool:
-        """Whether the peer keeps up; when it does not, larger batches are better than longer queues."""
+        """Whether the broker keeps up; if not, producers should fill larger batches instead of the queue."""
         return self.pump.writable
 
     def send(self, message: ProtoMessage) -> None:
@@ -129,7 +117,7 @@ class BrokerConnection:
             self.pump.write(encode(message))
 
     async def request(self, message: ProtoMessage, answer: type[Reply], timeout_s: float) -> Reply:
-        """Send a command with a request id and wait for its answer; a refusal is raised."""
+        """Send a command with a request id and return its answer; raises the broker's refusal."""
         waiting = self.post(message)
         try:
             async with asyncio.timeout(timeout_s):
@@ -147,10 +135,10 @@ class BrokerConnection:
         return reply
 
     def post(self, message: ProtoMessage) -> asyncio.Future[Any]:
-        """Send a command with a request id; the future gets its answer, its refusal or the loss."""
+        """Send a command with a request id; the future gets the answer, the refusal or NotConnectedError."""
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        # Not everybody who asks wants to know that nobody answered.
-        waiting.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+        # A caller may drop the future without reading its error.
+        waiting.add_done_callback(mark_retrieved)
         if self.closed_by is not None:
             waiting.set_exception(NotConnectedError(f"the connection to {self._peer} was lost"))
             return waiting
@@ -159,14 +147,14 @@ class BrokerConnection:
         return waiting
 
     def close(self) -> None:
-        """Send what is queued and end the connection."""
+        """Send the queued bytes and end the connection."""
         self.pump.close()
 
     @property
     def _peer(self) -> str:
         return f"{self.address[0]}:{self.address[1]}"
 
-    # What the pump calls.
+    # Called by the pump.
 
     def connected(self, pump: Pump) -> None:
         """The handshake is done."""
@@ -174,7 +162,7 @@ class BrokerConnection:
         pump.on_writable = self._writable
 
     def commands(self, pump: Pump, commands: list[Command]) -> None:
-        """Pass on what the broker sent."""
+        """Pass each command of the broker to its receiver."""
         for command in commands:
             kind = type(command)
             if kind is Delivery:
@@ -193,7 +181,7 @@ class BrokerConnection:
                     handler(command)
 
     def closed(self, pump: Pump, error: BaseException | None) -> None:
-        """The connection is gone; everybody hears of it once."""
+        """Report the lost connection once to every request, producer, consumer, watch and registration."""
         if self.closed_by is not None:
             return
         self.closed_by = error or NotConnectedError(f"{self._peer} closed the connection")
@@ -281,152 +269,3 @@ class BrokerConnection:
         registration = self.registrations.get(command.consumer_id)
         if registration is not None:
             registration.updated(command.assignment)
-
-
-class Patience:
-    """How long to wait for an answer: shortly at first, since a broker that is paused takes connections and
-    never answers, and twice as long each time in a row, since a broker may also be slow."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._timeouts = Backoff(min(PATIENCE_S, limit_s), limit_s)
-        self._in_vain: dict[Address, int] = {}
-
-    def time_s(self, address: Address) -> float:
-        return self._timeouts.delay(self._in_vain.get(address, 0))
-
-    def answered(self, address: Address) -> None:
-        self._in_vain.pop(address, None)
-
-    def ran_out(self, address: Address) -> None:
-        self._in_vain[address] = self._in_vain.get(address, 0) + 1
-
-
-class ConnectionPool:
-    """All connections of one client, and the ids that must be unique on each of them."""
-
-    def __init__(
-        self,
-        hosts: tuple[Address, ...],
-        *,
-        connect_timeout_s: float = 10.0,
-        operation_timeout_s: float = 30.0,
-        keep_alive_s: float = 30.0,
-        rng: Random,
-    ) -> None:
-        self.operation_timeout_s = operation_timeout_s
-        self.rng = rng
-        self.next_id: Callable[[], int] = count(1).__next__
-        """Request, producer, consumer and session ids alike; one counter makes them unique everywhere."""
-        self._hosts = hosts
-        self._next_host = rng.randrange(len(hosts))
-        self._keep_alive_s = keep_alive_s
-        self._connections: dict[Address, BrokerConnection] = {}
-        self._dialing: SharedAttempts[Address, BrokerConnection] = SharedAttempts()
-        self._silent: dict[BrokerConnection, None] = {}
-        """In use, but not for anything new, since look-ups there were not answered."""
-        self._handshakes = Patience(connect_timeout_s)
-        self._look_ups = Patience(operation_timeout_s)
-        self._closed = False
-
-    async def connection(self, address: Address) -> BrokerConnection:
-        """The connection to an address, made if there is none; raises ConnectError."""
-        if self._closed:
-            raise AlreadyClosedError("the client is closed")
-        existing = self._connections.get(address)
-        if existing is not None:
-            return existing
-        try:
-            made = await self._dialing.join(address, lambda: self._dial(address))
-        except AttemptCancelled:
-            raise AlreadyClosedError("the client is closed") from None
-        if not made.open:
-            raise ConnectError(f"{address[0]}:{address[1]} closed the connection at once")
-        return made
-
-    async def connection_to(self, url: str) -> BrokerConnection:
-        """The connection to a `pulsar://` URL that a broker named."""
-        return await self.connection(address_of(url))
-
-    async def any_connection(self) -> BrokerConnection:
-        """A connection to one of the service hosts, each tried in turn."""
-        error: ConnectError | None = None
-        for _ in self._hosts:
-            try:
-                return await self.connection(self._hosts[self._next_host])
-            except ConnectError as failed:
-                error = failed
-                self._rotate()
-        assert error is not None
-        raise error
-
-    async def connection_for(self, topic: str, url: str | None = None) -> BrokerConnection:
-        """The connection to the broker that serves a topic; `url` saves the look-up when it is known.
-
-        A service host that is silent is left for the next one, so the same call may succeed when repeated.
-        """
-        if url:
-            return await self.connection_to(url)
-        connection = await self.any_connection()
-        authoritative = False
-        for _ in range(_REDIRECTS_MAX):
-            reply = await self._look_up(connection, topic, authoritative)
-            if reply.proxy_through_service_url:
-                return await self.any_connection()
-            connection = await self.connection_to(reply.brokerServiceUrl)
-            if reply.response == pb.CommandLookupTopicResponse.Connect:
-                return connection
-            authoritative = reply.authoritative
-        raise RemoteProtocolError(f"the look-up of {topic} was redirected {_REDIRECTS_MAX} times")
-
-    async def _look_up(
-        self, connection: BrokerConnection, topic: str, authoritative: bool
-    ) -> pb.CommandLookupTopicResponse:
-        command = pb.CommandLookupTopic(topic=topic, request_id=self.next_id(), authoritative=authoritative)
-        patience_s = self._look_ups.time_s(connection.address)
-        try:
-            reply = await connection.request(command, pb.CommandLookupTopicResponse, patience_s)
-        except OperationTimeoutError:
-            self._look_ups.ran_out(connection.address)
-            self._forget(connection)
-            if connection.open:
-                self._silent[connection] = None
-            for other in [silent for silent in self._silent if not silent.in_use]:
-                other.close()
-            raise
-        self._look_ups.answered(connection.address)
-        return reply
-
-    async def _dial(self, address: Address) -> BrokerConnection:
-        host, port = address
-        loop = asyncio.get_running_loop()
-        machine = ClientMachine(now=loop.time(), keep_alive_s=self._keep_alive_s)
-        connection = BrokerConnection(address, machine, self._forget)
-        try:
-            patience_s = self._handshakes.time_s(address)
-            await dial(host, port, lambda: machine, connection, timeout_s=patience_s)
-        except OperationTimeoutError as error:
-            self._handshakes.ran_out(address)
-            raise ConnectError(str(error)) from error
-        self._handshakes.answered(address)
-        if connection.open:
-            self._connections[address] = connection
-        log.debug("connected to %s:%d (%s)", host, port, machine.server_version)
-        return connection
-
-    def _forget(self, connection: BrokerConnection) -> None:
-        self._silent.pop(connection, None)
-        if self._connections.get(connection.address) is not connection:
-            return
-        del self._connections[connection.address]
-        if self._hosts[self._next_host] == connection.address:
-            self._rotate()
-
-    def _rotate(self) -> None:
-        self._next_host = (self._next_host + 1) % len(self._hosts)
-
-    async def close(self) -> None:
-        """End all connections; whoever still uses one hears of the loss."""
-        self._closed = True
-        await self._dialing.stop()
-        for connection in [*self._connections.values(), *self._silent]:
-            connection.close()

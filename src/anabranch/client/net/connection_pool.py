@@ -1,0 +1,175 @@
+"""The connections of one client: one per broker address, found by address, by service host or by topic.
+
+The pool knows nothing of segments, batches or layouts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from random import Random
+
+from anabranch.aio import AttemptCancelled, Backoff, SharedAttempts
+from anabranch.client.net.connection import Address, BrokerConnection, address_of
+from anabranch.client.options import log
+from anabranch.errors import AlreadyClosedError, ConnectError, OperationTimeoutError, RemoteProtocolError
+from anabranch.protocol.connection import ClientMachine
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.transport.pump import dial
+
+_REDIRECTS_MAX = 20
+FIRST_TIMEOUT_S = 1.0
+"""Timeout of the first handshake or look-up at an address; longer after each timeout."""
+
+
+class GrowingTimeouts:
+    """The timeout of requests to each address: short at first, twice as long after each timeout in a row.
+
+    A paused broker accepts connections and never answers, so the first timeout is short. A slow broker does
+    answer, so the timeout grows.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._timeouts = Backoff(min(FIRST_TIMEOUT_S, limit_s), limit_s)
+        self._expired: dict[Address, int] = {}
+
+    def timeout_s(self, address: Address) -> float:
+        return self._timeouts.delay(self._expired.get(address, 0))
+
+    def answered(self, address: Address) -> None:
+        self._expired.pop(address, None)
+
+    def expired(self, address: Address) -> None:
+        self._expired[address] = self._expired.get(address, 0) + 1
+
+
+class ConnectionPool:
+    """All connections of one client, and the ids that must be unique on each of them."""
+
+    def __init__(
+        self,
+        hosts: tuple[Address, ...],
+        *,
+        connect_timeout_s: float = 10.0,
+        operation_timeout_s: float = 30.0,
+        keep_alive_s: float = 30.0,
+        rng: Random,
+    ) -> None:
+        self.operation_timeout_s = operation_timeout_s
+        self.rng = rng
+        self.next_id: Callable[[], int] = count(1).__next__
+        """The next request, producer, consumer or session id; one counter makes all of them unique."""
+        self._hosts = hosts
+        self._next_host = rng.randrange(len(hosts))
+        self._keep_alive_s = keep_alive_s
+        self._connections: dict[Address, BrokerConnection] = {}
+        self._dialing: SharedAttempts[Address, BrokerConnection] = SharedAttempts()
+        self._silent: dict[BrokerConnection, None] = {}
+        """Connections that did not answer a look-up: still in use, but not for anything new."""
+        self._handshakes = GrowingTimeouts(connect_timeout_s)
+        self._look_ups = GrowingTimeouts(operation_timeout_s)
+        self._closed = False
+
+    async def connection(self, address: Address) -> BrokerConnection:
+        """The connection to an address, opened if there is none; raises ConnectError."""
+        if self._closed:
+            raise AlreadyClosedError("the client is closed")
+        existing = self._connections.get(address)
+        if existing is not None:
+            return existing
+        try:
+            made = await self._dialing.join(address, lambda: self._dial(address))
+        except AttemptCancelled:
+            raise AlreadyClosedError("the client is closed") from None
+        if not made.open:
+            raise ConnectError(f"{address[0]}:{address[1]} closed the connection at once")
+        return made
+
+    async def connection_to(self, url: str) -> BrokerConnection:
+        """The connection to a `pulsar://` URL that a broker named."""
+        return await self.connection(address_of(url))
+
+    async def any_connection(self) -> BrokerConnection:
+        """A connection to one of the service hosts; the pool tries each host in turn."""
+        error: ConnectError | None = None
+        for _ in self._hosts:
+            try:
+                return await self.connection(self._hosts[self._next_host])
+            except ConnectError as failed:
+                error = failed
+                self._rotate()
+        assert error is not None
+        raise error
+
+    async def connection_for(self, topic: str, url: str | None = None) -> BrokerConnection:
+        """The connection to the broker that serves a topic; a known broker `url` saves the look-up.
+
+        After a look-up without an answer the pool uses the next service host, so a repeated call may succeed.
+        """
+        if url:
+            return await self.connection_to(url)
+        connection = await self.any_connection()
+        authoritative = False
+        for _ in range(_REDIRECTS_MAX):
+            reply = await self._look_up(connection, topic, authoritative)
+            if reply.proxy_through_service_url:
+                return await self.any_connection()
+            connection = await self.connection_to(reply.brokerServiceUrl)
+            if reply.response == pb.CommandLookupTopicResponse.Connect:
+                return connection
+            authoritative = reply.authoritative
+        raise RemoteProtocolError(f"the look-up of {topic} was redirected {_REDIRECTS_MAX} times")
+
+    async def _look_up(
+        self, connection: BrokerConnection, topic: str, authoritative: bool
+    ) -> pb.CommandLookupTopicResponse:
+        command = pb.CommandLookupTopic(topic=topic, request_id=self.next_id(), authoritative=authoritative)
+        timeout_s = self._look_ups.timeout_s(connection.address)
+        try:
+            reply = await connection.request(command, pb.CommandLookupTopicResponse, timeout_s)
+        except OperationTimeoutError:
+            self._look_ups.expired(connection.address)
+            self._forget(connection)
+            if connection.open:
+                self._silent[connection] = None
+            for other in [silent for silent in self._silent if not silent.in_use]:
+                other.close()
+            raise
+        self._look_ups.answered(connection.address)
+        return reply
+
+    async def _dial(self, address: Address) -> BrokerConnection:
+        host, port = address
+        loop = asyncio.get_running_loop()
+        machine = ClientMachine(now=loop.time(), keep_alive_s=self._keep_alive_s)
+        connection = BrokerConnection(address, machine, self._forget)
+        try:
+            timeout_s = self._handshakes.timeout_s(address)
+            await dial(host, port, lambda: machine, connection, timeout_s=timeout_s)
+        except OperationTimeoutError as error:
+            self._handshakes.expired(address)
+            raise ConnectError(str(error)) from error
+        self._handshakes.answered(address)
+        if connection.open:
+            self._connections[address] = connection
+        log.debug("connected to %s:%d (%s)", host, port, machine.server_version)
+        return connection
+
+    def _forget(self, connection: BrokerConnection) -> None:
+        self._silent.pop(connection, None)
+        if self._connections.get(connection.address) is not connection:
+            return
+        del self._connections[connection.address]
+        if self._hosts[self._next_host] == connection.address:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        self._next_host = (self._next_host + 1) % len(self._hosts)
+
+    async def close(self) -> None:
+        """End all connections; their users are notified of the loss."""
+        self._closed = True
+        await self._dialing.stop()
+        for connection in [*self._connections.values(), *self._silent]:
+            connection.close()
