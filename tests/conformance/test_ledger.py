@@ -133,8 +133,8 @@ async def put(log: SegmentLog, *datas: bytes, count: int = 1, timestamp_ms: int 
 
 async def read_all(log: SegmentLog) -> list[Entry]:
     found: list[Entry] = []
-    at = log.first_ordinal
-    while at < log.next_ordinal:
+    at = log.extent.first_ordinal
+    while at < log.extent.next_ordinal:
         part = await log.read(at, 3, 1000)
         assert part[0].ordinal == at
         found += part
@@ -151,8 +151,8 @@ async def test_an_append_is_told_its_place(run: Run) -> None:
         Entry(Position(ledger, 0), 0, 0, 3, 7, DATA),
         Entry(Position(ledger, 1), 1, 3, 3, 7, DATA),
     ]
-    assert (log.next_ordinal, log.next_index, log.last_timestamp_ms) == (2, 6, 7)
-    assert log.size_bytes == 2 * len(DATA)
+    assert (log.extent.next_ordinal, log.extent.next_index, log.extent.last_timestamp_ms) == (2, 6, 7)
+    assert log.extent.size_bytes == 2 * len(DATA)
 
 
 @on_every_storage
@@ -171,11 +171,11 @@ async def test_callbacks_come_in_append_order(run: Run) -> None:
 async def test_nothing_is_visible_before_it_is_durable(run: Run) -> None:
     log = await run.storage.create(NAME)
     seen: list[int] = []
-    log.append(DATA, 1, 0, lambda place, error: seen.append(log.next_ordinal), "p", 5)
-    assert log.next_ordinal == 0
+    log.append(DATA, 1, 0, lambda place, error: seen.append(log.extent.next_ordinal), "p", 5)
+    assert log.extent.next_ordinal == 0
     assert log.read_cached(0, 10, 1000) == []
     assert list(await log.read(5, 10, 1000)) == []
-    assert dict(log.producer_sequences()) == {}
+    assert dict(log.sequences.own) == {}
     await log.flush()
     assert seen == [1]
 
@@ -240,28 +240,32 @@ async def test_coordinates_of_the_same_entry_agree(run: Run) -> None:
         assert reopened is not None
         log = reopened
     for entry in await read_all(log):
-        assert log.position_of(entry.ordinal) == entry.position
-        assert log.ordinal_of(entry.position) == entry.ordinal
-        assert log.index_of(entry.ordinal) == entry.index
+        assert log.extent.position_of(entry.ordinal) == entry.position
+        assert log.extent.ordinal_of(entry.position) == entry.ordinal
+        assert log.extent.index_of(entry.ordinal) == entry.index
         for index in range(entry.index, entry.index + entry.count):
-            assert log.ordinal_of_index(index) == entry.ordinal
+            assert log.extent.ordinal_of_index(index) == entry.ordinal
 
 
 @on_every_storage
 async def test_coordinates_at_the_ends(run: Run) -> None:
     log = await run.storage.create(NAME)
-    assert log.ordinal_of(log.position_of(0)) == 0
-    assert (log.index_of(0), log.ordinal_of_index(0), log.ordinal_at_time(0)) == (0, 0, 0)
+    assert log.extent.ordinal_of(log.extent.position_of(0)) == 0
+    assert (log.extent.index_of(0), log.extent.ordinal_of_index(0), log.extent.ordinal_at_time(0)) == (
+        0,
+        0,
+        0,
+    )
     places = await put(log, *[DATA] * 6, count=2)
     last = places[-1].position
-    assert log.position_of(6) == Position(last.ledger, last.entry + 1)
-    assert log.ordinal_of(log.position_of(6)) == 6
-    assert log.ordinal_of(EARLIEST) == 0
-    assert log.ordinal_of(LATEST) == 6
-    assert log.ordinal_of(Position(places[0].position.ledger, 1000)) == LEDGER_ENTRIES
-    assert log.ordinal_of(Position(places[0].position.ledger, -1)) == 0
-    assert log.index_of(6) == 12
-    assert log.ordinal_of_index(12) == 6
+    assert log.extent.position_of(6) == Position(last.ledger, last.entry + 1)
+    assert log.extent.ordinal_of(log.extent.position_of(6)) == 6
+    assert log.extent.ordinal_of(EARLIEST) == 0
+    assert log.extent.ordinal_of(LATEST) == 6
+    assert log.extent.ordinal_of(Position(places[0].position.ledger, 1000)) == LEDGER_ENTRIES
+    assert log.extent.ordinal_of(Position(places[0].position.ledger, -1)) == 0
+    assert log.extent.index_of(6) == 12
+    assert log.extent.ordinal_of_index(12) == 6
 
 
 @on_every_storage
@@ -273,7 +277,7 @@ async def test_a_time_finds_the_first_entry_at_or_after_it(run: Run) -> None:
     for _ in range(2):
         for asked in range(45):
             expected = next((at for at, stamp in enumerate(stamps) if stamp >= asked), len(stamps))
-            assert log.ordinal_at_time(asked) == expected, asked
+            assert log.extent.ordinal_at_time(asked) == expected, asked
         reopened = (await run.reopen()).get(NAME)
         assert reopened is not None
         log = reopened
@@ -290,11 +294,11 @@ async def test_a_sealed_log_takes_nothing_and_keeps_what_it_took(run: Run) -> No
         log.append(DATA, 1, 0, lambda place, error: None)
     await sealing
     assert told == [0]
-    assert (log.sealed, log.next_ordinal) == (True, 1)
+    assert (log.sealed, log.extent.next_ordinal) == (True, 1)
     await log.seal()
     reopened = (await run.reopen()).get(NAME)
     assert reopened is not None
-    assert (reopened.sealed, reopened.next_ordinal) == (True, 1)
+    assert (reopened.sealed, reopened.extent.next_ordinal) == (True, 1)
     with pytest.raises(TopicTerminatedError):
         reopened.append(DATA, 1, 0, lambda place, error: None)
     await reopened.seal()
@@ -305,7 +309,7 @@ async def test_watchers_are_called_once_a_commit_and_at_a_seal(run: Run) -> None
     log = await run.storage.create(NAME)
     other = await run.storage.create(OTHER)
     seen: list[tuple[int, bool]] = []
-    undo = log.watch(lambda: seen.append((log.next_ordinal, log.sealed)))
+    undo = log.watch(lambda: seen.append((log.extent.next_ordinal, log.sealed)))
     await put(log, DATA, DATA, DATA)
     await put(other, DATA)
     assert seen == [(3, False)]
@@ -322,7 +326,7 @@ async def test_watchers_are_called_once_a_commit_and_at_a_seal(run: Run) -> None
 @on_every_storage
 async def test_acknowledgements_survive_exactly(run: Run) -> None:
     log = await run.storage.create(NAME)
-    cursor = log.open_cursor("s", 0, {"colour": "red"})
+    cursor = log.cursors.open("s", 0, {"colour": "red"})
     cursor.acknowledge_up_to(10)
     cursor.acknowledge([12, 13, 20])
     cursor.acknowledge_part(15, 0b0110, 4)
@@ -346,7 +350,7 @@ async def test_acknowledgements_survive_exactly(run: Run) -> None:
 @on_every_storage
 async def test_a_reset_forgets_and_what_follows_counts_again(run: Run) -> None:
     log = await run.storage.create(NAME)
-    cursor = log.open_cursor("s", 0)
+    cursor = log.cursors.open("s", 0)
     cursor.acknowledge([5, 6, 7])
     await cursor.flush()
     cursor.acknowledge_up_to(50)
@@ -362,14 +366,14 @@ async def test_a_reset_forgets_and_what_follows_counts_again(run: Run) -> None:
 @on_every_storage
 async def test_a_cursor_is_opened_once_and_deleted_for_good(run: Run) -> None:
     log = await run.storage.create(NAME)
-    cursor = log.open_cursor("s", 3)
-    assert log.open_cursor("s", 9) is cursor
+    cursor = log.cursors.open("s", 3)
+    assert log.cursors.open("s", 9) is cursor
     assert cursor.acks.mark == 3
     cursor.acknowledge([7])
-    await log.delete_cursor("s")
-    await log.delete_cursor("unknown")
+    await log.cursors.delete("s")
+    await log.cursors.delete("unknown")
     assert list(log.cursors) == []
-    again = log.open_cursor("s", 5)
+    again = log.cursors.open("s", 5)
     again.acknowledge([6])
     cursor.acknowledge([5])
     await log.flush()
@@ -388,14 +392,14 @@ async def test_sequences_become_durable_with_their_entries(run: Run) -> None:
     log.append(DATA, 1, 0, done, "a", 2)
     log.append(DATA, 1, 0, done)
     await log.flush()
-    assert dict(log.producer_sequences()) == {"a": 2, "b": 7}
+    assert dict(log.sequences.own) == {"a": 2, "b": 7}
     reopened = (await run.reopen()).get(NAME)
     assert reopened is not None
     reopened.append(DATA, 1, 0, done, "a", 9)
     await reopened.flush()
     again = (await run.reopen()).get(NAME)
     assert again is not None
-    assert dict(again.producer_sequences()) == {"a": 9, "b": 7}
+    assert dict(again.sequences.own) == {"a": 9, "b": 7}
 
 
 @on_every_storage
@@ -404,19 +408,19 @@ async def test_what_is_inherited_is_durable_when_it_is_answered_and_replaces_the
     first = (Piece(FULL, {"a": 1}),)
     second = (Piece(low, {"a": 5, "b": 2}), Piece(high, {}))
     log = await run.storage.create(NAME)
-    assert not log.inherited
+    assert not log.sequences.inherited
     await log.inherit(first)
-    assert log.inherited == first
+    assert log.sequences.inherited == first
     await log.inherit(second)
     reopened = (await run.reopen()).get(NAME)
     assert reopened is not None
-    assert reopened.inherited == second
-    assert list(reopened.inherited[0].sequences) == ["a", "b"]
-    assert dict(reopened.producer_sequences()) == {}
+    assert reopened.sequences.inherited == second
+    assert list(reopened.sequences.inherited[0].sequences) == ["a", "b"]
+    assert dict(reopened.sequences.own) == {}
     await reopened.inherit(())
     again = (await run.reopen()).get(NAME)
     assert again is not None
-    assert again.inherited == ()
+    assert again.sequences.inherited == ()
 
 
 @on_every_storage
@@ -425,7 +429,7 @@ async def test_what_is_inherited_shows_only_once_it_is_durable(run: Run) -> None
     inheriting = asyncio.ensure_future(log.inherit((Piece(FULL, {"a": 1}),)))
     await put(log, DATA)
     await inheriting
-    assert log.inherited == (Piece(FULL, {"a": 1}),)
+    assert log.sequences.inherited == (Piece(FULL, {"a": 1}),)
     await run.storage.delete(NAME)
     with pytest.raises(TopicNotFoundError):
         await log.inherit(())
@@ -436,19 +440,19 @@ async def test_a_trim_drops_whole_ledgers_only(run: Run) -> None:
     log = await run.storage.create(NAME)
     places = await put(log, *[DATA] * 10, count=2)
     await log.trim(LEDGER_ENTRIES - 1)
-    assert log.first_ordinal == 0
+    assert log.extent.first_ordinal == 0
     await log.trim(7)
-    assert (log.first_ordinal, log.first_index) == (4, 8)
+    assert (log.extent.first_ordinal, log.extent.first_index) == (4, 8)
     await log.trim(0)
     for _ in range(2):
-        assert (log.first_ordinal, log.first_index, log.next_ordinal) == (4, 8, 10)
-        assert log.size_bytes == 6 * len(DATA)
+        assert (log.extent.first_ordinal, log.extent.first_index, log.extent.next_ordinal) == (4, 8, 10)
+        assert log.extent.size_bytes == 6 * len(DATA)
         entries = await read_all(log)
         assert [entry.ordinal for entry in entries] == [4, 5, 6, 7, 8, 9]
         assert (await log.read(0, 1, 100))[0].ordinal == 4
-        assert log.ordinal_of(places[0].position) == 4
-        assert log.ordinal_of_index(3) == 4
-        assert log.position_of(4) == places[4].position
+        assert log.extent.ordinal_of(places[0].position) == 4
+        assert log.extent.ordinal_of_index(3) == 4
+        assert log.extent.position_of(4) == places[4].position
         reopened = (await run.reopen()).get(NAME)
         assert reopened is not None
         log = reopened
@@ -457,18 +461,18 @@ async def test_a_trim_drops_whole_ledgers_only(run: Run) -> None:
 @on_every_storage
 async def test_a_log_says_where_the_ledger_begins_from_which_on_so_much_is_stored(run: Run) -> None:
     log = await run.storage.create(NAME)
-    assert log.ordinal_keeping(0) == log.ordinal_keeping(1) == 0
+    assert log.extent.ordinal_keeping(0) == log.extent.ordinal_keeping(1) == 0
     await put(log, *[DATA] * 10)
     for _ in range(2):
         for entries, begins in ((0, 8), (2, 8), (3, 4), (6, 4), (7, 0), (10, 0), (11, 0)):
-            assert log.ordinal_keeping(entries * len(DATA)) == begins, entries
-        assert log.ordinal_keeping(2 * len(DATA) + 1) == 4
+            assert log.extent.ordinal_keeping(entries * len(DATA)) == begins, entries
+        assert log.extent.ordinal_keeping(2 * len(DATA) + 1) == 4
         reopened = (await run.reopen()).get(NAME)
         assert reopened is not None
         log = reopened
-    await log.trim(log.ordinal_keeping(6 * len(DATA)))
-    assert (log.first_ordinal, log.size_bytes) == (4, 6 * len(DATA))
-    assert log.ordinal_keeping(100 * len(DATA)) == 4
+    await log.trim(log.extent.ordinal_keeping(6 * len(DATA)))
+    assert (log.extent.first_ordinal, log.extent.size_bytes) == (4, 6 * len(DATA))
+    assert log.extent.ordinal_keeping(100 * len(DATA)) == 4
 
 
 @on_every_storage
@@ -476,15 +480,20 @@ async def test_a_log_that_is_trimmed_to_its_end_keeps_counting(run: Run) -> None
     log = await run.storage.create(NAME)
     places = await put(log, *[DATA] * 5, count=3)
     await log.trim(5)
-    assert log.first_ordinal == 4
+    assert log.extent.first_ordinal == 4
     reopened = (await run.reopen()).get(NAME)
     assert reopened is not None
     await reopened.trim(5)
     again = (await run.reopen()).get(NAME)
     assert again is not None
-    assert (again.first_ordinal, again.next_ordinal, again.first_index, again.next_index) == (5, 5, 15, 15)
+    assert (
+        again.extent.first_ordinal,
+        again.extent.next_ordinal,
+        again.extent.first_index,
+        again.extent.next_index,
+    ) == (5, 5, 15, 15)
     assert list(await again.read(0, 10, 1000)) == []
-    assert again.position_of(5) == Position(places[-1].position.ledger, places[-1].position.entry + 1)
+    assert again.extent.position_of(5) == Position(places[-1].position.ledger, places[-1].position.entry + 1)
     (place,) = await put(again, DATA)
     assert (place.ordinal, place.index) == (5, 15)
     assert place.position.ledger > places[-1].position.ledger
@@ -509,7 +518,7 @@ async def test_a_deleted_log_is_gone_and_its_name_begins_anew(run: Run) -> None:
     other = await run.storage.create(OTHER)
     (old,) = await put(log, DATA)
     await put(other, b"stays")
-    cursor = log.open_cursor("s", 0)
+    cursor = log.cursors.open("s", 0)
     await run.storage.delete(NAME)
     await run.storage.delete("persistent://public/default/unknown")
     cursor.acknowledge([0])
@@ -518,7 +527,7 @@ async def test_a_deleted_log_is_gone_and_its_name_begins_anew(run: Run) -> None:
     assert list(await log.read(0, 10, 1000)) == []
     assert list(run.storage.names()) == [OTHER]
     again = await run.storage.create(NAME)
-    assert (again.next_ordinal, dict(again.cursors)) == (0, {})
+    assert (again.extent.next_ordinal, dict(again.cursors)) == (0, {})
     (new,) = await put(again, b"new")
     assert new.position.ledger > old.position.ledger
     storage = await run.reopen()
@@ -543,14 +552,14 @@ async def test_a_closed_storage_refuses(run: Run) -> None:
 @on_every_storage
 async def test_what_is_queued_at_close_is_stored(run: Run) -> None:
     log = await run.storage.create(NAME)
-    cursor = log.open_cursor("s", 0)
+    cursor = log.cursors.open("s", 0)
     told: list[object] = []
     log.append(DATA, 1, 0, lambda place, error: told.append(place))
     cursor.acknowledge([0])
     reopened = (await run.reopen()).get(NAME)
     assert len(told) == 1
     assert reopened is not None
-    assert reopened.next_ordinal == 1
+    assert reopened.extent.next_ordinal == 1
     assert reopened.cursors["s"].acks.mark == 1
 
 
@@ -560,7 +569,7 @@ async def test_an_entry_holds_at_least_one_message(run: Run) -> None:
     with pytest.raises(ValueError, match="not 0"):
         log.append(DATA, 0, 0, lambda place, error: None)
     await put(log, DATA)
-    assert log.next_index == 1
+    assert log.extent.next_index == 1
 
 
 @on_every_storage
@@ -572,4 +581,4 @@ async def test_claimed_message_counts_and_clocks_may_be_absurd(run: Run) -> None
     entries = await read_all(log)
     assert [entry.index for entry in entries] == [0, 2**31, 2**32, 2**33 - 1]
     assert [entry.timestamp_ms for entry in entries] == [0, -5, 2**50, 3]
-    assert log.ordinal_at_time(1) == 2
+    assert log.extent.ordinal_at_time(1) == 2

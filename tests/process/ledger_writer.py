@@ -30,8 +30,8 @@ def say(*words: object) -> None:
 
 
 async def write(log: SegmentLog, rng: random.Random) -> None:
-    ordinal = log.next_ordinal
-    cursor = log.open_cursor("reader", 0)
+    ordinal = log.extent.next_ordinal
+    cursor = log.cursors.open("reader", 0)
 
     def done(place: Entry | None, error: BaseException | None) -> None:
         assert place is not None, error
@@ -41,8 +41,8 @@ async def write(log: SegmentLog, rng: random.Random) -> None:
         for _ in range(rng.randrange(1, 50)):
             log.append(payload(log.name, ordinal), 1 + ordinal % 3, 1000 + ordinal, done, "writer", ordinal)
             ordinal += 1
-        if rng.random() < 0.3 and log.next_ordinal:
-            acked = rng.randrange(log.next_ordinal)
+        if rng.random() < 0.3 and log.extent.next_ordinal:
+            acked = rng.randrange(log.extent.next_ordinal)
             cursor.acknowledge([acked])
             await cursor.flush()
             say("ack", log.name, acked)

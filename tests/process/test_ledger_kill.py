@@ -67,8 +67,8 @@ async def check(root: Path, confirmed: Confirmed) -> int:
                 assert entry.data == payload(name, at)
                 found[name, at] = entry
                 at, index = at + 1, index + entry.count
-        assert (log.next_ordinal, log.next_index) == (at, index)
-        assert log.producer_sequences()["writer"] == at - 1
+        assert (log.extent.next_ordinal, log.extent.next_index) == (at, index)
+        assert log.sequences.own["writer"] == at - 1
         acks = log.cursors["reader"].acks
         lost = [ordinal for log_name, ordinal in confirmed.acks if log_name == name and ordinal not in acks]
         assert lost == []

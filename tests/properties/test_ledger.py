@@ -104,11 +104,11 @@ async def apply(storage: SegmentStorage, operation: tuple[Any, ...]) -> None:
         await storage.delete(name)
         return
     log = await storage.create(name)
-    cursor = log.open_cursor("s", 0, {"made": "once"})
+    cursor = log.cursors.open("s", 0, {"made": "once"})
     match what, rest:
         case "append", [entries, count, timestamp_ms] if not log.sealed:
             for _ in range(entries):
-                sequence = log.next_ordinal
+                sequence = log.extent.next_ordinal
                 log.append(DATA, count, timestamp_ms, lambda place, error: None, f"p{count}", sequence)
         case "ack", [given_ordinals]:
             cursor.acknowledge(given_ordinals)
@@ -119,7 +119,7 @@ async def apply(storage: SegmentStorage, operation: tuple[Any, ...]) -> None:
         case "reset", [ordinal]:
             cursor.reset(ordinal)
         case "delete cursor", _:
-            await log.delete_cursor("s")
+            await log.cursors.delete("s")
         case "trim", [ordinal]:
             await log.trim(ordinal)
         case "seal", _:
@@ -136,21 +136,28 @@ async def story(storage: SegmentStorage) -> dict[str, object]:
 
 async def _story_of(log: SegmentLog) -> list[object]:
     entries: list[Entry] = []
-    at = log.first_ordinal
-    while at < log.next_ordinal:
+    at = log.extent.first_ordinal
+    while at < log.extent.next_ordinal:
         entries += await log.read(at, 2, 100)
         at = entries[-1].ordinal + 1
-    ends = range(log.first_ordinal, log.next_ordinal + 2)
+    ends = range(log.extent.first_ordinal, log.extent.next_ordinal + 2)
     return [
         entries,
-        (log.first_ordinal, log.next_ordinal, log.first_index, log.next_index),
-        (log.sealed, log.size_bytes, log.last_timestamp_ms),
-        [(log.position_of(o), log.index_of(o), log.ordinal_of(log.position_of(o))) for o in ends],
-        [log.ordinal_of_index(index) for index in range(log.next_index + 2)],
-        [log.ordinal_at_time(timestamp_ms) for timestamp_ms in range(0, 60, 7)],
+        (log.extent.first_ordinal, log.extent.next_ordinal, log.extent.first_index, log.extent.next_index),
+        (log.sealed, log.extent.size_bytes, log.extent.last_timestamp_ms),
+        [
+            (
+                log.extent.position_of(o),
+                log.extent.index_of(o),
+                log.extent.ordinal_of(log.extent.position_of(o)),
+            )
+            for o in ends
+        ],
+        [log.extent.ordinal_of_index(index) for index in range(log.extent.next_index + 2)],
+        [log.extent.ordinal_at_time(timestamp_ms) for timestamp_ms in range(0, 60, 7)],
         {name: (cursor.acks.encode(), dict(cursor.properties)) for name, cursor in log.cursors.items()},
-        dict(log.producer_sequences()),
-        log.inherited,
+        dict(log.sequences.own),
+        log.sequences.inherited,
     ]
 
 
@@ -230,7 +237,7 @@ def test_a_power_failure_keeps_confirmed_acknowledgements_and_invents_none(
             nonlocal confirmed
             await storage.open()
             log = await storage.create(NAMES[0])
-            cursor = log.open_cursor("s", 0)
+            cursor = log.cursors.open("s", 0)
             for ordinals in rounds:
                 asked.acknowledge(ordinals)
                 cursor.acknowledge(ordinals)

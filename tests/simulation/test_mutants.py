@@ -33,6 +33,7 @@ from anabranch.ledger import cursors, recovery
 from anabranch.ledger.disk import Write
 from anabranch.ledger.filelog import FileLog
 from anabranch.ledger.format.records import PartAcked, Step
+from anabranch.ledger.storage import StoredSequences
 from anabranch.metadata.records import TopicRecord
 from anabranch.model import assignment, drains
 from anabranch.model.acks import AckSet
@@ -81,10 +82,7 @@ def open_children_before_their_parents_are_drained(patch: pytest.MonkeyPatch) ->
 
 
 def forget_what_was_stored_of_each_producer(patch: pytest.MonkeyPatch) -> None:
-    def producer_sequences(self: FileLog) -> Mapping[str, int]:
-        return {}
-
-    patch.setattr(FileLog, "producer_sequences", producer_sequences)
+    patch.setattr(FileLog, "sequences", StoredSequences({}, ()))
 
 
 def let_children_inherit_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -172,17 +172,17 @@ class LocalLogs:
 
     async def seek_to_time(self, place: Place, subscription: str, timestamp_ms: int) -> None:
         log, found = await self._subscription(place, subscription)
-        await found.seek(log.log.ordinal_at_time(timestamp_ms))
+        await found.seek(log.log.extent.ordinal_at_time(timestamp_ms))
 
     async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
         log, found = await self._subscription(place, subscription)
-        ordinal = log.log.ordinal_at_time(before_ms)
+        ordinal = log.log.extent.ordinal_at_time(before_ms)
         if ordinal > found.cursor.acks.mark:
             await found.seek(ordinal)
 
     async def skip(self, place: Place, subscription: str, count: int) -> int:
         log, found = await self._subscription(place, subscription)
-        acks, end = found.cursor.acks, log.log.next_ordinal
+        acks, end = found.cursor.acks, log.log.extent.next_ordinal
         ordinal = acks.next_pending(acks.mark)
         while count > 0 and ordinal < end:
             ordinal = acks.next_pending(ordinal + 1)
@@ -205,14 +205,14 @@ def _ordinal(segment: ServedLog, start: object) -> int:
     """Where a body means: "earliest", "latest", nothing (latest) or a message id."""
     log = segment.log
     if start is None or start == "latest":
-        return log.next_ordinal
+        return log.extent.next_ordinal
     if start == "earliest":
-        return log.first_ordinal
+        return log.extent.first_ordinal
     if isinstance(start, dict):
         ledger, entry = start.get("ledgerId"), start.get("entryId")
         if isinstance(ledger, int) and isinstance(entry, int):
-            ordinal = log.ordinal_of(Position(ledger, entry))
-            return min(ordinal + bool(start.get("isExcluded")), log.next_ordinal)
+            ordinal = log.extent.ordinal_of(Position(ledger, entry))
+            return min(ordinal + bool(start.get("isExcluded")), log.extent.next_ordinal)
     raise InvalidConfigurationError(
         'the body must be "earliest", "latest" or {"ledgerId": .., "entryId": ..}'
     )

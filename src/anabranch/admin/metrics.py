@@ -90,7 +90,7 @@ def _traffic(segments: Iterable[ServedLog]) -> list[Family]:
             family.add(value, topic=topic)
         for family, rate in zip(rates, segment.rates(), strict=True):
             family.add(rate, topic=topic)
-        stored.add(segment.log.size_bytes, topic=topic)
+        stored.add(segment.log.extent.size_bytes, topic=topic)
         producers.add(len(segment.producers), topic=topic)
         for name, subscription in segment.subscriptions.items():
             if subscription.durable:

@@ -48,7 +48,7 @@ def topic_stats(segment: ServedLog, *, deduplication: bool, owner: str) -> Json:
         "bytesOutCounter": bytes_out,
         "msgOutCounter": messages_out,
         "averageMsgSize": bytes_in / messages_in if messages_in else 0.0,
-        "storageSize": segment.log.size_bytes,
+        "storageSize": segment.log.extent.size_bytes,
         "backlogSize": max((sub["backlogSize"] for sub in subscriptions.values()), default=0),
         "publishers": [publisher_stats(producer) for _, producer in sorted(segment.producers.items())],
         "waitingPublishers": len(segment.waiting),
@@ -57,7 +57,7 @@ def topic_stats(segment: ServedLog, *, deduplication: bool, owner: str) -> Json:
         "deduplicationStatus": "Enabled" if deduplication else "Disabled",
         "topicEpoch": segment.topic_epoch,
         "ownerBroker": owner,
-        "lastPublishTimeStamp": segment.log.last_timestamp_ms,
+        "lastPublishTimeStamp": segment.log.extent.last_timestamp_ms,
     }
 
 
@@ -128,8 +128,8 @@ def subscription_stats(subscription: Subscription) -> Json:
 
 
 def _backlog_bytes(log: SegmentLog, messages: int) -> int:
-    stored = log.next_index - log.first_index
-    return log.size_bytes * messages // stored if stored else 0
+    stored = log.extent.next_index - log.extent.first_index
+    return log.extent.size_bytes * messages // stored if stored else 0
 
 
 def consumer_stats(consumer: ServedConsumer) -> Json:
@@ -157,18 +157,18 @@ def internal_stats(segment: ServedLog) -> Json:
     log = segment.log
     last = last_position(log)
     return {
-        "entriesAddedCounter": log.next_ordinal,
-        "numberOfEntries": log.next_ordinal - log.first_ordinal,
-        "totalSize": log.size_bytes,
+        "entriesAddedCounter": log.extent.next_ordinal,
+        "numberOfEntries": log.extent.next_ordinal - log.extent.first_ordinal,
+        "totalSize": log.extent.size_bytes,
         "lastConfirmedEntry": f"{last.ledger}:{last.entry}",
         "state": "Terminated" if log.sealed else "LedgerOpened",
-        "firstMessageIndex": log.first_index,
-        "nextMessageIndex": log.next_index,
+        "firstMessageIndex": log.extent.first_index,
+        "nextMessageIndex": log.extent.next_index,
         "cursors": {
             name: {
                 "markDeletePosition": _mark_text(log, cursor.acks.mark),
                 "messagesConsumedCounter": cursor.acks.mark,
-                "numberOfEntriesSinceFirstNotAckedMessage": log.next_ordinal - cursor.acks.mark,
+                "numberOfEntriesSinceFirstNotAckedMessage": log.extent.next_ordinal - cursor.acks.mark,
                 "totalNonContiguousDeletedMessagesRange": cursor.acks.holes,
                 "properties": dict(cursor.properties),
             }
@@ -179,17 +179,17 @@ def internal_stats(segment: ServedLog) -> Json:
 
 def last_position(log: SegmentLog) -> Position:
     """Position of the last entry; of an empty log the one before its first."""
-    if log.next_ordinal == log.first_ordinal:
-        end = log.position_of(log.next_ordinal)
+    if log.extent.next_ordinal == log.extent.first_ordinal:
+        end = log.extent.position_of(log.extent.next_ordinal)
         return Position(end.ledger, -1)
-    return log.position_of(log.next_ordinal - 1)
+    return log.extent.position_of(log.extent.next_ordinal - 1)
 
 
 def _mark_text(log: SegmentLog, mark: int) -> str:
-    if mark <= log.first_ordinal:
-        first = log.position_of(log.first_ordinal)
+    if mark <= log.extent.first_ordinal:
+        first = log.extent.position_of(log.extent.first_ordinal)
         return f"{first.ledger}:-1"
-    before = log.position_of(mark - 1)
+    before = log.extent.position_of(mark - 1)
     return f"{before.ledger}:{before.entry}"
 
 

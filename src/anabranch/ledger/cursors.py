@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
+from anabranch.errors import TopicNotFoundError
 from anabranch.ledger.format.records import Acked, PartAcked, Reset, Step, UpTo
+from anabranch.ledger.storage import LogCursors
 from anabranch.model.acks import AckSet
 
 
-class StepSink(Protocol):
-    """Who makes the steps of cursors durable."""
+class CursorJournal(Protocol):
+    """Makes the changes of cursors durable, in the order of the calls."""
+
+    def cursor_created(self, log: int, name: str, ordinal: int, properties: dict[str, str]) -> None: ...
+
+    def cursor_deleted(self, log: int, name: str) -> None: ...
 
     def steps_waiting(self, cursor: DurableCursor) -> None:
         """The cursor has its first step since its steps were taken."""
@@ -28,16 +34,16 @@ class StepSink(Protocol):
 
 
 class DurableCursor:
-    """The cursor of the ledger port over any sink."""
+    """The cursor of the ledger port over any journal."""
 
     def __init__(
-        self, log: int, name: str, acks: AckSet, properties: Mapping[str, str], sink: StepSink
+        self, log: int, name: str, acks: AckSet, properties: Mapping[str, str], journal: CursorJournal
     ) -> None:
         self.log = log
         self._name = name
         self._acks = acks
         self._properties = dict(properties)
-        self._sink = sink
+        self._journal = journal
         self._steps: list[Step] = []
         self._acked: list[int] = []
         self._deleted = False
@@ -83,7 +89,7 @@ class DurableCursor:
         self._steps[:] = [Reset(ordinal)]
 
     async def flush(self) -> None:
-        await self._sink.flush()
+        await self._journal.flush()
 
     def take_steps(self) -> list[Step]:
         """The steps since the last call, oldest first; none once the cursor is deleted."""
@@ -102,12 +108,66 @@ class DurableCursor:
 
     def _announce(self) -> None:
         if not self._steps and not self._acked:
-            self._sink.steps_waiting(self)
+            self._journal.steps_waiting(self)
 
     def _close_acked(self) -> None:
         if self._acked:
             self._steps.append(Acked(_encode_ordinals(self._acked)))
             self._acked = []
+
+
+class DurableCursors(LogCursors):
+    """The cursors of the ledger port over any journal."""
+
+    def __init__(self, log: int, log_name: str, journal: CursorJournal) -> None:
+        self._log = log
+        self._log_name = log_name
+        self._journal = journal
+        self._cursors: dict[str, DurableCursor] = {}
+        self._deleted = False
+
+    def __getitem__(self, name: str) -> DurableCursor:
+        return self._cursors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cursors)
+
+    def __len__(self) -> int:
+        return len(self._cursors)
+
+    def open(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> DurableCursor:
+        cursor = self._cursors.get(name)
+        if cursor is None:
+            if self._deleted:
+                raise TopicNotFoundError(f"{self._log_name} was deleted")
+            given = dict(properties or {})
+            self._journal.cursor_created(self._log, name, ordinal, given)
+            cursor = self.restore(name, AckSet(ordinal), given)
+        return cursor
+
+    async def delete(self, name: str) -> None:
+        if self.remove(name):
+            self._journal.cursor_deleted(self._log, name)
+        await self._journal.flush()
+
+    def restore(self, name: str, acks: AckSet, properties: Mapping[str, str]) -> DurableCursor:
+        """Add a cursor that the journal holds already, or holds next."""
+        cursor = self._cursors[name] = DurableCursor(self._log, name, acks, properties, self._journal)
+        return cursor
+
+    def remove(self, name: str) -> bool:
+        """Remove a cursor without a change in the journal; False if the name is unknown."""
+        cursor = self._cursors.pop(name, None)
+        if cursor is None:
+            return False
+        cursor.mark_deleted()
+        return True
+
+    def log_deleted(self) -> None:
+        """Refuse new cursors, and make nothing durable any more of those that subscriptions still hold."""
+        self._deleted = True
+        for cursor in self._cursors.values():
+            cursor.mark_deleted()
 
 
 def play(acks: AckSet, steps: Iterable[Step]) -> None:

@@ -6,20 +6,18 @@ Knows nothing of how the journal reaches the disk, nor of other logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anabranch.errors import CorruptDataError, PersistenceError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.behind import WriteBehind
 from anabranch.ledger.cache import Cache, CachedTail, ReadAhead
-from anabranch.ledger.cursors import DurableCursor
+from anabranch.ledger.cursors import DurableCursors
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.format.coordinates import Coordinates
+from anabranch.ledger.format.extent import LedgerExtent
 from anabranch.ledger.format.records import (
     HEAD_BYTES,
     OFFSET_MAX,
-    CursorCreated,
-    CursorDeleted,
     CursorRecord,
     Group,
     LogInherited,
@@ -34,7 +32,7 @@ from anabranch.ledger.format.records import (
 from anabranch.ledger.journal import Journal
 from anabranch.ledger.ledgers import Batch, Closed, Ledger
 from anabranch.ledger.reading import read_entries
-from anabranch.ledger.storage import AppendDone, Cursor, Entry
+from anabranch.ledger.storage import AppendDone, Entry, StoredSequences
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces
@@ -72,8 +70,7 @@ class FileLog:
         self._shared = shared
         self._folder = TopicName.parse(name).storage_name
         self._tail = CachedTail(shared.cache)
-        self._places = Coordinates()
-        self._last_ms = 0
+        self.extent = LedgerExtent()
         self._roll_bytes = shared.ledger_bytes_max
         self._roll_ms = min(shared.ledger_age_max_ms, OFFSET_MAX)
         self._batch: Batch | None = None
@@ -83,7 +80,7 @@ class FileLog:
         self._deleted = False
         self._producers: dict[str, int] = {}
         self._inherited: Pieces = ()
-        self._cursors: dict[str, DurableCursor] = {}
+        self.cursors = DurableCursors(id_, name, shared.journal)
         self._watchers: list[Callable[[], None]] = []
 
     @property
@@ -91,65 +88,12 @@ class FileLog:
         return self._name
 
     @property
-    def ledgers(self) -> Sequence[Ledger]:
-        return self._places.ledgers
-
-    @property
     def sealed(self) -> bool:
         return self._sealed
 
     @property
-    def first_ordinal(self) -> int:
-        return self._places.first_ordinal
-
-    @property
-    def next_ordinal(self) -> int:
-        return self._places.next_ordinal
-
-    @property
-    def first_index(self) -> int:
-        return self._places.first_index
-
-    @property
-    def next_index(self) -> int:
-        return self._places.next_index
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(ledger.data_bytes for ledger in self._places.ledgers)
-
-    @property
-    def last_timestamp_ms(self) -> int:
-        return self._last_ms
-
-    @property
-    def cursors(self) -> Mapping[str, Cursor]:
-        return self._cursors
-
-    def producer_sequences(self) -> Mapping[str, int]:
-        return self._producers
-
-    @property
-    def inherited(self) -> Pieces:
-        return self._inherited
-
-    def ordinal_of(self, position: Position) -> int:
-        return self._places.ordinal_of(position)
-
-    def position_of(self, ordinal: int) -> Position:
-        return self._places.position_of(ordinal)
-
-    def ordinal_of_index(self, index: int) -> int:
-        return self._places.ordinal_of_index(index)
-
-    def index_of(self, ordinal: int) -> int:
-        return self._places.index_of(ordinal)
-
-    def ordinal_at_time(self, timestamp_ms: int) -> int:
-        return self._places.ordinal_at_time(timestamp_ms)
-
-    def ordinal_keeping(self, size_bytes: int) -> int:
-        return self._places.ordinal_keeping(size_bytes)
+    def sequences(self) -> StoredSequences:
+        return StoredSequences(self._producers, self._inherited)
 
     # Appending. This is the hot path: a few list operations an entry, no task and no future.
 
@@ -208,7 +152,7 @@ class FileLog:
     def _begin_ledger(self, timestamp_ms: int) -> Ledger:
         before = self._writing
         if before is None:
-            ordinal, index = self._places.next_ordinal, self._places.next_index
+            ordinal, index = self.extent.next_ordinal, self.extent.next_index
         else:
             ordinal = before.first_ordinal + before.queued_entries
             index = before.first_index + before.queued_messages
@@ -258,14 +202,14 @@ class FileLog:
         )
 
     def _store(self, ledger: Ledger, rows: Rows, closed: Closed) -> None:
-        places = self._places
+        extent = self.extent
         group, encoded_rows, records = closed
-        if not places.ledgers or places.ledgers[-1] is not ledger:
-            places.add(ledger)
+        if not extent.ledgers or extent.ledgers[-1] is not ledger:
+            extent.add(ledger)
         ledger.extend(rows, encoded_rows, records)
         self._shared.behind.add(ledger, group.size_bytes)
-        places.advance()
-        self._last_ms = group.last_ms
+        extent.advance()
+        extent.last_timestamp_ms = group.last_ms
         for producer, sequence in group.producers.items():
             self._producers.pop(producer, None)
             self._producers[producer] = sequence
@@ -284,8 +228,8 @@ class FileLog:
         return undo
 
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
-        ordinal = max(ordinal, self._places.first_ordinal)
-        if ordinal >= self._places.next_ordinal:
+        ordinal = max(ordinal, self.extent.first_ordinal)
+        if ordinal >= self.extent.next_ordinal:
             return []
         return self._tail.read(ordinal, max_entries, max_bytes)
 
@@ -294,7 +238,7 @@ class FileLog:
             found = self.read_cached(ordinal, max_entries, max_bytes)
             if found is not None:
                 return found
-            ledger, number = self._places.locate(max(ordinal, self._places.first_ordinal))
+            ledger, number = self.extent.locate(max(ordinal, self.extent.first_ordinal))
             try:
                 return await read_entries(
                     self._shared.disk, self._shared.ahead, self._name, ledger, number, max_entries, max_bytes
@@ -303,37 +247,6 @@ class FileLog:
                 # A ledger may be trimmed away while it is read; the first one that is left answers then.
                 if not ledger.dropped:
                     raise PersistenceError(f"{self._name}: {ledger.data_file} cannot be read") from error
-
-    # Cursors.
-
-    def open_cursor(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> Cursor:
-        cursor = self._cursors.get(name)
-        if cursor is None:
-            if self._deleted:
-                raise TopicNotFoundError(f"{self._name} was deleted")
-            given = dict(properties or {})
-            self._shared.journal.add_change(CursorCreated(self.id, name, ordinal, given))
-            cursor = self.place_cursor(name, AckSet(ordinal), given)
-        return cursor
-
-    async def delete_cursor(self, name: str) -> None:
-        if self.remove_cursor(name):
-            self._shared.journal.add_change(CursorDeleted(self.id, name))
-        await self._shared.journal.flush()
-
-    def remove_cursor(self, name: str) -> bool:
-        """Forget a cursor; False when there is none."""
-        cursor = self._cursors.pop(name, None)
-        if cursor is None:
-            return False
-        cursor.mark_deleted()
-        return True
-
-    def place_cursor(self, name: str, acks: AckSet, properties: Mapping[str, str]) -> DurableCursor:
-        """Put a cursor here, as of what is already queued or durable."""
-        cursor = DurableCursor(self.id, name, acks, properties, self._shared.journal)
-        self._cursors[name] = cursor
-        return cursor
 
     # The end of a log, and of its beginning.
 
@@ -359,7 +272,7 @@ class FileLog:
 
     async def trim(self, ordinal: int) -> None:
         bound = self._trim_bound(ordinal)
-        if bound <= self._places.first_ordinal or self._deleted:
+        if bound <= self.extent.first_ordinal or self._deleted:
             return
         dropped: list[Ledger] = []
         self._shared.journal.add_change(
@@ -370,15 +283,15 @@ class FileLog:
 
     def _trim_bound(self, ordinal: int) -> int:
         """Where the last whole ledger below `ordinal` ends; the one being written stays."""
-        bound = self._places.first_ordinal
-        for ledger in self._places.below(ordinal):
+        bound = self.extent.first_ordinal
+        for ledger in self.extent.below(ordinal):
             if ledger is not self._writing:
                 bound = ledger.end_ordinal
         return bound
 
     def drop_below(self, ordinal: int) -> list[Ledger]:
         """Forget whole ledgers below `ordinal`; their files are the caller's to delete."""
-        dropped = self._places.drop_below(ordinal)
+        dropped = self.extent.drop_below(ordinal)
         for ledger in dropped:
             ledger.dropped = True
         self._shared.ahead.forget([ledger.id for ledger in dropped])
@@ -388,9 +301,8 @@ class FileLog:
         """The log is deleted: nothing can be done with it any more. Returns what it leaves behind."""
         self._deleted = True
         self._batch = None
-        for cursor in self._cursors.values():
-            cursor.mark_deleted()
-        dropped = self.drop_below(self._places.next_ordinal)
+        self.cursors.log_deleted()
+        dropped = self.drop_below(self.extent.next_ordinal)
         self._tail.drop()
         return dropped
 
@@ -398,20 +310,20 @@ class FileLog:
 
     def record(self) -> LogRecord:
         """All that is durable of the log, without its entries; acknowledgements may be ahead of that."""
-        places = self._places
+        extent = self.extent
         return LogRecord(
             self.id,
             self._name,
             self._sealed,
-            places.first_ordinal,
-            places.first_index,
-            places.end.ledger,
-            places.end.entry,
-            self._last_ms,
-            [ledger.record() for ledger in places.ledgers],
+            extent.first_ordinal,
+            extent.first_index,
+            extent.end.ledger,
+            extent.end.entry,
+            extent.last_timestamp_ms,
+            [ledger.record() for ledger in extent.ledgers],
             [
                 CursorRecord(name, cursor.acks.encode(), dict(cursor.properties))
-                for name, cursor in self._cursors.items()
+                for name, cursor in self.cursors.items()
             ],
             dict(self._producers),
             piece_records(self._inherited),
@@ -419,27 +331,27 @@ class FileLog:
 
     def restore(self, record: LogRecord) -> list[Ledger]:
         """Become what the record says; returns the ledgers, whose rows the caller has to fill in."""
-        places = self._places
-        places.first_ordinal = places.next_ordinal = record.first_ordinal
-        places.first_index = places.next_index = record.first_index
-        places.end = Position(record.end_ledger, record.end_entry)
-        self._last_ms = record.last_ms
+        extent = self.extent
+        extent.first_ordinal = extent.next_ordinal = record.first_ordinal
+        extent.first_index = extent.next_index = record.first_index
+        extent.end = Position(record.end_ledger, record.end_entry)
+        extent.last_timestamp_ms = record.last_ms
         self._sealed = record.sealed
         self._producers = dict(record.producers)
         self._inherited = pieces_of(record.inherited)
         for cursor in record.cursors:
-            self.place_cursor(cursor.name, AckSet.decode(cursor.acks), cursor.properties)
+            self.cursors.restore(cursor.name, AckSet.decode(cursor.acks), cursor.properties)
         for kept in record.ledgers:
-            places.add(self._make_ledger(kept.id, kept.first_ordinal, kept.first_index, kept.base_ms))
-        return places.ledgers
+            extent.add(self._make_ledger(kept.id, kept.first_ordinal, kept.first_index, kept.base_ms))
+        return extent.ledgers
 
     def replay_group(self, group: Group, encoded_rows: bytes, records: bytes) -> None:
         """Take entries that a commit of an earlier process holds."""
-        places = self._places
-        ledger = places.ledgers[-1] if places.ledgers else None
+        extent = self.extent
+        ledger = extent.ledgers[-1] if extent.ledgers else None
         if ledger is None or ledger.id != group.ledger:
             ledger = self._make_ledger(group.ledger, group.first_ordinal, group.first_index, group.base_ms)
-        if group.first_entry != ledger.entries or ledger.end_ordinal != places.next_ordinal:
+        if group.first_entry != ledger.entries or ledger.end_ordinal != extent.next_ordinal:
             raise CorruptDataError(
                 f"{self._name}: the journal continues at {group.ledger}:{group.first_entry}, "
                 f"which is not where the log ends"
@@ -457,8 +369,8 @@ class FileLog:
 
     def restored(self) -> None:
         """The rows of all ledgers are filled in."""
-        if self._places.ledgers:
-            self._places.advance()
+        if self.extent.ledgers:
+            self.extent.advance()
 
     def recovered(self) -> None:
         """Everything was restored and replayed; appends begin a new ledger."""

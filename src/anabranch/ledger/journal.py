@@ -14,7 +14,15 @@ from collections.abc import Callable
 from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.cursors import DurableCursor
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.format.records import Change, Contents, CursorChanged, encode_commit, seed
+from anabranch.ledger.format.records import (
+    Change,
+    Contents,
+    CursorChanged,
+    CursorCreated,
+    CursorDeleted,
+    encode_commit,
+    seed,
+)
 from anabranch.ledger.ledgers import Batch, Closed
 
 FOLDER = "journal"
@@ -90,6 +98,12 @@ class Journal:
         if applied is not None:
             self._queue.applied.append(applied)
         self._wake.set()
+
+    def cursor_created(self, log: int, name: str, ordinal: int, properties: dict[str, str]) -> None:
+        self.add_change(CursorCreated(log, name, ordinal, properties))
+
+    def cursor_deleted(self, log: int, name: str) -> None:
+        self.add_change(CursorDeleted(log, name))
 
     def steps_waiting(self, cursor: DurableCursor) -> None:
         if self.failure is not None:

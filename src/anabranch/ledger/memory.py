@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from anabranch.errors import AlreadyClosedError, PersistenceError, TopicNotFoundError, TopicTerminatedError
-from anabranch.ledger.cursors import DurableCursor
-from anabranch.ledger.storage import AppendDone, Cursor, Entry
-from anabranch.model.acks import AckSet
+from anabranch.ledger.cursors import DurableCursor, DurableCursors
+from anabranch.ledger.storage import AppendDone, Entry, StoredSequences
 from anabranch.model.ids import EARLIEST, Position
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
@@ -67,7 +66,7 @@ class MemoryStorage:
         self.check_open()
         log = self._logs.pop(name, None)
         if log is not None:
-            log.forget()
+            log.log_deleted()
         await self.flush()
 
     def check_open(self) -> None:
@@ -84,6 +83,12 @@ class MemoryStorage:
         if not self._queue and not self._waiters:
             asyncio.get_running_loop().call_soon(self._commit)
         self._queue.append(applied)
+
+    def cursor_created(self, log: int, name: str, ordinal: int, properties: dict[str, str]) -> None:
+        self.check_open()
+
+    def cursor_deleted(self, log: int, name: str) -> None:
+        self.check_open()
 
     def steps_waiting(self, cursor: DurableCursor) -> None:
         self.queue(lambda: cursor.take_steps().clear())
@@ -110,8 +115,74 @@ class MemoryStorage:
                 waiter.set_result(None)
 
 
+class MemoryExtent:
+    """The extent of a log whose entries are a list; the first of them has the lowest ordinal still stored."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.first_ordinal = 0
+        self.first_index = 0
+        self.next_index = 0
+        self.last_timestamp_ms = 0
+        self.end = EARLIEST
+
+    @property
+    def next_ordinal(self) -> int:
+        return self.first_ordinal + len(self.entries)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(entry.data) for entry in self.entries)
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.next_index = entry.index + entry.count
+        self.end = Position(entry.position.ledger, entry.position.entry + 1)
+        self.last_timestamp_ms = entry.timestamp_ms
+
+    def drop(self, count: int) -> None:
+        """Drop the oldest `count` entries, at least one."""
+        last = self.entries[count - 1]
+        self.first_ordinal += count
+        self.first_index = last.index + last.count
+        del self.entries[:count]
+
+    def ordinal_of(self, position: Position) -> int:
+        return self.first_ordinal + bisect_left(self.entries, position, key=lambda entry: entry.position)
+
+    def position_of(self, ordinal: int) -> Position:
+        if ordinal >= self.next_ordinal:
+            return self.end
+        return self.entries[max(ordinal - self.first_ordinal, 0)].position
+
+    def ordinal_of_index(self, index: int) -> int:
+        if index >= self.next_index:
+            return self.next_ordinal
+        at = bisect_right(self.entries, index, key=lambda entry: entry.index) - 1
+        return self.first_ordinal + max(at, 0)
+
+    def index_of(self, ordinal: int) -> int:
+        if ordinal >= self.next_ordinal:
+            return self.next_index
+        return self.entries[max(ordinal - self.first_ordinal, 0)].index
+
+    def ordinal_at_time(self, timestamp_ms: int) -> int:
+        for entry in self.entries:
+            if entry.timestamp_ms >= timestamp_ms:
+                return entry.ordinal
+        return self.next_ordinal
+
+    def ordinal_keeping(self, size_bytes: int) -> int:
+        for at in range(len(self.entries) - 1, -1, -1):
+            size_bytes -= len(self.entries[at].data)
+            ledger = self.entries[at].position.ledger
+            if size_bytes <= 0 and (at == 0 or self.entries[at - 1].position.ledger != ledger):
+                return self.entries[at].ordinal
+        return self.first_ordinal
+
+
 class MemoryLog:
-    """One log; entries are a list, the first of which is the lowest ordinal still stored."""
+    """One log."""
 
     def __init__(
         self, name: str, storage: MemoryStorage, ledger_entries_max: int, ledger_age_max_ms: int
@@ -121,12 +192,7 @@ class MemoryLog:
         self._ledger_entries_max = ledger_entries_max
         self._ledger_age_max_ms = ledger_age_max_ms
         self._ledger_since_ms = 0
-        self._entries: list[Entry] = []
-        self._first_ordinal = 0
-        self._first_index = 0
-        self._next_index = 0
-        self._end = EARLIEST
-        self._last_ms = 0
+        self.extent = MemoryExtent()
         self._queued_ordinal = 0
         self._queued_index = 0
         self._queued_entry = 0
@@ -137,7 +203,7 @@ class MemoryLog:
         self._moved = False
         self._producers: dict[str, int] = {}
         self._inherited: Pieces = ()
-        self._cursors: dict[str, DurableCursor] = {}
+        self.cursors = DurableCursors(0, name, storage)
         self._watchers: list[Callable[[], None]] = []
 
     @property
@@ -149,45 +215,14 @@ class MemoryLog:
         return self._sealed
 
     @property
-    def first_ordinal(self) -> int:
-        return self._first_ordinal
-
-    @property
-    def next_ordinal(self) -> int:
-        return self._first_ordinal + len(self._entries)
-
-    @property
-    def first_index(self) -> int:
-        return self._first_index
-
-    @property
-    def next_index(self) -> int:
-        return self._next_index
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(len(entry.data) for entry in self._entries)
-
-    @property
-    def last_timestamp_ms(self) -> int:
-        return self._last_ms
-
-    @property
-    def cursors(self) -> Mapping[str, Cursor]:
-        return self._cursors
-
-    def producer_sequences(self) -> Mapping[str, int]:
-        return self._producers
-
-    @property
-    def inherited(self) -> Pieces:
-        return self._inherited
+    def sequences(self) -> StoredSequences:
+        return StoredSequences(self._producers, self._inherited)
 
     def reopen(self) -> None:
         """As after a restart: what was not committed is gone, and the next append begins a ledger."""
         self._ledger = None
-        self._queued_ordinal = self.next_ordinal
-        self._queued_index = self._next_index
+        self._queued_ordinal = self.extent.next_ordinal
+        self._queued_index = self.extent.next_index
         self._sealing = self._sealed
 
     def append(
@@ -223,10 +258,7 @@ class MemoryLog:
 
     def _committed(self, entry: Entry, done: AppendDone, producer: str | None, sequence: int) -> None:
         if not self._deleted:
-            self._entries.append(entry)
-            self._next_index = entry.index + entry.count
-            self._end = Position(entry.position.ledger, entry.position.entry + 1)
-            self._last_ms = entry.timestamp_ms
+            self.extent.add(entry)
             self._moved = True
             if producer is not None:
                 self._producers[producer] = sequence
@@ -261,62 +293,14 @@ class MemoryLog:
         return self.read_cached(ordinal, max_entries, max_bytes)
 
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
-        start = max(ordinal - self._first_ordinal, 0)
+        start = max(ordinal - self.extent.first_ordinal, 0)
         found: list[Entry] = []
-        for entry in self._entries[start : start + max_entries]:
+        for entry in self.extent.entries[start : start + max_entries]:
             max_bytes -= len(entry.data)
             if max_bytes < 0 and found:
                 break
             found.append(entry)
         return found
-
-    def ordinal_of(self, position: Position) -> int:
-        return self._first_ordinal + bisect_left(self._entries, position, key=lambda entry: entry.position)
-
-    def position_of(self, ordinal: int) -> Position:
-        if ordinal >= self.next_ordinal:
-            return self._end
-        return self._entries[max(ordinal - self._first_ordinal, 0)].position
-
-    def ordinal_of_index(self, index: int) -> int:
-        if index >= self._next_index:
-            return self.next_ordinal
-        at = bisect_right(self._entries, index, key=lambda entry: entry.index) - 1
-        return self._first_ordinal + max(at, 0)
-
-    def index_of(self, ordinal: int) -> int:
-        if ordinal >= self.next_ordinal:
-            return self._next_index
-        return self._entries[max(ordinal - self._first_ordinal, 0)].index
-
-    def ordinal_at_time(self, timestamp_ms: int) -> int:
-        for entry in self._entries:
-            if entry.timestamp_ms >= timestamp_ms:
-                return entry.ordinal
-        return self.next_ordinal
-
-    def ordinal_keeping(self, size_bytes: int) -> int:
-        for at in range(len(self._entries) - 1, -1, -1):
-            size_bytes -= len(self._entries[at].data)
-            ledger = self._entries[at].position.ledger
-            if size_bytes <= 0 and (at == 0 or self._entries[at - 1].position.ledger != ledger):
-                return self._entries[at].ordinal
-        return self._first_ordinal
-
-    def open_cursor(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> Cursor:
-        cursor = self._cursors.get(name)
-        if cursor is None:
-            if self._deleted:
-                raise TopicNotFoundError(f"{self._name} was deleted")
-            self._storage.check_open()
-            cursor = DurableCursor(0, name, AckSet(ordinal), properties or {}, self._storage)
-            self._cursors[name] = cursor
-        return cursor
-
-    async def delete_cursor(self, name: str) -> None:
-        self._storage.check_open()
-        self._cursors.pop(name, None)
-        await self._storage.flush()
 
     async def flush(self) -> None:
         self._storage.check_open()
@@ -344,23 +328,19 @@ class MemoryLog:
         self._inherited = pieces
 
     async def trim(self, ordinal: int) -> None:
-        keep = 0
-        for at, entry in enumerate(self._entries):
+        entries, dropped = self.extent.entries, 0
+        for at, entry in enumerate(entries):
             if entry.ordinal >= ordinal or entry.position.ledger == self._ledger:
                 break
-            following = self._entries[at + 1] if at + 1 < len(self._entries) else None
+            following = entries[at + 1] if at + 1 < len(entries) else None
             if following is None or following.position.ledger != entry.position.ledger:
-                keep = at + 1
-        if keep:
-            last = self._entries[keep - 1]
-            self._first_ordinal += keep
-            self._first_index = last.index + last.count
-            del self._entries[:keep]
+                dropped = at + 1
+        if dropped:
+            self.extent.drop(dropped)
         await self._storage.flush()
 
-    def forget(self) -> None:
-        """The log is deleted."""
+    def log_deleted(self) -> None:
         self._deleted = True
-        self._first_ordinal = self.next_ordinal
-        self._first_index = self._next_index
-        self._entries.clear()
+        self.cursors.log_deleted()
+        if self.extent.entries:
+            self.extent.drop(len(self.extent.entries))

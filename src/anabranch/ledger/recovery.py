@@ -208,7 +208,7 @@ class Recovery:
         """Bring the files to what the catalog vouches for; all else is in the journal, or void."""
         wanted: dict[str, int] = {}
         for log in self._state.logs.values():
-            for ledger in log.ledgers:
+            for ledger in log.extent.ledgers:
                 wanted[ledger.data_file] = ledger.size_bytes
                 wanted[ledger.index_file] = ledger.entries * ROW_BYTES
         strays: list[str] = []
@@ -274,12 +274,12 @@ class Recovery:
             case LogTrimmed(ordinal=ordinal):
                 self._dropped += log.drop_below(ordinal)
             case CursorCreated(cursor=name, ordinal=ordinal, properties=properties):
-                log.place_cursor(name, AckSet(ordinal), properties)
+                log.cursors.restore(name, AckSet(ordinal), properties)
             case CursorChanged(cursor=name, steps=steps):
                 if (cursor := log.cursors.get(name)) is not None:
                     play(cursor.acks, steps)
             case CursorDeleted(cursor=name):
-                log.remove_cursor(name)
+                log.cursors.remove(name)
 
     async def _close_journal(self) -> None:
         """Drop a torn tail, and make the rest durable: its writer may have died before the sync."""

@@ -8,6 +8,7 @@ change, also after a trim or a restart.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -70,14 +71,20 @@ class Cursor(Protocol):
         ...
 
 
-class SegmentLog(Protocol):
-    """The append-only log of one segment; one writer."""
+class LogCursors(Mapping[str, Cursor]):
+    """The durable cursors of one log, by name."""
 
-    @property
-    def name(self) -> str: ...
+    @abstractmethod
+    def open(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> Cursor:
+        """Return the cursor; create it at `ordinal` if it is missing, durable with the next commit."""
 
-    @property
-    def sealed(self) -> bool: ...
+    @abstractmethod
+    async def delete(self, name: str) -> None:
+        """Delete the cursor; durable when this returns. Deleting an unknown name changes nothing."""
+
+
+class LogExtent(Protocol):
+    """The durable entries of one log: the first, the end, and the conversions between coordinates."""
 
     @property
     def first_ordinal(self) -> int:
@@ -86,7 +93,7 @@ class SegmentLog(Protocol):
 
     @property
     def next_ordinal(self) -> int:
-        """One past the last durable entry; entries below it may be read."""
+        """The end: one past the last durable entry. Entries below it may be read."""
         ...
 
     @property
@@ -102,11 +109,65 @@ class SegmentLog(Protocol):
 
     @property
     def last_timestamp_ms(self) -> int:
-        """Broker time of the last durable entry, 0 when there is none."""
+        """Broker time of the last durable entry, 0 if the log never had an entry."""
+        ...
+
+    def ordinal_of(self, position: Position) -> int:
+        """Ordinal of the first entry at or after `position`, or the end."""
+        ...
+
+    def position_of(self, ordinal: int) -> Position:
+        """Position of a stored ordinal; for the end, the position after the last entry."""
+        ...
+
+    def ordinal_of_index(self, index: int) -> int:
+        """Ordinal of the entry that holds message `index`, or the end if that message is not stored yet."""
+        ...
+
+    def index_of(self, ordinal: int) -> int:
+        """Index of the first message of an entry; `next_index` for the end."""
+        ...
+
+    def ordinal_at_time(self, timestamp_ms: int) -> int:
+        """First ordinal whose broker timestamp is at or after the time, or the end."""
+        ...
+
+    def ordinal_keeping(self, size_bytes: int) -> int:
+        """First ordinal of the newest ledger from which at least `size_bytes` are stored.
+
+        `first_ordinal` if the log stores less; a trim below the result keeps at least `size_bytes`.
+        """
+        ...
+
+
+class StoredSequences(NamedTuple):
+    """Producers' sequence ids that a log remembers, also after a restart."""
+
+    own: Mapping[str, int]
+    """Last durable sequence id per producer name; names unused for long are dropped."""
+    inherited: Pieces
+    """Ids from the logs that this log follows, as `inherit` last stored them."""
+
+
+class SegmentLog(Protocol):
+    """The append-only log of one segment; one writer."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sealed(self) -> bool: ...
+
+    @property
+    def extent(self) -> LogExtent:
+        """The same object for the life of the log; it changes as entries become durable or are trimmed."""
         ...
 
     @property
-    def cursors(self) -> Mapping[str, Cursor]: ...
+    def cursors(self) -> LogCursors: ...
+
+    @property
+    def sequences(self) -> StoredSequences: ...
 
     def append(
         self,
@@ -125,54 +186,19 @@ class SegmentLog(Protocol):
         ...
 
     def watch(self, advanced: Callable[[], None]) -> Callable[[], None]:
-        """Call `advanced` after each commit that moved `next_ordinal`, and after a seal; returns the undo."""
+        """Call `advanced` after each commit that moved the end, and after a seal; returns the undo."""
         ...
 
     async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
-        """Durable entries from `ordinal` on; at least one if there is any, whatever `max_bytes` says.
+        """Durable entries from `ordinal` on; at least one if any is stored, even beyond `max_bytes`.
 
-        An ordinal that was trimmed away reads as `first_ordinal`. CorruptDataError when the first entry is
+        A read below the first stored ordinal starts there. Raises CorruptDataError when the first entry is
         damaged; the entries behind it stay readable.
         """
         ...
 
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
         """As `read`, from memory only; None when the first entry is not in memory."""
-        ...
-
-    def ordinal_of(self, position: Position) -> int:
-        """Ordinal of the first entry at or after `position`; `first_ordinal` before all, else the end."""
-        ...
-
-    def position_of(self, ordinal: int) -> Position:
-        """Position of a stored ordinal; for the end, the position after the last entry."""
-        ...
-
-    def ordinal_of_index(self, index: int) -> int:
-        """Ordinal of the entry that holds message `index`; the end when it is not written yet."""
-        ...
-
-    def index_of(self, ordinal: int) -> int:
-        """Index of the first message of an ordinal; `next_index` for the end."""
-        ...
-
-    def ordinal_at_time(self, timestamp_ms: int) -> int:
-        """First ordinal whose broker timestamp is at or after the time; the end if none."""
-        ...
-
-    def ordinal_keeping(self, size_bytes: int) -> int:
-        """Where the last ledger begins from which on this many bytes are stored; the first if there are less.
-
-        What is trimmed below it leaves as much.
-        """
-        ...
-
-    def open_cursor(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> Cursor:
-        """The durable cursor of that name, made at `ordinal` if new; durable with the next commit."""
-        ...
-
-    async def delete_cursor(self, name: str) -> None:
-        """Forget the cursor, durably; unknown names are fine."""
         ...
 
     async def flush(self) -> None:
@@ -184,22 +210,13 @@ class SegmentLog(Protocol):
         ...
 
     async def trim(self, ordinal: int) -> None:
-        """Allow storage below `ordinal` to be dropped; whole ledgers only."""
-        ...
-
-    def producer_sequences(self) -> Mapping[str, int]:
-        """Last durable sequence id per producer name, after a restart too; names long unused are dropped."""
-        ...
-
-    @property
-    def inherited(self) -> Pieces:
-        """What `inherit` last made durable."""
+        """Drop the whole ledgers below `ordinal`."""
         ...
 
     async def inherit(self, pieces: Pieces) -> None:
-        """Remember sequence ids that other logs stored before this one; durable when it returns.
+        """Store sequence ids of the logs that this log follows; durable when it returns.
 
-        Takes the place of what was inherited before.
+        The given pieces replace those of an earlier call.
         """
         ...
 

@@ -104,7 +104,7 @@ class StorageSimulation:
                 tasks.create_task(self._work_on(await storage.create(name), self._logs[name]))
 
     async def _work_on(self, log: SegmentLog, expected: _Expected) -> None:
-        cursor = log.open_cursor(CURSOR, 0)
+        cursor = log.cursors.open(CURSOR, 0)
         for _ in range(self.rng.randrange(5, 40)):
             what = self.rng.random()
             if what < 0.7 and not expected.sealed:
@@ -119,7 +119,7 @@ class StorageSimulation:
             elif what < 0.88:
                 await self._inherit(log, expected)
             elif what < 0.9:
-                await log.read(self.rng.randrange(log.next_ordinal + 1), 10, 1000)
+                await log.read(self.rng.randrange(log.extent.next_ordinal + 1), 10, 1000)
             await asyncio.sleep(self.rng.uniform(0, 0.01))
 
     def _append(self, log: SegmentLog, expected: _Expected) -> None:
@@ -143,7 +143,7 @@ class StorageSimulation:
             self.violations.append(f"an append was refused: {error}")
 
     async def _acknowledge(self, log: SegmentLog, cursor: Cursor, expected: _Expected) -> None:
-        mark = self.rng.randrange(expected.asked_mark, log.next_ordinal + 1)
+        mark = self.rng.randrange(expected.asked_mark, log.extent.next_ordinal + 1)
         expected.asked_mark = mark
         cursor.acknowledge_up_to(mark)
         await cursor.flush()
@@ -169,7 +169,7 @@ class StorageSimulation:
 
     async def _check_log(self, log: SegmentLog, expected: _Expected) -> None:
         found: list[Entry] = []
-        while len(found) < log.next_ordinal:
+        while len(found) < log.extent.next_ordinal:
             found += await log.read(len(found), 7, 400)
         wrong = self.violations.append
         if [entry.data for entry in found] != expected.submitted[: len(found)]:
@@ -188,9 +188,9 @@ class StorageSimulation:
             wrong(f"log {log.name} is sealed although nobody asked for it")
         self._check_cursor(log, expected)
         told = expected.sequences.get("producer", -1)
-        if log.producer_sequences().get("producer", -1) < told:
+        if log.sequences.own.get("producer", -1) < told:
             wrong(f"log {log.name} forgot sequence {told}")
-        inherited = log.inherited[0].sequences["ancestor"] if log.inherited else -1
+        inherited = log.sequences.inherited[0].sequences["ancestor"] if log.sequences.inherited else -1
         if not expected.inherited <= inherited <= expected.offered:
             wrong(f"log {log.name} inherited {expected.inherited}, not {inherited}")
         expected.inherited = expected.offered = inherited

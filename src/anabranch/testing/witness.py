@@ -157,9 +157,9 @@ class Witness:
 
     def _check_end(self, segment: int, log: SegmentLog) -> None:
         """The end of a sealed segment stays where it is (L2)."""
-        end = self._ends.setdefault(segment, log.next_ordinal)
-        if log.next_ordinal != end:
-            self._wrong(f"sealed segment {segment} had {end} entries and has {log.next_ordinal}")
+        end = self._ends.setdefault(segment, log.extent.next_ordinal)
+        if log.extent.next_ordinal != end:
+            self._wrong(f"sealed segment {segment} had {end} entries and has {log.extent.next_ordinal}")
 
     def _subscription_changed(self, sub: str, record: SubscriptionRecord) -> None:
         before = self.subscriptions.get(sub)
@@ -332,9 +332,9 @@ class Witness:
             cursor = None if log is None else log.cursors.get(consumer.subscription)
             if log is None or cursor is None:
                 continue
-            ordinal = cursor.acks.next_pending(max(cursor.acks.mark, log.first_ordinal))
-            while ordinal < log.next_ordinal:
-                at = log.position_of(ordinal)
+            ordinal = cursor.acks.next_pending(max(cursor.acks.mark, log.extent.first_ordinal))
+            while ordinal < log.extent.next_ordinal:
+                at = log.extent.position_of(ordinal)
                 waiting.append(Waiting(id_, at, cursor.acks.remaining(ordinal)))
                 ordinal = cursor.acks.next_pending(ordinal + 1)
         if waiting:
@@ -392,8 +392,12 @@ class Witness:
         if log is None or cursor is None:
             return
         for at in list(consumer.in_flight):
-            ordinal = log.ordinal_of(at)
-            if ordinal >= log.next_ordinal or log.position_of(ordinal) != at or ordinal in cursor.acks:
+            ordinal = log.extent.ordinal_of(at)
+            if (
+                ordinal >= log.extent.next_ordinal
+                or log.extent.position_of(ordinal) != at
+                or ordinal in cursor.acks
+            ):
                 del consumer.in_flight[at]
 
     def _doubt(self, other: AttachSeen, text: str) -> None:

@@ -155,7 +155,7 @@ def test_a_subscription_made_while_a_topic_is_migrated_loses_nothing(admin: Admi
             async def slowly(name: TopicName) -> None:
                 log = admin.broker.topics.get(name.partition_name(0))
                 assert log is not None
-                await log.subscription("late", durable=True, ordinal=log.log.next_ordinal)
+                await log.subscription("late", durable=True, ordinal=log.log.extent.next_ordinal)
                 await mark(name)
 
             admin.broker.topics.mark_migrated = slowly  # type: ignore[method-assign]

@@ -33,7 +33,7 @@ def forgetful(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     def read_cached(
         self: MemoryLog, ordinal: int, max_entries: int, max_bytes: int
     ) -> Sequence[Entry] | None:
-        if ordinal < self.next_ordinal and rng.random() < request.param:
+        if ordinal < self.extent.next_ordinal and rng.random() < request.param:
             return None
         return remembered(self, ordinal, max_entries, max_bytes)
 

@@ -76,7 +76,7 @@ class Case:
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
         self.events: list[object] = []
-        self.cursor = Flushes(log.open_cursor("sub", 0), self.events)
+        self.cursor = Flushes(log.cursors.open("sub", 0), self.events)
         self.tasks: set[asyncio.Task[None]] = set()
         self.drain = BucketDrain(log, self.cursor, lambda: HALVES, self._spawn, self.events.append)
 

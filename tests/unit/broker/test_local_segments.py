@@ -79,8 +79,8 @@ def test_an_older_term_changes_nothing() -> None:
                 await getattr(segments, verb)(PLACE, *arguments, 4)
         segment = world.broker.topics.require(SEGMENT)
         assert not segment.sealed
-        assert segment.log.inherited == ()
-        assert segment.log.first_ordinal == 0
+        assert segment.log.sequences.inherited == ()
+        assert segment.log.extent.first_ordinal == 0
         assert list(segment.subscriptions) == ["a"]
         assert segment.subscriptions["a"].backlog == 3
 
@@ -127,16 +127,16 @@ def test_a_trim_drops_what_is_acknowledged_as_long_as_enough_stays() -> None:
         await append(world, 10)
         log = world.broker.topics.require(SEGMENT).log
         await segments.trim(PLACE, 0, 1)
-        assert log.first_ordinal == 0, "nothing is acknowledged"
+        assert log.extent.first_ordinal == 0, "nothing is acknowledged"
         await segments.seek(PLACE, "a", 1_005, 1)
         await segments.trim(PLACE, 800, 1)
-        assert (log.first_ordinal, log.size_bytes) == (2, 800)
+        assert (log.extent.first_ordinal, log.extent.size_bytes) == (2, 800)
         await segments.trim(PLACE, 0, 1)
-        assert (log.first_ordinal, log.size_bytes) == (4, 600)
+        assert (log.extent.first_ordinal, log.extent.size_bytes) == (4, 600)
         await segments.skip_all(PLACE, "a", 1)
         for keep_bytes, first in ((600, 4), (301, 6), (0, 8)):
             await segments.trim(PLACE, keep_bytes, 1)
-            assert log.first_ordinal == first
+            assert log.extent.first_ordinal == first
 
     run(scenario, storage=MemoryStorage(ledger_entries_max=2))
 

@@ -419,7 +419,7 @@ def test_a_stop_answers_what_was_taken() -> None:
         await settle()
         taken = world.storage.get(TOPIC)
         assert taken is not None
-        assert len(client.has(SendReceipt)) == taken.next_ordinal
+        assert len(client.has(SendReceipt)) == taken.extent.next_ordinal
         assert client.hung_up
 
     run(scenario)

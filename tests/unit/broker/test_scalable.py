@@ -304,7 +304,7 @@ def test_what_comes_while_a_slow_seal_is_written_is_neither_stored_nor_answered(
         await settle()
         kinds = [(type(c), getattr(c, "sequence_id", None)) for c in client.inbox]
         assert kinds == [(SendReceipt, 2), (pb.CommandCloseProducer, None)]
-        assert segment.log.next_ordinal == 3
+        assert segment.log.extent.next_ordinal == 3
 
     run(scenario, storage=SlowStorage())
 

@@ -105,15 +105,15 @@ def test_what_is_old_and_acknowledged_goes_and_the_young_stays(stored: Stored) -
     async def scenario(world: World) -> None:
         client = await aged(world)
         log = log_of(world)
-        before = log.size_bytes
+        before = log.extent.size_bytes
         await acknowledge(client, 20)
-        assert log.first_ordinal == 0
+        assert log.extent.first_ordinal == 0
         await asyncio.sleep(ROUND_S)
-        assert 8 <= log.first_ordinal <= 10
-        assert log.size_bytes < before * 0.7
+        assert 8 <= log.extent.first_ordinal <= 10
+        assert log.extent.size_bytes < before * 0.7
         await asyncio.sleep(RETENTION_S)
-        assert 18 <= log.first_ordinal < 20
-        assert log.next_ordinal == 20
+        assert 18 <= log.extent.first_ordinal < 20
+        assert log.extent.next_ordinal == 20
 
     run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
 
@@ -127,9 +127,9 @@ def test_a_namespace_may_have_a_retention_time_of_its_own(stored: Stored, minute
         await client.producer()
         await publish(client, 0, 10)
         await asyncio.sleep(2 * 60 + 2 * ROUND_S)
-        assert (log_of(world).first_ordinal > 0) == (minutes == 2)
+        assert (log_of(world).extent.first_ordinal > 0) == (minutes == 2)
         await asyncio.sleep(500)
-        assert (log_of(world).first_ordinal > 0) == (minutes != -1)
+        assert (log_of(world).extent.first_ordinal > 0) == (minutes != -1)
 
     run(scenario, storage=stored(), segment_retention_s=600.0)
 
@@ -153,13 +153,13 @@ def test_a_namespace_may_limit_what_a_topic_keeps_of_what_is_acknowledged(
         await client.publish_all([bytes(400_000)] * 8)
         log = log_of(world)
         await asyncio.sleep(ROUND_S)
-        assert log.first_ordinal == 0
+        assert log.extent.first_ordinal == 0
         await acknowledge(client, 8)
         await asyncio.sleep(ROUND_S)
         if megabytes == 1:
-            assert MEGABYTE <= log.size_bytes < MEGABYTE + 800_000
+            assert MEGABYTE <= log.extent.size_bytes < MEGABYTE + 800_000
         else:
-            assert log.first_ordinal == 0
+            assert log.extent.first_ordinal == 0
 
     run(scenario, storage=stored())
 
@@ -171,9 +171,9 @@ def test_the_time_limit_holds_beside_a_size_that_is_not_reached(stored: Stored) 
         await client.producer()
         await publish(client, 0, 10)
         await asyncio.sleep(ROUND_S)
-        assert log_of(world).first_ordinal == 0
+        assert log_of(world).extent.first_ordinal == 0
         await asyncio.sleep(2 * 60 + ROUND_S)
-        assert log_of(world).first_ordinal > 0
+        assert log_of(world).extent.first_ordinal > 0
 
     run(scenario, storage=stored())
 
@@ -187,7 +187,7 @@ def test_how_much_of_a_segment_stays_is_left_to_the_leader_of_its_topic() -> Non
         for _ in range(8):
             log.append(bytes(400_000), 1, 1_000, lambda appended, error: None)
         await asyncio.sleep(2 * ROUND_S)
-        assert log.first_ordinal == 0
+        assert log.extent.first_ordinal == 0
 
     run(scenario, storage=MemoryStorage(ledger_entries_max=2))
 
@@ -201,9 +201,12 @@ def test_a_ledger_ends_when_it_is_old_so_that_a_slow_log_can_be_dropped_too(kind
             await publish(client, number, number + 1)
             await asyncio.sleep(30)
         log = log_of(world)
-        positions = [log.position_of(ordinal) for ordinal in range(log.first_ordinal, log.next_ordinal)]
+        positions = [
+            log.extent.position_of(ordinal)
+            for ordinal in range(log.extent.first_ordinal, log.extent.next_ordinal)
+        ]
         assert len({position.ledger for position in positions}) > 1
-        assert 8 <= log.first_ordinal <= 14
+        assert 8 <= log.extent.first_ordinal <= 14
 
     storage: SegmentStorage = (
         MemoryStorage(ledger_age_max_s=50.0) if kind == "memory" else make(DictDisk(), ledger_age_max_s=50.0)
@@ -232,14 +235,14 @@ def test_what_one_subscription_has_not_acknowledged_stays(stored: Stored) -> Non
         await client.subscribe(subscription="slow", consumer_id=2, permits=0)
         await asyncio.sleep(5 * RETENTION_S)
         log = log_of(world)
-        assert log.first_ordinal == 0
+        assert log.extent.first_ordinal == 0
         client.flow(20, consumer_id=2)
         found = await client.deliveries(20, consumer_id=2)
         assert values_of(found) == values(0, 20)
         # A hole at the seventh entry keeps that one and all behind it.
         client.acknowledge(*(d for at, d in enumerate(found) if at != 7), consumer_id=2)
         await asyncio.sleep(ROUND_S)
-        assert 5 <= log.first_ordinal <= 7
+        assert 5 <= log.extent.first_ordinal <= 7
 
     run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
 
@@ -249,7 +252,7 @@ def test_without_subscriptions_old_entries_go_by_their_age(stored: Stored) -> No
         client = await aged(world)
         client.send(pb.CommandUnsubscribe(consumer_id=1, request_id=90))
         await asyncio.sleep(ROUND_S)
-        assert 8 <= log_of(world).first_ordinal <= 10
+        assert 8 <= log_of(world).extent.first_ordinal <= 10
 
     run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
 
@@ -261,7 +264,7 @@ def test_a_log_nobody_asked_for_since_the_start_is_trimmed_too(stored: Stored) -
         await world.restart()
         await asyncio.sleep(ROUND_S * 1.5)
         assert world.broker.topics.served == ()
-        assert 8 <= log_of(world).first_ordinal <= 10
+        assert 8 <= log_of(world).extent.first_ordinal <= 10
 
     run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
 
@@ -270,7 +273,7 @@ def test_minus_one_keeps_everything_for_ever(stored: Stored) -> None:
     async def scenario(world: World) -> None:
         await acknowledge(await aged(world), 20)
         await asyncio.sleep(10 * RETENTION_S)
-        assert log_of(world).first_ordinal == 0
+        assert log_of(world).extent.first_ordinal == 0
 
     run(scenario, storage=stored(), segment_retention_s=-1)
 
@@ -294,12 +297,12 @@ def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
             await client.producer(topic, producer_id=number)
             await client.publish_all(values(0, 10), producer_id=number)
         await asyncio.sleep(RETENTION_S + 5 * ROUND_S)
-        assert log_of(world, OTHER).first_ordinal == 8
-        assert log_of(world).first_ordinal == 0
+        assert log_of(world, OTHER).extent.first_ordinal == 8
+        assert log_of(world).extent.first_ordinal == 0
         assert [TOPIC in record.getMessage() for record in caplog.records] == [True]
         broken.clear()
         await asyncio.sleep(ROUND_S)
-        assert log_of(world).first_ordinal == 8
+        assert log_of(world).extent.first_ordinal == 8
 
     with caplog.at_level(logging.WARNING, logger="anabranch.broker.catalog.trimming"):
         run(scenario, storage=MemoryStorage(ledger_entries_max=2), segment_retention_s=RETENTION_S)
@@ -313,7 +316,7 @@ async def trimmed(world: World) -> Client:
     client = await aged(world)
     await acknowledge(client, 20)
     await asyncio.sleep(ROUND_S)
-    assert 8 <= log_of(world).first_ordinal <= 10
+    assert 8 <= log_of(world).extent.first_ordinal <= 10
     client.inbox.clear()
     return client
 
@@ -331,11 +334,13 @@ def test_the_last_message_and_both_indexes_are_told(stored: Stored) -> None:
         for _ in range(2):
             found = await last_id(client)
             assert found.last_message_id.entryId != NO_ID
-            assert (found.last_message_id.ledgerId, found.last_message_id.entryId) == log.position_of(19)
-            assert (found.first_index, found.next_index) == (log.first_index, 20)
+            assert (found.last_message_id.ledgerId, found.last_message_id.entryId) == log.extent.position_of(
+                19
+            )
+            assert (found.first_index, found.next_index) == (log.extent.first_index, 20)
             # Again when all of it is old: the last ledger is there still.
             await asyncio.sleep(2 * RETENTION_S)
-        assert log.first_index >= 18
+        assert log.extent.first_index >= 18
 
     run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
 
@@ -349,8 +354,8 @@ def test_indexes_count_messages_and_not_entries_behind_a_trim(stored: Stored) ->
             await client.receipt()
         await asyncio.sleep(RETENTION_S + 2 * ROUND_S)
         log = log_of(world)
-        assert log.first_ordinal >= 8
-        assert (log.first_index, log.next_index) == (3 * log.first_ordinal, 30)
+        assert log.extent.first_ordinal >= 8
+        assert (log.extent.first_index, log.extent.next_index) == (3 * log.extent.first_ordinal, 30)
 
     run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
 
@@ -358,7 +363,7 @@ def test_indexes_count_messages_and_not_entries_behind_a_trim(stored: Stored) ->
 def test_a_seek_to_the_earliest_starts_at_the_first_stored_entry(stored: Stored) -> None:
     async def scenario(world: World) -> None:
         client = await trimmed(world)
-        first = log_of(world).first_ordinal
+        first = log_of(world).extent.first_ordinal
         aim = pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID)
         await client.request(pb.CommandSeek(consumer_id=1, request_id=0, message_id=aim))
         assert segment_of(world).subscriptions["sub"].backlog == 20 - first
@@ -374,7 +379,7 @@ def test_readers_that_start_before_a_trim_begin_at_the_first_stored_entry(
 ) -> None:
     async def scenario(world: World) -> None:
         client = await trimmed(world)
-        first = log_of(world).first_ordinal
+        first = log_of(world).extent.first_ordinal
         asked = [] if start is None else [pb.KeyValue(key=START_INDEX, value=str(start))]
         await client.subscribe(subscription="reader", consumer_id=2, durable=False, metadata=asked)
         assert values_of(await client.deliveries(20 - first, consumer_id=2)) == values(first, 20)
@@ -386,11 +391,23 @@ def test_a_restart_after_a_trim_finds_the_same_log_and_goes_on(stored: Stored) -
     async def scenario(world: World) -> None:
         client = await trimmed(world)
         log = log_of(world)
-        before = log.first_ordinal, log.first_index, log.next_ordinal, log.next_index, log.position_of(19)
+        before = (
+            log.extent.first_ordinal,
+            log.extent.first_index,
+            log.extent.next_ordinal,
+            log.extent.next_index,
+            log.extent.position_of(19),
+        )
         world.storage = stored()
         await world.restart()
         log = log_of(world)
-        after = log.first_ordinal, log.first_index, log.next_ordinal, log.next_index, log.position_of(19)
+        after = (
+            log.extent.first_ordinal,
+            log.extent.first_index,
+            log.extent.next_ordinal,
+            log.extent.next_index,
+            log.extent.position_of(19),
+        )
         assert after == before
         assert log.cursors["sub"].acks.mark == 20
         client = await world.client()
@@ -416,7 +433,7 @@ def test_a_reader_that_was_overtaken_goes_on_at_the_first_stored_entry(stored: S
         await asyncio.sleep(RETENTION_S)
         await publish(client, 10, 14)
         await asyncio.sleep(2 * ROUND_S)
-        first = log_of(world).first_ordinal
+        first = log_of(world).extent.first_ordinal
         assert 8 <= first <= 10
         found = segment_of(world).subscriptions["reader"]
         assert found.backlog == 14 - first
@@ -442,7 +459,7 @@ def test_a_cursor_that_a_seek_left_below_a_trim_can_be_drained(stored: Stored, k
         segment.subscriptions["sub"].cursor.reset(0)
         await segment.seal()
         await client.subscribe(kind=kind)
-        first = segment.log.first_ordinal
+        first = segment.log.extent.first_ordinal
         found = await client.deliveries(20 - first)
         assert values_of(found) == values(first, 20)
         assert told == []

@@ -72,8 +72,8 @@ async def contents(log: SegmentLog) -> list[bytes]:
 
 async def entries(log: SegmentLog) -> Sequence[Entry]:
     found: list[Entry] = []
-    while log.first_ordinal + len(found) < log.next_ordinal:
-        found += await log.read(log.first_ordinal + len(found), 100, 10_000)
+    while log.extent.first_ordinal + len(found) < log.extent.next_ordinal:
+        found += await log.read(log.extent.first_ordinal + len(found), 100, 10_000)
     return found
 
 

@@ -11,6 +11,10 @@ class Sink:
     def __init__(self) -> None:
         self.waiting: list[DurableCursor] = []
 
+    def cursor_created(self, log: int, name: str, ordinal: int, properties: dict[str, str]) -> None: ...
+
+    def cursor_deleted(self, log: int, name: str) -> None: ...
+
     def steps_waiting(self, cursor: DurableCursor) -> None:
         self.waiting.append(cursor)
 

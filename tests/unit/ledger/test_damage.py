@@ -25,7 +25,7 @@ async def prepared() -> DictDisk:
 async def readable(log: SegmentLog) -> list[int]:
     """Ordinals that can be read; the others raise an error that names them."""
     found = []
-    for ordinal in range(log.next_ordinal):
+    for ordinal in range(log.extent.next_ordinal):
         text = ""
         try:
             (entry,) = await log.read(ordinal, 1, 1000)
@@ -108,15 +108,15 @@ async def test_a_ledger_that_is_lost_altogether_costs_itself_only() -> None:
     del disk.files[DATA], disk.files[INDEX]
     async with opened(disk) as storage:
         log = await storage.create(NAME)
-        assert (log.first_ordinal, log.next_ordinal, log.next_index) == (0, 5, 5)
+        assert (log.extent.first_ordinal, log.extent.next_ordinal, log.extent.next_index) == (0, 5, 5)
         with pytest.raises(CorruptDataError, match="ledger 1 cannot be read"):
             await log.read(0, 1, 1000)
-        for ask in (log.index_of, log.ordinal_of_index, log.ordinal_at_time):
+        for ask in (log.extent.index_of, log.extent.ordinal_of_index, log.extent.ordinal_at_time):
             with pytest.raises(CorruptDataError):
                 ask(1)
         assert [entry.data for entry in await log.read(4, 1, 1000)] == [b"later"]
         await put(log, b"and more")
-        assert log.next_ordinal == 6
+        assert log.extent.next_ordinal == 6
         await log.trim(4)
-        assert log.first_ordinal == 4
+        assert log.extent.first_ordinal == 4
         assert await contents(log) == [b"later", b"and more"]

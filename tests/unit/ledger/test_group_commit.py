@@ -27,7 +27,7 @@ async def test_all_logs_share_one_sync() -> None:
         for log in logs:
             for _ in range(5):
                 log.append(b"data", 1, 0, outcomes)
-            log.open_cursor("s", 0).acknowledge([0, 1])
+            log.cursors.open("s", 0).acknowledge([0, 1])
         await logs[0].flush()
         assert len(outcomes.places) == 100
         assert disk.count("commit") == before + 1
@@ -96,7 +96,7 @@ def test_lone_acknowledgements_wait_for_company_but_not_for_long() -> None:
             storage = FileStorage(SimDisk(platter, SimProcess(loop, "storage")), clock=clock)
             await storage.open()
             log = await storage.create(NAME)
-            cursor = log.open_cursor("s", 0)
+            cursor = log.cursors.open("s", 0)
             await log.flush()
 
             def size() -> int:
@@ -147,10 +147,10 @@ async def test_a_failed_commit_fails_everything_queued_and_all_that_comes(call: 
     assert "journal/00000001.log" in str(storage.failure)
     with pytest.raises(PersistenceError):
         log.append(b"never", 1, 0, first)
-    for doomed in (log.flush(), log.seal(), storage.create(OTHER), log.delete_cursor("s")):
+    for doomed in (log.flush(), log.seal(), storage.create(OTHER), log.cursors.delete("s")):
         with pytest.raises(PersistenceError):
             await doomed
-    assert log.next_ordinal == 1
+    assert log.extent.next_ordinal == 1
     assert await contents(log) == [b"safe"]
     await storage.close()
 

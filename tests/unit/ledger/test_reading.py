@@ -199,7 +199,7 @@ async def test_a_file_that_cannot_be_deleted_costs_space_and_nothing_else(
         log = await storage.create(NAME)
         await put(log, b"0", b"1")
         await log.trim(1)
-        assert log.first_ordinal == 1
+        assert log.extent.first_ordinal == 1
     assert "the next start will try again" in caplog.text
     left = DictDisk(disk.files)
     async with opened(left) as storage:

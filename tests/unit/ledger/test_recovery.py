@@ -170,7 +170,7 @@ async def test_a_checkpoint_replaces_the_journal() -> None:
     disk = DictDisk()
     async with opened(disk, journal_bytes_max=2000) as storage:
         log = await storage.create(NAME)
-        cursor = log.open_cursor("s", 0)
+        cursor = log.cursors.open("s", 0)
         for number in range(100):
             await put(log, b"%d" % number + bytes(50))
             cursor.acknowledge([number * 2])
@@ -257,7 +257,7 @@ async def test_trims_and_deletions_are_finished_by_the_next_process() -> None:
     async with opened(DictDisk(disk.files)) as again:
         found = again.get(NAME)
         assert found is not None
-        assert (found.first_ordinal, await contents(found)) == (2, [b"2"])
+        assert (found.extent.first_ordinal, await contents(found)) == (2, [b"2"])
         assert list(again.names()) == [NAME]
     left = DictDisk(disk.files)
     async with opened(left):
@@ -306,7 +306,7 @@ async def test_a_log_remembers_many_producers_but_not_all() -> None:
                 log.append(b"x", 1, 0, Outcomes(), "old", 2)
             log.append(b"x", 1, 0, Outcomes(), f"p{number}", number)
         await log.flush()
-        known = log.producer_sequences()
+        known = log.sequences.own
         assert len(known) == 10_000
         assert known["old"] == 2
         assert "p0" not in known

@@ -74,7 +74,7 @@ class Scene:
     async def fill(self, count: int) -> None:
         await self.storage.open()
         log = await self.storage.create(str(self.segment))
-        log.open_cursor(SUB, 0)
+        log.cursors.open(SUB, 0)
         for number in range(count):
             log.append(b"%d" % number, 1, 0, lambda place, error: None)
         await log.flush()

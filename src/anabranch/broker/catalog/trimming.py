@@ -42,8 +42,8 @@ async def trim(log: SegmentLog, kept: int) -> None:
     """Drop what lies below `kept` and is acknowledged."""
     # An acknowledgement counted here is queued for the disk already, and so is never behind the trim.
     marks = (cursor.acks.mark for cursor in log.cursors.values())
-    ordinal = plan_trim(marks, kept, log.next_ordinal)
-    if ordinal > log.first_ordinal:
+    ordinal = plan_trim(marks, kept, log.extent.next_ordinal)
+    if ordinal > log.extent.first_ordinal:
         await log.trim(ordinal)
 
 
@@ -110,9 +110,9 @@ class Trimming:
 
     def _kept(self, log: SegmentLog, limits: Retention) -> int:
         """The first ordinal that is within both limits."""
-        kept = log.first_ordinal
+        kept = log.extent.first_ordinal
         if limits.time_s is not None:
-            kept = max(kept, log.ordinal_at_time(self._clock.wall_ms() - int(limits.time_s * 1000)))
+            kept = max(kept, log.extent.ordinal_at_time(self._clock.wall_ms() - int(limits.time_s * 1000)))
         if limits.size_bytes is not None:
-            kept = max(kept, log.ordinal_keeping(limits.size_bytes))
+            kept = max(kept, log.extent.ordinal_keeping(limits.size_bytes))
         return kept

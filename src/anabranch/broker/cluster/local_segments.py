@@ -52,7 +52,7 @@ class LocalSegments:
         await found.seal()
         # A classic topic holds keys of the whole ring, whatever range it has in the layout.
         whole = FULL if place.name.segment is None else place.name.segment.range
-        return handed_on(whole, found.log.producer_sequences(), found.log.inherited)
+        return handed_on(whole, found.log.sequences.own, found.log.sequences.inherited)
 
     async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
         self._check(place, term)
@@ -61,7 +61,7 @@ class LocalSegments:
     async def trim(self, place: Place, keep_bytes: int, term: int) -> None:
         self._check(place, term)
         found = self._topics.require(place.name)
-        await trim(found.log, found.log.ordinal_keeping(keep_bytes))
+        await trim(found.log, found.log.extent.ordinal_keeping(keep_bytes))
         for subscription in tuple(found.subscriptions.values()):
             subscription.pass_trimmed()
 
@@ -85,14 +85,14 @@ class LocalSegments:
         found = self._topics.require(place.name)
         known = found.subscriptions.get(subscription)
         if known is not None:
-            await known.seek(found.log.ordinal_at_time(timestamp_ms))
+            await known.seek(found.log.extent.ordinal_at_time(timestamp_ms))
 
     async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
         self._check(place, term)
         found = self._topics.require(place.name)
         known = found.subscriptions.get(subscription)
         if known is not None:
-            ordinal = found.log.ordinal_of(Position(aim.ledger, aim.entry))
+            ordinal = found.log.extent.ordinal_of(Position(aim.ledger, aim.entry))
             await known.seek(ordinal, bits_from_words(aim.ack_set) if aim.ack_set else None)
 
     async def skip_all(self, place: Place, subscription: str, term: int) -> None:
@@ -100,7 +100,7 @@ class LocalSegments:
         found = self._topics.require(place.name)
         known = found.subscriptions.get(subscription)
         if known is not None:
-            await known.seek(found.log.next_ordinal)
+            await known.seek(found.log.extent.next_ordinal)
 
     async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
         self._check(place, term)
@@ -140,7 +140,12 @@ class LocalSegments:
         waiting = [sub.backlog_messages for sub in found.subscriptions.values() if sub.durable]
         messages_in, bytes_in, messages_out, bytes_out = found.rates()
         return SegmentLoad(
-            messages_in, bytes_in, messages_out, bytes_out, max(waiting, default=0), found.log.size_bytes
+            messages_in,
+            bytes_in,
+            messages_out,
+            bytes_out,
+            max(waiting, default=0),
+            found.log.extent.size_bytes,
         )
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
@@ -170,4 +175,4 @@ class LocalSegments:
 
 
 def _ordinal(segment: ServedLog, start: StartAt) -> int:
-    return segment.log.first_ordinal if start == "earliest" else segment.log.next_ordinal
+    return segment.log.extent.first_ordinal if start == "earliest" else segment.log.extent.next_ordinal

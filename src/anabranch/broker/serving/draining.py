@@ -104,7 +104,7 @@ class BucketDrain:
         if self._pending is not None:
             self._busy = True
             self._spawn(self._announce())
-        elif at_end and self._cursor.acks.pending_count(self._log.next_ordinal) <= PENDING_MAX:
+        elif at_end and self._cursor.acks.pending_count(self._log.extent.next_ordinal) <= PENDING_MAX:
             self._busy = True
             self._spawn(self._find_pending())
 
@@ -172,8 +172,8 @@ class BucketDrain:
         self._look_again()
 
     async def _read_pending(self, found: PendingBuckets) -> None:
-        acks, end = self._cursor.acks, self._log.next_ordinal
-        ordinal = acks.next_pending(max(acks.mark, self._log.first_ordinal))
+        acks, end = self._cursor.acks, self._log.extent.next_ordinal
+        ordinal = acks.next_pending(max(acks.mark, self._log.extent.first_ordinal))
         while ordinal < end:
             entries = self._log.read_cached(ordinal, READ_ENTRIES, FETCH_BYTES_MAX)
             if entries is None:

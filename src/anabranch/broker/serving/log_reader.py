@@ -38,7 +38,7 @@ class LogReader:
     @property
     def end(self) -> int:
         """One past the last entry that may be read."""
-        return self._log.next_ordinal
+        return self._log.extent.next_ordinal
 
     def read(self, ordinal: int, max_entries: int) -> Sequence[Entry] | None:
         """Entries from `ordinal` on, none at the end, or None: ask again when `ready` is called."""

@@ -77,7 +77,7 @@ class ServedLog:
         self._drained = drained
         self._sealing = False
         self._admission = asyncio.Lock()
-        self._found_ordinal = log.next_ordinal
+        self._found_ordinal = log.extent.next_ordinal
         self._messages_in = 0
         self._bytes_in = 0
         self._messages_out = 0
@@ -125,7 +125,7 @@ class ServedLog:
             if not fresh_name:
                 # What an earlier holder of the name sent and nobody answered yet must count as stored or not.
                 await self.log.flush()
-            known = self.log.producer_sequences().get(producer.name, -1)
+            known = self.log.sequences.own.get(producer.name, -1)
             stored_epoch = await self._epoch()
             self._check_open()
             if topic_epoch is not None and topic_epoch < stored_epoch:
@@ -139,7 +139,7 @@ class ServedLog:
             producer.leave = self.detach
             if self._around.deduplicate:
                 producer.recognise(known)
-                producer.inherit(Known(self.log.inherited, producer.name))
+                producer.inherit(Known(self.log.sequences.inherited, producer.name))
             if step == "wait":
                 self.waiting[producer.name] = (producer, promoted)
                 return False
@@ -235,7 +235,7 @@ class ServedLog:
             raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}")
         if not durable:
             return self._serve(name, VolatileCursor(name, ordinal), durable=False)
-        cursor = self.log.open_cursor(name, ordinal, properties)
+        cursor = self.log.cursors.open(name, ordinal, properties)
         made = self._serve(name, cursor, durable=True)
         made.confirmed = False
         await cursor.flush()
@@ -258,7 +258,7 @@ class ServedLog:
         if found is not None:
             self._forget(found)
             found.close_consumers()
-        await self.log.delete_cursor(name)
+        await self.log.cursors.delete(name)
 
     def _serve(self, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
         made = self.subscriptions[name] = Subscription(
@@ -332,7 +332,7 @@ class ServedLog:
     @property
     def entries_in(self) -> int:
         """Entries stored since this broker serves the log."""
-        return self.log.next_ordinal - self._found_ordinal
+        return self.log.extent.next_ordinal - self._found_ordinal
 
     def totals(self) -> tuple[int, int, int, int]:
         """Messages and bytes in, messages and bytes out, since this broker serves the log."""

@@ -136,14 +136,14 @@ class Subscription:
     @property
     def backlog(self) -> int:
         """Entries not acknowledged yet."""
-        return self.cursor.acks.pending_count(self.log.next_ordinal)
+        return self.cursor.acks.pending_count(self.log.extent.next_ordinal)
 
     @property
     def backlog_messages(self) -> int:
         """Messages not acknowledged yet; entries acknowledged out of order count with the average size."""
-        first = max(self.cursor.acks.mark, self.log.first_ordinal)
-        entries = self.log.next_ordinal - first
-        behind = self.log.next_index - self.log.index_of(first) if entries > 0 else 0
+        first = max(self.cursor.acks.mark, self.log.extent.first_ordinal)
+        entries = self.log.extent.next_ordinal - first
+        behind = self.log.extent.next_index - self.log.extent.index_of(first) if entries > 0 else 0
         return round(behind * self.backlog / entries) if behind else 0
 
     @property
@@ -151,7 +151,7 @@ class Subscription:
         """Whether the log is sealed and all of it acknowledged, or for a reader delivered."""
         if not self.log.sealed:
             return False
-        return self.cursor.acks.mark >= self.log.next_ordinal if self.durable else self.reading.at_end
+        return self.cursor.acks.mark >= self.log.extent.next_ordinal if self.durable else self.reading.at_end
 
     # Consumers.
 
@@ -363,7 +363,7 @@ class Subscription:
         acks = self.cursor.acks
         if ordinal in acks:
             return False
-        count = self.log.index_of(ordinal + 1) - self.log.index_of(ordinal)
+        count = self.log.extent.index_of(ordinal + 1) - self.log.extent.index_of(ordinal)
         before = acks.remaining(ordinal)
         left = ((1 << count) - 1 if before is None else before) & remaining
         cleared = (count if before is None else before.bit_count()) - left.bit_count()
@@ -374,26 +374,26 @@ class Subscription:
         return self.reading.acknowledged_part(ordinal, cleared)
 
     def _acknowledge_up_to(self, message_id: pb.MessageIdData) -> None:
-        position = position_from(message_id)
-        end = self.log.next_ordinal
-        if end == self.log.first_ordinal or position > self.log.position_of(end - 1):
+        position, extent = position_from(message_id), self.log.extent
+        end = extent.next_ordinal
+        if end == extent.first_ordinal or position > extent.position_of(end - 1):
             # Beyond the last entry: it would acknowledge what nobody has written yet.
             return
         before = self.cursor.acks.mark
         if message_id.ack_set:
-            ordinal = self.log.ordinal_of(position)
+            ordinal = extent.ordinal_of(position)
             self.cursor.acknowledge_up_to(ordinal)
             if self._ordinal(message_id) is not None:
                 self._acknowledge_part(ordinal, bits_from_words(message_id.ack_set))
         else:
-            self.cursor.acknowledge_up_to(self.log.ordinal_of(Position(position.ledger, position.entry + 1)))
+            self.cursor.acknowledge_up_to(extent.ordinal_of(Position(position.ledger, position.entry + 1)))
         self.counters.acked += max(0, self.cursor.acks.mark - before)
 
     def _ordinal(self, message_id: pb.MessageIdData) -> int | None:
         """The stored entry an id names, None when there is none."""
         position = Position(message_id.ledgerId, message_id.entryId)
-        ordinal = self.log.ordinal_of(position)
-        if ordinal >= self.log.next_ordinal or self.log.position_of(ordinal) != position:
+        ordinal = self.log.extent.ordinal_of(position)
+        if ordinal >= self.log.extent.next_ordinal or self.log.extent.position_of(ordinal) != position:
             return None
         return ordinal
 
@@ -407,8 +407,8 @@ class Subscription:
         async with self.busy:
             self.close_consumers()
             self.cursor.reset(ordinal)
-            if remaining is not None and ordinal < self.log.next_ordinal:
-                count = self.log.index_of(ordinal + 1) - self.log.index_of(ordinal)
+            if remaining is not None and ordinal < self.log.extent.next_ordinal:
+                count = self.log.extent.index_of(ordinal + 1) - self.log.extent.index_of(ordinal)
                 self.cursor.acknowledge_part(ordinal, remaining, count)
             self.reading.rewind()
             self._told_drained = False
@@ -418,9 +418,9 @@ class Subscription:
 
     def pass_trimmed(self) -> None:
         """What is not stored any more counts as acknowledged: a reader was too slow, or a seek met a trim."""
-        first, mark = self.log.first_ordinal, self.cursor.acks.mark
+        first, mark = self.log.extent.first_ordinal, self.cursor.acks.mark
         # A trimmed log keeps its last entry. One with nothing left is being deleted, and nobody drained that.
-        if mark < first < self.log.next_ordinal:
+        if mark < first < self.log.extent.next_ordinal:
             self.cursor.acknowledge_up_to(first)
             self.reading.acknowledged(range(mark, first))
             self.check_end()
@@ -431,7 +431,7 @@ class Subscription:
         """Tell consumers that nothing will come any more, and the controller what is all acknowledged."""
         if not self.done:
             if self.durable and self.log.sealed and self.consumers and self.kind != _SHARED:
-                self._buckets.look(at_end=self.reading.next >= self.log.next_ordinal)
+                self._buckets.look(at_end=self.reading.next >= self.log.extent.next_ordinal)
             return
         for consumer in self.consumers:
             consumer.tell_end()
@@ -467,9 +467,9 @@ class Subscription:
     def mark_delete(self) -> Position:
         """The last entry of the run that is acknowledged from the beginning; entry -1 when there is none."""
         mark = self.cursor.acks.mark
-        if mark > self.log.first_ordinal:
-            return self.log.position_of(mark - 1)
-        return Position(self.log.position_of(self.log.first_ordinal).ledger, -1)
+        if mark > self.log.extent.first_ordinal:
+            return self.log.extent.position_of(mark - 1)
+        return Position(self.log.extent.position_of(self.log.extent.first_ordinal).ledger, -1)
 
 
 def _make_reading(path: ReadPath, kind: Kind, meta: pb.KeySharedMeta) -> Reading:

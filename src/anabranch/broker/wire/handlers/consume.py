@@ -164,14 +164,14 @@ def _start(segment: ServedLog, command: pb.CommandSubscribe, metadata: dict[str,
         if index is not None:
             if not index.isdecimal():
                 raise NotAllowedError(f"{START_INDEX} must be a number, not {index!r}")
-            return log.ordinal_of_index(int(index))
+            return log.extent.ordinal_of_index(int(index))
         if command.HasField("start_message_id") and not command.start_message_rollback_duration_sec:
-            return log.ordinal_of(position_from(command.start_message_id))
+            return log.extent.ordinal_of(position_from(command.start_message_id))
     if command.start_message_rollback_duration_sec:
-        return log.ordinal_at_time(now_ms - 1000 * command.start_message_rollback_duration_sec)
+        return log.extent.ordinal_at_time(now_ms - 1000 * command.start_message_rollback_duration_sec)
     if command.initialPosition == pb.CommandSubscribe.Earliest:
-        return log.first_ordinal
-    return log.next_ordinal
+        return log.extent.first_ordinal
+    return log.extent.next_ordinal
 
 
 async def _drop_dead(segment: ServedLog, subscription: Subscription) -> None:

@@ -30,9 +30,9 @@ async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
         return
     remaining: int | None = None
     if command.HasField("message_publish_time"):
-        ordinal = segment.log.ordinal_at_time(command.message_publish_time)
+        ordinal = segment.log.extent.ordinal_at_time(command.message_publish_time)
     else:
-        ordinal = segment.log.ordinal_of(position_from(command.message_id))
+        ordinal = segment.log.extent.ordinal_of(position_from(command.message_id))
         if command.message_id.ack_set:
             remaining = bits_from_words(command.message_id.ack_set)
     await subscription.seek(ordinal, remaining)
@@ -61,8 +61,9 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
     segment, subscription, _ = attached
     log, partition = segment.log, segment.partition
     # Both are of one moment; reading the last entry may take a while.
-    end, next_index, sealed = log.next_ordinal, log.next_index, log.sealed
-    last = Position(-1, -1) if end == log.first_ordinal else log.position_of(end - 1)
+    extent = log.extent
+    end, next_index, sealed = extent.next_ordinal, extent.next_index, log.sealed
+    last = Position(-1, -1) if end == extent.first_ordinal else extent.position_of(end - 1)
     response = pb.CommandGetLastMessageIdResponse(
         request_id=command.request_id,
         last_message_id=_wire_id(last, partition, await _last_batch_index(log, end)),
@@ -70,13 +71,13 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
     if subscription.durable:
         response.consumer_mark_delete_position.CopyFrom(_wire_id(subscription.mark_delete, partition, -1))
     if connection.peer_is_ours:
-        response.first_index, response.next_index, response.sealed = log.first_index, next_index, sealed
+        response.first_index, response.next_index, response.sealed = extent.first_index, next_index, sealed
     connection.send(response)
 
 
 async def _last_batch_index(log: SegmentLog, end: int) -> int:
     """Index of the last message inside its entry, -1 when that is not a batch."""
-    if end == log.first_ordinal:
+    if end == log.extent.first_ordinal:
         return -1
     entries = log.read_cached(end - 1, 1, 1) or await log.read(end - 1, 1, 1)
     try:

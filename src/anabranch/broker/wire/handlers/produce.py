@@ -76,7 +76,7 @@ async def _subscribe_first(services: Services, segment: ServedLog, subscription:
         controller = await services.controllers.controller(segment.name.topic)
         await controller.ensure_subscription(subscription, "QUEUE", "earliest")
     else:
-        await segment.subscription(subscription, durable=True, ordinal=segment.log.first_ordinal)
+        await segment.subscription(subscription, durable=True, ordinal=segment.log.extent.first_ordinal)
 
 
 def _promoted(
@@ -105,8 +105,8 @@ def _succeed(
     exclusive = producer is not None and segment.exclusive is producer
     own = inherited = UNKNOWN
     if connection.services.config.deduplication:
-        own = segment.log.producer_sequences().get(name, UNKNOWN)
-        inherited = Known(segment.log.inherited, name).highest
+        own = segment.log.sequences.own.get(name, UNKNOWN)
+        inherited = Known(segment.log.sequences.inherited, name).highest
     connection.send(
         pb.CommandProducerSuccess(
             request_id=command.request_id,

@@ -11,8 +11,8 @@ from anabranch.ledger.ledgers import Ledger
 from anabranch.model.ids import EARLIEST, Position
 
 
-class Coordinates:
-    """The ledgers of one log in order, and what lies where."""
+class LedgerExtent:
+    """The extent of a log that is stored as a sequence of ledgers."""
 
     def __init__(self) -> None:
         self.ledgers: list[Ledger] = []
@@ -22,8 +22,13 @@ class Coordinates:
         self.first_index = 0
         self.next_ordinal = 0
         self.next_index = 0
+        self.last_timestamp_ms = 0
         self.end = EARLIEST
         """Position after the last entry ever stored."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(ledger.data_bytes for ledger in self.ledgers)
 
     def add(self, ledger: Ledger) -> None:
         """Append a ledger, which begins where the last one ends."""
