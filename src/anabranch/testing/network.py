@@ -22,6 +22,8 @@ from typing import Any, Protocol
 from anabranch.testing.simloop import PROCESS, SimLoop, SimProcess, current_process
 
 WRITE_HIGH_WATER_BYTES = 64 * 1024
+LATENCY_S = (0.0001, 0.002)
+PIECES = 0.1
 CONNECT_TIMEOUT_S = 120.0
 """How long the caller's kernel keeps trying when nobody answers."""
 
@@ -41,8 +43,8 @@ class SimLink:
     """How two hosts reach each other; applies to both directions."""
 
     rng: random.Random
-    latency_s: tuple[float, float] = (0.0001, 0.002)
-    pieces: float = 0.1
+    latency_s: tuple[float, float] = LATENCY_S
+    pieces: float = PIECES
     """Chance that a chunk arrives in two pieces."""
     bytes_per_s: float | None = None
     mode: Mode = Mode.OPEN
@@ -372,6 +374,9 @@ class SimNetwork:
         self._ports = 40_000
         self._watched: list[SimProcess] = []
         self.tap: Tap | None = None
+        self.latency_s = LATENCY_S
+        self.pieces = PIECES
+        """How new links behave."""
         self.rng = loop.random("network")
         loop.network = self
 
@@ -379,7 +384,8 @@ class SimNetwork:
         """The link between two hosts, made at first use."""
         key = (a, b) if a <= b else (b, a)
         if key not in self._links:
-            self._links[key] = SimLink(self.loop.random(f"link {key[0]} {key[1]}"))
+            rng = self.loop.random(f"link {key[0]} {key[1]}")
+            self._links[key] = SimLink(rng, self.latency_s, self.pieces)
         return self._links[key]
 
     def links(self) -> tuple[SimLink, ...]:

@@ -7,7 +7,6 @@ Knows the protocol and nothing of what should happen; must not change anything.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from anabranch.broker.cluster.peers import PEER_VERSION
 from anabranch.errors import RemoteProtocolError
@@ -75,46 +74,53 @@ class AckSeen:
         return position in self.positions
 
 
-class Listener(Protocol):
-    """Who wants to know; each is called at the broker's side of the event."""
+class Listener:
+    """Hears of events on the wire, at the broker's side; a subclass overrides the events it wants."""
 
-    def attached(self, consumer: AttachSeen) -> None: ...
+    def attached(self, consumer: AttachSeen) -> None:
+        """A broker accepted a consumer on a log."""
 
-    def detached(self, consumer: AttachSeen) -> None: ...
+    def detached(self, consumer: AttachSeen) -> None:
+        """The consumer closed, the broker closed it, or its connection ended."""
 
-    def dispatched(self, consumer: AttachSeen, delivery: Delivery) -> None: ...
+    def dispatched(self, consumer: AttachSeen, delivery: Delivery) -> None:
+        """A broker sent an entry to a consumer."""
 
     def acknowledging(self, consumer: AttachSeen) -> None:
-        """An ACK has come and is about to be looked at."""
-        ...
+        """An ACK has arrived; the broker has not handled it yet."""
 
     def acknowledged(self, consumer: AttachSeen) -> None:
-        """It was looked at."""
-        ...
+        """The broker has handled the ACK."""
 
-    def ack_confirmed(self, consumer: AttachSeen, acked: AckSeen) -> None: ...
+    def ack_confirmed(self, consumer: AttachSeen, acked: AckSeen) -> None:
+        """The broker confirmed that an acknowledgement is stored."""
 
-    def ack_refused(self, consumer: AttachSeen) -> None: ...
+    def ack_refused(self, consumer: AttachSeen) -> None:
+        """The broker answered an ACK with an error."""
 
     def stored(self, topic: TopicName, position: Position) -> None:
-        """A producer was told that its entry is stored there."""
-        ...
+        """A producer received the receipt of an entry."""
 
-    def registered(self, member: RegistrationSeen, assignment: pb.ScalableConsumerAssignment) -> None: ...
+    def registered(self, member: RegistrationSeen, assignment: pb.ScalableConsumerAssignment) -> None:
+        """A consumer registered and received its first assignment."""
 
-    def assigned(self, member: RegistrationSeen, assignment: pb.ScalableConsumerAssignment) -> None: ...
+    def assigned(self, member: RegistrationSeen, assignment: pb.ScalableConsumerAssignment) -> None:
+        """A registered consumer was sent another assignment."""
 
-    def leaving(self, member: RegistrationSeen) -> None: ...
+    def leaving(self, member: RegistrationSeen) -> None:
+        """A consumer asked to leave its group."""
 
     def registration_lost(self, member: RegistrationSeen) -> None:
-        """Its connection is over, or it was told that nobody leads it there any more."""
-        ...
+        """The consumer's connection ended, or its broker closed the registration."""
+
+    def peer_called(self, broker: SimProcess | None, peer: str, call: pb.CommandPeerCall) -> None:
+        """Another broker's call has arrived at this broker."""
 
     def peer_lost(self, broker: SimProcess | None, peer: str) -> None:
-        """A connection that another broker had made to this one is over."""
-        ...
+        """A connection that another broker had made to this broker ended."""
 
-    def layout_told(self, watch: Watch, epoch: int) -> None: ...
+    def layout_told(self, watch: Watch, epoch: int) -> None:
+        """A client that watches a topic was sent a layout."""
 
 
 @dataclass(eq=False, slots=True)
@@ -228,6 +234,8 @@ class WireTap:
                 heard.watches[command.session_id] = Watch(client, command.topic, known)
             case pb.CommandScalableTopicClose():
                 heard.watches.pop(command.session_id, None)
+            case pb.CommandPeerCall():
+                self._listener.peer_called(end.process, end.remote[0], command)
 
     def _answered(self, end: SimTransport, heard: _Overheard, command: Command) -> None:
         match command:

@@ -23,7 +23,7 @@ from anabranch.protocol.commands import Delivery, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.checkers import ClientHistory, Early, Waiting
 from anabranch.testing.simloop import SimLoop, SimProcess
-from anabranch.testing.wiretap import AckSeen, AttachSeen, RegistrationSeen, Watch
+from anabranch.testing.wiretap import AckSeen, AttachSeen, Listener, RegistrationSeen, Watch
 
 Member = tuple[str, str]
 """A subscription and the name of one of its consumers."""
@@ -50,7 +50,7 @@ class WitnessedTree(MemoryTree):
         self.seen(path, before.value, None)
 
 
-class Witness:
+class Witness(Listener):
     """Watches one topic of one run.
 
     `log_of` finds the log of a segment at whoever serves it now; `leads` says who leads the topic; `ordered`
