@@ -20,7 +20,7 @@ from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.leaders import CONTROLLER, BrokerLeaders
 from anabranch.broker.cluster.leaders import TARGET as CONTROLLER_TARGET
 from anabranch.broker.cluster.local_segments import LocalSegments
-from anabranch.broker.cluster.ownership import Ownership
+from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
 from anabranch.broker.cluster.peers import Peers, Target
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.cluster.routed_segments import SEGMENTS, DrainMessenger, PlaceRouter, route_segments
@@ -139,15 +139,7 @@ class Broker:
             leaders=BrokerLeaders(self.directory, self._peers, self._owns),
         )
         self.segments.unheard = DrainMessenger(self._tasks, self.controllers.controller).take
-        self._ownership = Ownership(
-            self.directory,
-            store,
-            self.stores,
-            opened=self._store_opened,
-            closing=self._store_closing,
-            workers=config.workers,
-            patience_s=config.lease_s,
-        )
+        self._ownership: Ownership | None = None
         self.schemas = SchemaRegistry(store)
         self._services = Services(
             config,
@@ -192,9 +184,19 @@ class Broker:
         await self.directory.start()
         self._unwatch = self.directory.watch(self._brokers_changed)
         http_url = "" if self._endpoint is None else self._endpoint.http_url
-        await self._ownership.start(
-            BrokerRecord(id=self.id, url=self.url, http_url=http_url, generation=generation)
+        self._ownership = Ownership(
+            BrokerRecord(id=self.id, url=self.url, http_url=http_url, generation=generation),
+            self.directory,
+            self._store,
+            self.stores,
+            OwnershipOptions(
+                opened=self.controllers.store_opened,
+                closing=self._store_closing,
+                workers=self.config.workers,
+                patience_s=self.config.lease_s,
+            ),
         )
+        await self._ownership.start()
         if not self._servers:
             await self._listen()
         self._tasks.spawn(self._sample_rates())
@@ -212,7 +214,8 @@ class Broker:
         for connection in list(self.connections):
             connection.lost()
         await self._peers.close()
-        await self._ownership.stop()
+        if self._ownership is not None:
+            await self._ownership.stop()
         self._unwatch()
         await self.directory.stop()
 
@@ -267,9 +270,6 @@ class Broker:
 
     def _brokers_changed(self) -> None:
         self._peers.keep([broker.url for broker in self.directory.brokers.values()])
-
-    async def _store_opened(self, store: int) -> None:
-        await self.controllers.store_opened(store)
 
     async def _store_closing(self, store: int) -> None:
         try:

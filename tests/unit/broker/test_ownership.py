@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.cluster.decide.store_ownership import desired_owner, holder_name, lease_is_over
 from anabranch.broker.cluster.directory import Directory
-from anabranch.broker.cluster.ownership import Ownership, desired_owner, holder_name, lease_is_over
+from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
 from anabranch.errors import CorruptDataError, HeldError, MetadataError
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryStore, MemoryTree
@@ -88,19 +89,12 @@ class Member:
         self.directory = Directory(self.store)
         self.told: list[str] = []
         self.failures = 0
-        self.ownership = Ownership(
-            self.directory,
-            self.store,
-            self.storages,
-            opened=self._opened,
-            closing=self._closing,
-            workers=workers,
-            patience_s=PATIENCE_S,
-        )
+        options = OwnershipOptions(self._opened, self._closing, workers, PATIENCE_S)
+        self.ownership = Ownership(self.record, self.directory, self.store, self.storages, options)
 
     async def start(self) -> Member:
         await self.directory.start()
-        await self.ownership.start(self.record)
+        await self.ownership.start()
         return self
 
     async def stop(self) -> None:

@@ -1,38 +1,47 @@
-"""Which stores this broker serves: it claims those it should own and gives back those it should not.
+"""The stores that this broker owns: it claims those it should own and gives up those it should not.
 
-Who should own a store is a pure function of the brokers that live. That a store is owned is proven by the
-lock on its storage and published in the metadata store; a holder whose lease is over is ended before its
-store is opened. Must not know connections, logs or what leading a topic means.
+A thin shell around `decide/store_ownership.py`: for each store one task looks at the state and carries out
+the next step. The lock on a storage proves that its store is owned, and a record in the metadata store
+publishes it. A lock holder whose lease is over is killed before its store is opened. This module must not
+know connections, logs or what leading a topic means.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from anabranch.aio import Backoff
+from anabranch.broker.cluster.broker_lease import BrokerLease
+from anabranch.broker.cluster.decide.store_ownership import (
+    OUTCOMES,
+    StoreAim,
+    StoreState,
+    StoreStep,
+    aim_for,
+    holder_name,
+    lease_is_over,
+    next_step,
+)
 from anabranch.broker.cluster.directory import Directory
 from anabranch.errors import AnabranchError, HeldError
 from anabranch.metadata import records
 from anabranch.metadata.records import BrokerRecord, StoreRecord
 from anabranch.metadata.store import ABSENT, MetadataStore
-from anabranch.model.hashing import key_hash
 
 _logger = logging.getLogger(__name__)
 
-RETRIES = Backoff(0.05, 1.0, jitter=0.0)
-FAREWELL_S = 12.0
-"""How long a stop waits for the stores before it closes what is left of them."""
+RETRIES: Final = Backoff(0.05, 1.0, jitter=0.0)
+STOP_S: Final = 12.0
+"""How long a stop waits until all stores are given up in order; then the rest are closed one by one."""
 
 
 class Storages(Protocol):
-    """The stores of this process, opened and closed as a whole."""
-
-    @property
-    def opened(self) -> Collection[int]: ...
+    """The stores of this process, each opened and closed as a whole."""
 
     async def open(self, store: int, name: str = "", fence: str | None = None) -> None: ...
 
@@ -44,245 +53,195 @@ class Storages(Protocol):
 StoreWork = Callable[[int], Awaitable[None]]
 
 
-def desired_owner(store: int, brokers: Collection[int]) -> int | None:
-    """Who of the living should own a store: the broker of its number, else always the same other one."""
-    if store in brokers:
-        return store
-    return max(brokers, key=lambda broker: (key_hash(f"{store}/{broker}"), broker), default=None)
-
-
-def holder_name(broker: BrokerRecord) -> str:
-    """What a broker writes into the lock of a store."""
-    return f"broker {broker.id}/{broker.generation}"
-
-
-def lease_is_over(holder: str, brokers: Mapping[int, BrokerRecord]) -> bool:
-    """Whether the holder of a lock is a broker that does not live any more; others are never judged."""
-    return holder.startswith("broker ") and holder not in map(holder_name, brokers.values())
+@dataclass(frozen=True, slots=True)
+class OwnershipOptions:
+    opened: StoreWork
+    """Called when a store is served by this broker."""
+    closing: StoreWork
+    """Called before a store is closed."""
+    workers: int = 1
+    """Brokers 0 to `workers` - 1 are expected to start."""
+    patience_s: float = 0.0
+    """How long the stores of expected brokers are left to them after a start."""
 
 
 class Ownership:
-    """Keeps the stores of one broker, one task for each store there is."""
+    """Owns the stores of one broker, with one task for each store of the cluster."""
 
     def __init__(
         self,
+        me: BrokerRecord,
         directory: Directory,
         store: MetadataStore,
         storages: Storages,
-        *,
-        opened: StoreWork,
-        closing: StoreWork,
-        workers: int = 1,
-        patience_s: float = 0.0,
+        options: OwnershipOptions,
     ) -> None:
-        """`opened` is called when a store is served, `closing` before it is given back.
-
-        Brokers 0 to `workers` - 1 are expected: after a start their stores are left to them for `patience_s`.
-        """
+        """May only be constructed on a running event loop: the patience with other brokers begins now."""
+        self._me = me
         self._directory = directory
         self._store = store
         self._storages = storages
-        self._tell_opened = opened
-        self._tell_closing = closing
-        self._workers = workers
-        self._patience_s = patience_s
-        self._me: BrokerRecord | None = None
-        self._impatient_at = 0.0
+        self._options = options
+        self._lease = BrokerLease(directory, store, me)
+        self._impatient_at = asyncio.get_running_loop().time() + options.patience_s
         self._stopping = False
-        self._served: set[int] = set()
+        self._states: dict[int, StoreState] = {}
         self._keepers: dict[int, asyncio.Task[None]] = {}
         self._changed: dict[int, asyncio.Event] = {}
-        self._registering: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._unwatch: Callable[[], None] = lambda: None
+        self._cancel: list[Callable[[], None]] = []
 
-    @property
-    def served(self) -> frozenset[int]:
-        """The stores that are open, published and told of."""
-        return frozenset(self._served)
+    async def start(self) -> None:
+        """Register this broker and claim its own store; a broker without others claims all stores.
 
-    async def start(self, me: BrokerRecord) -> None:
-        """Register this broker and claim its own store; a broker without others claims all there are.
-
-        Waits for a living owner to give the own store back. Raises when it cannot be opened. A broker with
-        others tells of its stores later: what follows from that may need the others, and they this one.
+        Waits until a living owner gives the own store up. Raises if it cannot be opened. A broker with others
+        announces its stores later: the announcement may need the other brokers, and they may need this one.
         """
-        loop = asyncio.get_running_loop()
-        self._me = me
-        self._impatient_at = loop.time() + self._patience_s
-        await self._register()
-        if self._workers > 1:
-            await self._patiently(me.id)
+        await self._lease.register()
+        if self._options.workers > 1:
+            await self._claim_when_free(self._me.id)
         else:
-            await self._settle(me.id)
+            await self._advance(self._me.id)
             for number in sorted(self._directory.stores):
-                await self._attempt(number)
-        self._unwatch = self._directory.watch(self._look)
-        self._timer = loop.call_at(self._impatient_at, self._look)
+                await self._try_to_advance(number)
+        timer = asyncio.get_running_loop().call_at(self._impatient_at, self._look)
+        self._cancel = [self._directory.watch(self._look), timer.cancel]
         self._look()
 
     async def stop(self) -> None:
-        """Give every store back and leave the brokers that live. May be called at any stage of `start`."""
+        """Give every store up and unregister. May be called at any stage of `start`."""
         self._stopping = True
-        self._unwatch()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._registering is not None:
-            self._registering.cancel()
-        self._wake()
+        for cancel in self._cancel:
+            cancel()
+        self._wake_keepers()
         keepers = set(self._keepers.values())
         if keepers:
-            _, late = await asyncio.wait(keepers, timeout=FAREWELL_S)
+            _, late = await asyncio.wait(keepers, timeout=STOP_S)
             for keeper in late:
                 keeper.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        for number in list(self._storages.opened):
-            try:
-                await self._give_back(number)
-            except (AnabranchError, OSError) as error:
-                _logger.warning("store %d was not given back in order: %s", number, error)
-        await self._unregister()
-
-    # This broker among the living.
-
-    async def _register(self) -> None:
-        assert self._me is not None
-        await self._store.put(records.broker_path(self._me.id), records.encode(self._me), ephemeral=True)
-        await self._directory.look()
-
-    async def _unregister(self) -> None:
-        if self._me is None:
-            return
-        path = records.broker_path(self._me.id)
-        try:
-            found = await self._store.get(path)
-            if found is not None and records.decode(BrokerRecord, found.value) == self._me:
-                await self._store.delete(path, expected=found.version)
-        except AnabranchError as error:
-            _logger.warning("the broker's record stays until its lease is over: %s", error)
-
-    async def _register_again(self) -> None:
-        """The lease ran out though the process lives; what it holds nobody else has."""
-        delays_s = RETRIES.delays()
-        while not self._stopping and self._lapsed:
-            _logger.warning("the lease of this broker was over; it registers again")
-            try:
-                await self._register()
-            except AnabranchError as error:
-                _logger.warning("this broker cannot register: %s", error)
-            await asyncio.sleep(next(delays_s))
-
-    @property
-    def _lapsed(self) -> bool:
-        assert self._me is not None
-        found = self._directory.brokers.get(self._me.id)
-        # One of a later start is this broker's successor; there is nothing left to register.
-        return found is None or found.generation < self._me.generation
-
-    # One task for each store.
+        for number in list(self._states):
+            await self._try_to_advance(number)
+        await self._lease.end()
 
     def _look(self) -> None:
-        """Brokers or stores have changed: see to each store."""
-        assert self._me is not None
+        """Brokers or stores have changed: let the task of each store look at its aim again."""
         if self._stopping:
             return
-        if self._lapsed and (self._registering is None or self._registering.done()):
-            self._registering = asyncio.get_running_loop().create_task(
-                self._register_again(), name="register again"
-            )
-        for number in sorted({*self._directory.stores, *range(self._workers), self._me.id}):
+        self._lease.renew_if_lapsed()
+        for number in sorted({*self._directory.stores, *range(self._options.workers), self._me.id}):
             if number not in self._keepers:
                 self._changed[number] = asyncio.Event()
                 self._keepers[number] = asyncio.get_running_loop().create_task(
                     self._keep(number), name=f"store {number}"
                 )
-        self._wake()
+        self._wake_keepers()
 
-    def _wake(self) -> None:
+    def _wake_keepers(self) -> None:
         for changed in self._changed.values():
             changed.set()
 
     async def _keep(self, number: int) -> None:
-        """Make true what should be true of a store whenever something has changed."""
+        """Advance a store whenever brokers or stores have changed, and retry the steps that fail."""
         changed = self._changed[number]
-        delay_s = RETRIES.initial
+        failures = 0
         while True:
             changed.clear()
-            if await self._attempt(number):
-                delay_s = RETRIES.initial
+            if await self._try_to_advance(number):
+                failures = 0
                 if self._stopping:
                     return
                 await changed.wait()
             else:
                 try:
-                    async with asyncio.timeout(delay_s):
+                    async with asyncio.timeout(RETRIES.delay(failures)):
                         await changed.wait()
                 except TimeoutError:
-                    delay_s = min(2 * delay_s, RETRIES.maximum)
+                    failures += 1
 
-    async def _attempt(self, number: int) -> bool:
-        """Try once; False when it must be tried again."""
-        try:
-            await self._settle(number)
-        except HeldError as error:
-            _logger.info("store %d is not free yet, %s has it", number, error.holder)
-        except (AnabranchError, OSError) as error:
-            _logger.warning("store %d: %s: %s", number, type(error).__name__, error)
-        except Exception:
-            _logger.exception("store %d", number)
-        else:
-            return True
-        return False
-
-    async def _patiently(self, number: int) -> None:
+    async def _claim_when_free(self, number: int) -> None:
+        """Open and publish a store as soon as its living owner has given it up."""
         delays_s = RETRIES.delays()
         changed = asyncio.Event()
         undo = self._directory.watch(changed.set)
         try:
-            while True:
+            while self._state(number) is StoreState.UNOWNED:
                 changed.clear()
                 try:
-                    return await self._hold(number)
+                    await self._take(number, StoreStep.OPEN)
                 except HeldError as error:
                     _logger.info("store %d is not free yet, %s has it", number, error.holder)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(next(delays_s)):
-                        await changed.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(next(delays_s)):
+                            await changed.wait()
+            await self._take(number, StoreStep.PUBLISH)
         finally:
             undo()
 
-    def _wants(self, number: int) -> bool:
-        assert self._me is not None
-        brokers = self._directory.brokers
-        if self._stopping or desired_owner(number, {*brokers, self._me.id}) != self._me.id:
-            return False
-        expected = number < self._workers and number != self._me.id and number not in self._served
-        return not expected or asyncio.get_running_loop().time() >= self._impatient_at
+    async def _try_to_advance(self, number: int) -> bool:
+        """Advance a store; False when a step failed and has to be retried later."""
+        while True:
+            before = self._state(number)
+            try:
+                await self._advance(number)
+            except HeldError as error:
+                _logger.info("store %d is not free yet, %s has it", number, error.holder)
+            except (AnabranchError, OSError) as error:
+                _logger.warning("store %d: %s: %s", number, type(error).__name__, error)
+            except Exception:
+                _logger.exception("store %d", number)
+            else:
+                return True
+            if self._state(number) is before:
+                return False
 
-    async def _settle(self, number: int) -> None:
-        if not self._wants(number):
-            if number in self._storages.opened:
-                await self._hand_over(number)
-            elif self._is_mine(self._directory.stores.get(number)):
+    async def _advance(self, number: int) -> None:
+        """Carry out steps until the store is as it should be; raises when a step fails."""
+        while (step := next_step(self._state(number), self._aim(number))) is not None:
+            await self._take(number, step)
+
+    def _state(self, number: int) -> StoreState:
+        return self._states.get(number, StoreState.UNOWNED)
+
+    def _aim(self, number: int) -> StoreAim:
+        patient = asyncio.get_running_loop().time() < self._impatient_at
+        awaited = set(range(self._options.workers)) - {self._me.id} if patient else set()
+        owned = {store for store, state in self._states.items() if state is not StoreState.UNOWNED}
+        living = self._directory.brokers
+        return aim_for(number, self._me.id, living, awaited=awaited - owned, stopping=self._stopping)
+
+    async def _take(self, number: int, step: StoreStep) -> None:
+        try:
+            await self._carry_out(number, step)
+        except BaseException:
+            self._states[number] = OUTCOMES[step].failed
+            raise
+        self._states[number] = OUTCOMES[step].done
+
+    async def _carry_out(self, number: int, step: StoreStep) -> None:
+        match step:
+            case StoreStep.OPEN:
+                await self._open(number)
+            case StoreStep.PUBLISH:
                 await self._publish(number)
-            return
-        await self._hold(number)
-        if number not in self._served:
-            await self._tell_opened(number)
-            self._served.add(number)
+            case StoreStep.ANNOUNCE:
+                await self._options.opened(number)
+            case StoreStep.CHECKPOINT:
+                await self._storages.checkpoint(number)
+            case StoreStep.LEAVE:
+                await self._options.closing(number)
+            case StoreStep.CLOSE:
+                # The next owner waits for the store, unless this broker stops.
+                await self._storages.close(number, hastily=not self._stopping)
+                _logger.info("store %d is closed", number)
+            case StoreStep.WITHDRAW:
+                await self._withdraw(number)
 
-    async def _hold(self, number: int) -> None:
-        if number not in self._storages.opened:
-            await self._claim(number)
-        await self._publish(number)
-
-    async def _claim(self, number: int) -> None:
-        assert self._me is not None
+    async def _open(self, number: int) -> None:
         name = holder_name(self._me)
         try:
             await self._storages.open(number, name)
         except HeldError as error:
-            # A broker registers before it takes a lock, so that a look after a refusal shows every holder.
+            # A broker registers before it takes a lock, so a look after a refusal shows every living holder.
             await self._directory.look()
             if not lease_is_over(error.holder, self._directory.brokers):
                 raise
@@ -290,37 +249,27 @@ class Ownership:
             await self._storages.open(number, name, fence=error.holder)
         _logger.info("store %d is open", number)
 
-    async def _hand_over(self, number: int) -> None:
-        """Give a store back to an owner that waits for it: nobody serves it between the two, so be quick."""
-        if not self._stopping:
-            await self._storages.checkpoint(number)
-        if not self._wants(number):
-            await self._give_back(number, hastily=not self._stopping)
-
-    async def _give_back(self, number: int, *, hastily: bool = False) -> None:
-        self._served.discard(number)
-        try:
-            await self._tell_closing(number)
-        finally:
-            await self._storages.close(number, hastily=hastily)
-        _logger.info("store %d is closed", number)
-        await self._publish(number)
-
-    def _is_mine(self, record: StoreRecord | None) -> bool:
-        assert self._me is not None
-        return record is not None and (record.owner, record.generation) == (self._me.id, self._me.generation)
-
     async def _publish(self, number: int) -> None:
-        """Say who owns the store: this broker if it is open here, nobody if this broker was said to."""
-        assert self._me is not None
-        path = records.store_path(number)
-        found = await self._store.get(path)
-        record = StoreRecord() if found is None else records.decode(StoreRecord, found.value)
-        mine = self._is_mine(record)
-        if mine == (number in self._storages.opened):
-            return
-        owner = None if mine else self._me.id
-        term = record.term if mine else record.term + 1
-        made = StoreRecord(owner=owner, generation=self._me.generation, term=term)
-        await self._store.put(path, records.encode(made), expected=ABSENT if found is None else found.version)
+        record, version = await self._record(number)
+        if not self._is_mine(record):
+            mine = StoreRecord(owner=self._me.id, generation=self._me.generation, term=record.term + 1)
+            await self._write(number, mine, version)
+
+    async def _withdraw(self, number: int) -> None:
+        record, version = await self._record(number)
+        if self._is_mine(record):
+            unowned = StoreRecord(owner=None, generation=self._me.generation, term=record.term)
+            await self._write(number, unowned, version)
+
+    async def _record(self, number: int) -> tuple[StoreRecord, int]:
+        found = await self._store.get(records.store_path(number))
+        if found is None:
+            return StoreRecord(), ABSENT
+        return records.decode(StoreRecord, found.value), found.version
+
+    def _is_mine(self, record: StoreRecord) -> bool:
+        return (record.owner, record.generation) == (self._me.id, self._me.generation)
+
+    async def _write(self, number: int, record: StoreRecord, version: int) -> None:
+        await self._store.put(records.store_path(number), records.encode(record), expected=version)
         await self._directory.look()

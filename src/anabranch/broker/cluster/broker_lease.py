@@ -1,0 +1,67 @@
+"""The record that shows the other brokers that this broker lives; it vanishes when the lease is over.
+
+This module must not know stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from anabranch.aio import Backoff, TaskRegistry
+from anabranch.broker.cluster.directory import Directory
+from anabranch.errors import AnabranchError
+from anabranch.metadata import records
+from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.store import MetadataStore
+
+_logger = logging.getLogger(__name__)
+
+RETRIES: Final = Backoff(0.05, 1.0, jitter=0.0)
+
+
+class BrokerLease:
+    """Registers one broker, and registers it again when its lease ran out although the process lives."""
+
+    def __init__(self, directory: Directory, store: MetadataStore, me: BrokerRecord) -> None:
+        self._directory = directory
+        self._store = store
+        self._me = me
+        self._path = records.broker_path(me.id)
+        self._tasks = TaskRegistry()
+
+    async def register(self) -> None:
+        await self._store.put(self._path, records.encode(self._me), ephemeral=True)
+        await self._directory.look()
+
+    def renew_if_lapsed(self) -> None:
+        """Register again in the background if the directory does not list this broker any more."""
+        if self._lapsed and not self._tasks:
+            self._tasks.spawn(self._renew(), "register again")
+
+    async def end(self) -> None:
+        """Remove the record; if that fails it stays until the lease is over."""
+        await self._tasks.stop()
+        try:
+            found = await self._store.get(self._path)
+            if found is not None and records.decode(BrokerRecord, found.value) == self._me:
+                await self._store.delete(self._path, expected=found.version)
+        except AnabranchError as error:
+            _logger.warning("the record of this broker stays until its lease is over: %s", error)
+
+    @property
+    def _lapsed(self) -> bool:
+        found = self._directory.brokers.get(self._me.id)
+        # A record of a later generation belongs to the successor of this process.
+        return found is None or found.generation < self._me.generation
+
+    async def _renew(self) -> None:
+        delays_s = RETRIES.delays()
+        while self._lapsed:
+            _logger.warning("the lease of this broker was over; it registers again")
+            try:
+                await self.register()
+            except AnabranchError as error:
+                _logger.warning("this broker cannot register: %s", error)
+            await asyncio.sleep(next(delays_s))
