@@ -70,6 +70,10 @@ async def newest(client: Client) -> pb.ScalableConsumerAssignment:
     return assignment
 
 
+async def unreachable(*arguments: object, **named: object) -> None:
+    raise NotConnectedError("the owner is away")
+
+
 def topics(assignment: pb.ScalableConsumerAssignment) -> list[str]:
     return sorted(segment.segment_topic for segment in assignment.segments)
 
@@ -112,10 +116,7 @@ def test_the_next_reader_brings_the_news_that_its_owner_did_not_hear() -> None:
         await attach(stale, WHOLE, "a", held.generation, permits=2)
         got = await stale.deliveries(2)
 
-        async def unreachable(*arguments: object) -> None:
-            raise NotConnectedError("the owner is away")
-
-        world.broker.segments.restrict = unreachable  # type: ignore[assignment, method-assign]
+        world.broker.segments.restrict = unreachable  # type: ignore[method-assign]
         control.close()
         await asyncio.sleep(61)
         assert stale.has(pb.CommandCloseConsumer) == []
@@ -184,17 +185,79 @@ def test_a_segment_goes_to_its_next_reader_when_what_is_out_is_acknowledged() ->
     run(scenario, **QUIET)
 
 
-def test_a_generation_that_is_over_cannot_attach_even_where_it_reads() -> None:
+def test_a_generation_that_is_over_cannot_attach_where_its_segment_was_another_s_since() -> None:
     async def scenario(world: World) -> None:
         await create(world, 2)
         one, two = await world.client(), await world.client()
         held = await register(one, "a")
-        await register(two, "b")
-        kept = await newest(one)
-        (segment,) = topics(kept)
-        assert error_of(await attach(one, segment, "a", held.generation)) == pb.ConsumerBusy
-        assert topics(await newest(one)) == [segment], "whoever is refused hears what it reads"
-        assert isinstance(await attach(one, segment, "a", kept.generation), pb.CommandSuccess)
+        (moved,) = topics(await register(two, "b"))
+        await two.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=77))
+        again = await newest(one)
+        assert topics(again) == [LOWER, UPPER]
+        assert error_of(await attach(one, moved, "a", held.generation)) == pb.ConsumerBusy
+        assert topics(await newest(one)) == [LOWER, UPPER], "a consumer that is refused hears what it reads"
+        assert isinstance(await attach(one, moved, "a", again.generation), pb.CommandSuccess)
+
+    run(scenario, **QUIET)
+
+
+class CountingLeader:
+    """Counts the consumers that the leader of the topic is asked about."""
+
+    def __init__(self, controller: TopicController) -> None:
+        self.asked: list[tuple[int, str]] = []
+        self._admit = controller.admit
+        controller.admit = self._count  # type: ignore[assignment, method-assign]
+
+    async def _count(self, *arguments: Any) -> Any:
+        self.asked.append((arguments[3], arguments[4]))
+        return await self._admit(*arguments)
+
+
+def test_the_owner_admits_a_consumer_by_its_assignment_without_asking_the_leader() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 2)
+        one, two = await world.client(), await world.client()
+        leader_calls = CountingLeader(await leader(world))
+        held = await register(one, "a")
+        answer = await attach(one, LOWER, "a", held.generation, opened_in=0)
+        assert answer == pb.CommandSuccess(request_id=2, incarnation=0)
+        given = await register(two, "b")
+        assert isinstance(await attach(two, topics(given)[0], "b", given.generation), pb.CommandSuccess)
+        assert leader_calls.asked == []
+
+    run(scenario, **QUIET)
+
+
+def test_the_owner_asks_the_leader_about_what_its_roster_does_not_prove() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        one, two, three = await world.client(), await world.client(), await world.client(M1)
+        leader_calls = CountingLeader(await leader(world))
+        held = await register(one, "a")
+        for token, incarnation in ((held.generation + 1, 0), (held.generation - 1, 0), (held.generation, 9)):
+            await attach(two, WHOLE, "a", token, opened_in=incarnation)
+            await two.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
+        await attach(two, WHOLE, "b", held.generation)
+        await attach(three, WHOLE, "a-seg-0", None)
+        assert leader_calls.asked == [(0, "a"), (0, "a"), (0, "a"), (0, "b"), (0, "a-seg-0")]
+
+    run(scenario, **QUIET)
+
+
+def test_after_a_seek_the_owner_asks_the_leader() -> None:
+    async def scenario(world: World) -> None:
+        await create(world, 1)
+        one = await world.client()
+        controller = await leader(world)
+        held = await register(one, "a")
+        await attach(one, WHOLE, "a", held.generation)
+        await controller.seek("stream", 0)
+        leader_calls = CountingLeader(controller)
+        for _ in range(2):
+            assert isinstance(await attach(one, WHOLE, "a", held.generation), pb.CommandSuccess)
+            await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
+        assert leader_calls.asked == [(0, "a")], "its answer brings the roster"
 
     run(scenario, **QUIET)
 
@@ -205,7 +268,10 @@ def test_a_subscribe_under_way_while_its_consumer_loses_the_segment(version: str
     async def scenario(world: World) -> None:
         producer = await create(world, 2)
         control, data, other = await world.client(version), await world.client(version), await world.client()
+        restrict = world.broker.segments.restrict
+        world.broker.segments.restrict = unreachable  # type: ignore[method-assign]
         held = await register(control, "a")
+        world.broker.segments.restrict = restrict  # type: ignore[method-assign]
         controller = await leader(world)
         granted = asyncio.Event()
         go_on = asyncio.Event()

@@ -128,6 +128,9 @@ class Subscription:
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
         self._left = asyncio.Event()
         self._roster: Roster | None = None
+        self.admitting: Roster | None = None
+        """The roster by which members attach without the leader's word; none after a seek, which may have
+        taken the log from its readers before their owner heard so."""
 
     @property
     def consumers(self) -> Sequence[ServedConsumer]:
@@ -178,7 +181,7 @@ class Subscription:
             if roster.generation < known.generation:
                 return
             roster = roster.widened(known)
-        self._roster = roster
+        self._roster = self.admitting = roster
         for consumer in list(self.consumers):
             standing = self.standing(consumer, self.kind)
             if standing == "gone":
@@ -406,6 +409,7 @@ class Subscription:
         """
         async with self.busy:
             self.close_consumers()
+            self.admitting = None
             self.cursor.reset(ordinal)
             if remaining is not None and ordinal < self.log.extent.next_ordinal:
                 count = self.log.extent.index_of(ordinal + 1) - self.log.extent.index_of(ordinal)

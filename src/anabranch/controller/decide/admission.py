@@ -27,6 +27,8 @@ class RosterEntry:
     since: int
     """Attachments of older generations are those of a namesake that was a member before it."""
     share: ReadMode = "nothing"
+    generation: int = 0
+    """Of the member's newest assignment when the roster was made: the token that it attaches with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Roster:
     members: tuple[RosterEntry, ...] = ()
     open: tuple[HashRange, ...] | None = None
     """The bucket hashes that may be delivered now; None when all may. They become more in a generation."""
+    incarnation: int | None = None
+    """Of the topic that the subscription belongs to."""
 
     def widened(self, known: Roster) -> Roster:
         """This roster, where another of the same generation may have been newer."""
@@ -47,6 +51,18 @@ class Roster:
     def reads(self, name: str) -> bool:
         """Whether a member reads any of the segment."""
         return any(member.name == name and member.share != "nothing" for member in self.members)
+
+    def admits(self, name: str, generation: int, *, by_buckets: bool) -> bool:
+        """Whether the owner may let this member attach without asking the leader.
+
+        The generation of the consumer's assignment is its fencing token. An older roster does not know the
+        token yet; a newer one knows a newer token, and the leader refuses the old one.
+        """
+        mode = "buckets" if by_buckets else "whole"
+        return any(
+            member.name == name and member.generation == generation and member.share == mode
+            for member in self.members
+        )
 
     def standing(self, name: str, generation: int, *, by_buckets: bool) -> ReaderState:
         """What a consumer that was let in with this generation may still do.
@@ -114,7 +130,7 @@ def roster(record: SubscriptionRecord, segment_id: int) -> Roster:
     return Roster(
         record.generation,
         tuple(
-            RosterEntry(name, member.joined, _share(member, segment_id))
+            RosterEntry(name, member.joined, _share(member, segment_id), member.generation)
             for name, member in sorted(record.consumers.items())
         ),
     )
@@ -144,3 +160,8 @@ def taken(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[int, .
         kept = () if name in gone else after.consumers[name].segments
         lost.update(given.segment_id for given in member.segments if given not in kept)
     return tuple(sorted(lost))
+
+
+def given(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[int, ...]:
+    """The segments that a member reads now and did not read, or not in this mode, before."""
+    return taken(after, before)

@@ -1,8 +1,8 @@
-"""Tells the owners of segments who reads there, until they have heard it.
+"""Sends each owner of a segment the roster of the segment's readers, until the owner has taken it.
 
-The shell around `admission`: it knows which owners have to hear of a change, and asks those that do not
-answer again. Nothing waits for them: whoever attaches brings its owner the newest roster too. Must not know
-how members come and go, nor what they are told.
+The shell around `admission`: it knows which owners must hear of a change, and repeats the call to an owner
+that does not answer. A change does not fail for want of an owner: an owner without the newest roster asks the
+leader when a consumer attaches. Must not know how members come and go, nor how consumers are notified.
 """
 
 from __future__ import annotations
@@ -67,8 +67,19 @@ class Rosters:
         return dataclasses.replace(grant, roster=self._roster(record, segment_id))
 
     def changed(self, sub: str, before: SubscriptionRecord, after: SubscriptionRecord) -> None:
-        """Owners have to hear of what somebody lost, and of buckets that opened."""
-        touched = {*admission.taken(before, after), *self._opened(before, after)}
+        """Note which owners must hear: of readers they lost or got, and of buckets that opened.
+
+        An owner lets a new reader attach by its roster, without asking here; so each segment that a member
+        reads counts as visited from now on.
+        """
+        touched = {
+            *admission.taken(before, after),
+            *admission.given(before, after),
+            *self._opened(before, after),
+        }
+        for name, member in after.consumers.items():
+            visited = self._visited.setdefault((sub, name), set())
+            visited.update(held.segment_id for held in member.segments)
         for name in admission.left(before, after):
             touched |= self._visited.pop((sub, name), set())
         self._due.update(dict.fromkeys((sub, id_) for id_ in sorted(touched)))
@@ -106,7 +117,8 @@ class Rosters:
         if self._slots is None or self._slots[0] is not record or self._slots[1] is not layout:
             self._slots = record, layout, groups.slots_of(record, layout)
         buckets = groups.open_for(record, layout, segment_id, self._slots[2])
-        return dataclasses.replace(admission.roster(record, segment_id), open=buckets)
+        known = admission.roster(record, segment_id)
+        return dataclasses.replace(known, open=buckets, incarnation=self._lead.record.incarnation)
 
     async def _restrict(self, sub: str, segment_id: int) -> None:
         record, segment = self._records.get(sub), self._lead.layout.segments.get(segment_id)

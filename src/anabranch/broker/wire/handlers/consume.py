@@ -46,7 +46,9 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
     name = TopicName.parse(command.topic)
     validate_subscription(bounded(command.subscription))
     _check(command)
-    grant = await _admit(services, name, command) if command.durable else Admission()
+    grant = Admission()
+    if command.durable:
+        grant = _admit_by_roster(services, name, command) or await _admit(services, name, command)
     segment = await open_log(services, name, create=command.force_topic_creation)
     metadata = metadata_of(command.metadata)
     if command.HasField("schema"):
@@ -100,6 +102,22 @@ def _check(command: pb.CommandSubscribe) -> None:
     ordered = command.subType in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
     if command.read_compacted and not ordered:
         raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
+
+
+def _admit_by_roster(services: Services, name: TopicName, command: pb.CommandSubscribe) -> Admission | None:
+    """Let a member attach whose assignment this owner's roster knows; None when the leader has to say."""
+    queue = command.subType == pb.CommandSubscribe.Shared
+    if name.segment is None or queue or not command.HasField("generation"):
+        return None
+    segment = services.topics.get(name)
+    known = None if segment is None else segment.subscriptions.get(command.subscription)
+    roster = None if known is None else known.admitting
+    if roster is None or (command.HasField("opened_in") and command.opened_in != roster.incarnation):
+        return None
+    by_buckets = command.subType == pb.CommandSubscribe.Key_Shared
+    if not roster.admits(command.consumer_name, command.generation, by_buckets=by_buckets):
+        return None
+    return Admission(command.consumer_name, command.generation, roster, roster.incarnation)
 
 
 async def _admit(services: Services, name: TopicName, command: pb.CommandSubscribe) -> Admission:
