@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from anabranch.broker.cluster.local_segments import LocalSegments
-from anabranch.broker.dispatch.keyed import KeyedDispatch, Receiver
+from anabranch.broker.dispatch.keyed import KeyedDispatch
+from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.wire.handlers import watch
 from anabranch.broker.wire.handlers.control import AssignmentPush
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.broker.dispatch.keyed import Receiver
+from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.serving.client_link import ClientLink
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import NO_ID

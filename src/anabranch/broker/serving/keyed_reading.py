@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappush
 
-from anabranch.broker.dispatch.keyed import AutoSplit, Buckets, Handout, KeyedDispatch, Sticky
+from anabranch.broker.dispatch.keyed import Handout, KeyedDispatch
+from anabranch.broker.dispatch.selectors import AutoSplit, Buckets, Sticky
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.draining import slots_of
 from anabranch.broker.serving.reading import ReadPath

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from anabranch.broker.dispatch.keyed import bucket_boundaries, sticky_ranges
+from anabranch.broker.dispatch.selectors import bucket_boundaries, sticky_ranges
 from anabranch.broker.serving.client_link import ClientLink
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.draining import BucketDrain

@@ -1,0 +1,143 @@
+"""The owner of each slot of a Key_Shared subscription: one class per mode.
+
+A *slot* is the unit whose order is kept: a hash of the key, or a bucket.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from anabranch.broker.dispatch.receivers import Receiver
+from anabranch.errors import ConsumerAssignError
+from anabranch.model.assignment import bucket_owners
+from anabranch.model.hashing import sticky_hash
+from anabranch.model.ranges import HASH_SLOTS, HashRange
+
+RING_POINTS = 100
+"""Points of each receiver on the ring of AUTO_SPLIT; more spread the load more evenly."""
+
+
+class Selector(Protocol):
+    """Which receiver a slot belongs to, by the rules of one Key_Shared mode."""
+
+    def owner(self, slot: int) -> Receiver | None: ...
+
+
+class AutoSplit:
+    """A ring of points: a receiver that comes or goes moves only the hashes that must move."""
+
+    def __init__(self, receivers: Iterable[Receiver] = ()) -> None:
+        self._points: list[int] = []
+        self._claims: dict[int, list[Receiver]] = {}
+        self._members: dict[Receiver, None] = {}
+        self._known: dict[int, Receiver] = {}
+        self.change(receivers)
+
+    def change(self, receivers: Iterable[Receiver]) -> None:
+        """Use these receivers from now on; only a receiver that comes or goes costs time."""
+        wanted = dict.fromkeys(receivers)
+        for receiver in [known for known in self._members if known not in wanted]:
+            self._leave(receiver)
+        for receiver in wanted:
+            if receiver not in self._members:
+                self._join(receiver)
+        self._members = wanted
+        self._known.clear()
+
+    def _join(self, receiver: Receiver) -> None:
+        for point in _ring_points(receiver):
+            claims = self._claims.setdefault(point, [])
+            if not claims:
+                insort(self._points, point)
+            claims.append(receiver)
+            # On a clash the lower name keeps the point, so the order of joining does not matter.
+            claims.sort(key=lambda r: (r.name, r.id))
+
+    def _leave(self, receiver: Receiver) -> None:
+        for point in _ring_points(receiver):
+            claims = self._claims[point]
+            claims.remove(receiver)
+            if not claims:
+                del self._claims[point]
+                del self._points[bisect_left(self._points, point)]
+
+    def owner(self, slot: int) -> Receiver | None:
+        receiver = self._known.get(slot)
+        if receiver is None and self._points:
+            at = bisect_left(self._points, slot)
+            receiver = self._claims[self._points[at if at < len(self._points) else 0]][0]
+            self._known[slot] = receiver
+        return receiver
+
+
+def _ring_points(receiver: Receiver) -> list[int]:
+    points = (sticky_hash(f"{receiver.name}/{receiver.id}/{n}".encode()) for n in range(RING_POINTS))
+    return list(dict.fromkeys(points))
+
+
+class Sticky:
+    """Each receiver named its hash ranges; entries of a hash outside all ranges wait."""
+
+    def __init__(self, ranges: Iterable[tuple[HashRange, Receiver]]) -> None:
+        ordered = sorted(ranges, key=lambda pair: pair[0].start)
+        self._ranges = [pair[0] for pair in ordered]
+        self._starts = [pair[0].start for pair in ordered]
+        self._owners = [pair[1] for pair in ordered]
+
+    def owner(self, slot: int) -> Receiver | None:
+        at = bisect_right(self._starts, slot) - 1
+        return self._owners[at] if at >= 0 and slot in self._ranges[at] else None
+
+
+class Buckets:
+    """Bucket i of N goes to one of k receivers in the order of (name, id), in equal runs of buckets.
+
+    A closed bucket has no owner, so its entries wait.
+    """
+
+    def __init__(
+        self, bucket_count: int, receivers: Sequence[Receiver], closed: frozenset[int] = frozenset()
+    ) -> None:
+        ordered = sorted(receivers, key=lambda r: (r.name, r.id))
+        self._owners: list[Receiver | None] = [*bucket_owners(bucket_count, ordered)]
+        for slot in closed if ordered else ():
+            self._owners[slot] = None
+
+    def moved_from(self, before: Buckets) -> int:
+        """How many buckets went from one receiver to another."""
+        pairs = zip(before._owners, self._owners, strict=False)
+        return sum(None not in pair and pair[0] is not pair[1] for pair in pairs)
+
+    def owner(self, slot: int) -> Receiver | None:
+        return self._owners[slot] if slot < len(self._owners) else None
+
+
+def sticky_ranges(ranges: Sequence[tuple[int, int]], others: Iterable[HashRange]) -> tuple[HashRange, ...]:
+    """The ranges a STICKY consumer asks for; ConsumerAssignError when they are bad or taken."""
+    if not ranges:
+        raise ConsumerAssignError("a sticky consumer must name its hash ranges")
+    made: list[HashRange] = []
+    taken = list(others)
+    for start, end in ranges:
+        if not 0 <= start <= end < HASH_SLOTS:
+            raise ConsumerAssignError(f"hash range {start}-{end} is not within 0-{HASH_SLOTS - 1}")
+        asked = HashRange(start, end)
+        for other in (*made, *taken):
+            if asked.overlaps(other):
+                raise ConsumerAssignError(f"hash range {asked} overlaps {other}")
+        made.append(asked)
+    return tuple(made)
+
+
+def bucket_boundaries(ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """The split points of a bucket list that tiles the ring; ConsumerAssignError when it does not."""
+    expected = 0
+    for start, end in ranges:
+        if start != expected or end < start or end >= HASH_SLOTS:
+            raise ConsumerAssignError("bucket ranges must tile 0-65535 in ascending order without gaps")
+        expected = end + 1
+    if expected != HASH_SLOTS or ranges[0][1] < 1:
+        raise ConsumerAssignError("bucket ranges must tile 0-65535, the first one holding at least 0 and 1")
+    return tuple(start for start, _ in ranges[1:])
