@@ -235,12 +235,6 @@ class StaleTermError(ServerError):
 # Local limits.
 
 
-class ProducerQueueFullError(AnabranchError):
-    """Too many messages wait to be sent."""
-
-    retryable = True
-
-
 class MemoryBufferFullError(AnabranchError):
     """The client's memory limit for waiting messages is reached."""
 

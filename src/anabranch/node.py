@@ -124,7 +124,6 @@ def lock_data(config: BrokerConfig) -> int:
                 ended, deadline = True, time.monotonic() + locks.WAIT_S
             time.sleep(0.05)
         else:
-            _move_into_store(root)
             return fd
 
 
@@ -135,14 +134,6 @@ def _end_orphans(root: Path) -> None:
         except HeldError as error:
             log.warning("%s of a supervisor that is gone does not stop, and is ended", error.holder)
             os.close(locks.take(file, fence=error.holder))
-
-
-def _move_into_store(root: Path) -> None:
-    """Up to version 0.1 there was one store, in the data directory itself."""
-    for name in ("catalog", "journal", "ledgers"):
-        if (root / name).exists():
-            make_root(root / STORES / "0")
-            os.rename(root / name, root / STORES / "0" / name)
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import time
 from collections import defaultdict
@@ -265,15 +264,3 @@ def test_a_worker_that_cannot_start_ends_the_whole_with_the_reason(
     (tmp_path / "data" / "stores" / "1").write_text("in the way")
     with pytest.raises(RuntimeError, match=r"worker 1: .*stores/1"):
         make_broker(workers=2).start()
-
-
-async def test_the_directory_of_an_earlier_version_becomes_the_first_store(make_broker: MakeBroker) -> None:
-    broker = make_broker().start()
-    async with traffic(broker) as flowing:
-        assert broker.stop() == 0
-        for name in ("catalog", "ledgers"):
-            shutil.move(broker.data / "stores" / "0" / name, broker.data / name)
-        shutil.rmtree(broker.data / "stores")
-        broker.start()
-        await flowing.flow()
-    assert broker.stop() == 0

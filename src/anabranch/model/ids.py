@@ -203,10 +203,6 @@ class Checkpoint:
         return self.kind is CheckpointKind.REGULAR
 
     @property
-    def is_earliest(self) -> bool:
-        return self.kind is CheckpointKind.EARLIEST
-
-    @property
     def is_latest(self) -> bool:
         return self.kind is CheckpointKind.LATEST
 

@@ -21,7 +21,6 @@ OUR_CLIENTS: Final = "Anabranch"
 """How the client version of every client of ours starts."""
 
 _WITHOUT_BUCKETS: Final = "Pulsar-Java-v5.0.0-M1"
-_ENTRY_METADATA_VERSION: Final = 18
 _AUTH_ROUNDS_MAX: Final = 10
 _PING: Final = encode(pb.CommandPing())
 _PONG: Final = encode(pb.CommandPong())
@@ -113,12 +112,10 @@ class ServerMachine(_Machine):
         )
         self.peer_version = ""
         """What the client calls itself, empty before CONNECT."""
-        self.peer_protocol_version = 0
         self.peer_is_ours = False
         self.peer_is_java = False
         self.peer_knows_buckets = True
         """Whether its stream consumers can share a segment, and ask again when it is busy."""
-        self.peer_supports_entry_metadata = False
         self._server_version = server_version
         self._max_message_bytes = max_message_bytes
         self._features = features or pb.FeatureFlags(supports_scalable_topics=True)
@@ -129,14 +126,9 @@ class ServerMachine(_Machine):
         if self.established:
             raise RemoteProtocolError("the peer sent CONNECT twice")
         self.peer_version = command.client_version
-        self.peer_protocol_version = command.protocol_version
         self.peer_is_ours = command.client_version.startswith(OUR_CLIENTS)
         self.peer_is_java = command.client_version.startswith("Pulsar-Java")
         self.peer_knows_buckets = not command.client_version.startswith(_WITHOUT_BUCKETS)
-        self.peer_supports_entry_metadata = (
-            command.protocol_version >= _ENTRY_METADATA_VERSION
-            and command.feature_flags.supports_broker_entry_metadata
-        )
         self._establish(now, self._max_message_bytes)
         self._output.append(
             encode(
@@ -171,7 +163,6 @@ class ClientMachine(_Machine):
     ) -> None:
         super().__init__(now=now, keep_alive_s=keep_alive_s, frame_bytes_max=frame_bytes_max)
         self.server_version = ""
-        self.server_protocol_version = 0
         self.server_features = pb.FeatureFlags()
         self.max_message_bytes = MESSAGE_BYTES_MAX
         self._client_version = client_version
@@ -204,7 +195,6 @@ class ClientMachine(_Machine):
         if self.established:
             raise RemoteProtocolError("the peer sent CONNECTED twice")
         self.server_version = command.server_version
-        self.server_protocol_version = command.protocol_version
         self.server_features = command.feature_flags
         if command.max_message_size > 0:
             self.max_message_bytes = command.max_message_size

@@ -55,7 +55,6 @@ _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
     errors.ConnectError: pb.ServiceNotReady,
     errors.NotConnectedError: pb.ServiceNotReady,
     errors.AlreadyClosedError: pb.ServiceNotReady,
-    errors.ProducerQueueFullError: pb.TooManyRequests,
     errors.MemoryBufferFullError: pb.TooManyRequests,
     errors.SegmentNotFoundError: pb.TopicNotFound,
     errors.NotFoundError: pb.TopicNotFound,

@@ -48,7 +48,6 @@ def test_both_ends_learn_about_each_other() -> None:
     assert isinstance(connect, pb.CommandConnect)
     assert server.peer_version == CLIENT_VERSION
     assert (server.peer_is_ours, server.peer_is_java) == (True, False)
-    assert server.peer_supports_entry_metadata
     (answer,) = client.receive(b"".join(server.take_output()), 1.0)
     assert isinstance(answer, pb.CommandConnected)
     assert client.server_version == "Anabranch 9"
@@ -61,12 +60,10 @@ def test_the_server_knows_java_and_old_clients() -> None:
     assert (java.peer_is_ours, java.peer_is_java) == (False, True)
     assert java.peer_knows_buckets
     assert not connect_with(client_version="Pulsar-Java-v5.0.0-M1-described").peer_knows_buckets
-    assert not java.peer_supports_entry_metadata
     old = pb.CommandConnect(client_version="Pulsar-CPP-v2", protocol_version=17)
     old.feature_flags.supports_broker_entry_metadata = True
     server = ServerMachine(now=0.0)
     server.receive(encode(old), 0.0)
-    assert not server.peer_supports_entry_metadata
     answer = answer_of(server)
     assert isinstance(answer, pb.CommandConnected)
     assert answer.protocol_version == 17

@@ -29,7 +29,6 @@ class ServedConsumer(Receiver):
         "messages_out",
         "metadata",
         "ranges",
-        "redelivered",
         "told_end",
     )
 
@@ -60,7 +59,6 @@ class ServedConsumer(Receiver):
         self.messages_out = 0
         self.bytes_out = 0
         self.entries_out = 0
-        self.redelivered = 0
         self.acked = 0
         self.last_sent_ms = 0
         self.last_acked_ms = 0

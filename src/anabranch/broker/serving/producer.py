@@ -55,7 +55,6 @@ class ServedProducer:
         "_waiting",
         "_when_idle",
         "bytes_in",
-        "chunks_in",
         "connected_at_ms",
         "epoch",
         "id",
@@ -99,7 +98,6 @@ class ServedProducer:
         """Highest sequence id known to be durable."""
         self.messages_in = 0
         self.bytes_in = 0
-        self.chunks_in = 0
         self.leave: Callable[[ServedProducer], None] = _nobody_to_leave
         """How to tell the log's home that the producer goes; set by whoever lets it in."""
         self._log = log
@@ -224,7 +222,6 @@ class ServedProducer:
                 return
         else:
             last = -1
-        self.chunks_in += 1
         self._append(entry, 1, now_ms, sequence_id, highest, last)
 
     def _is_inherited(self, entry: bytes, count: int, last: int) -> bool:

@@ -28,7 +28,6 @@ class Counters:
 
     messages_out: int = 0
     bytes_out: int = 0
-    redelivered: int = 0
     acked: int = 0
     bucket_moves: int = 0
     """How often a bucket went from one consumer to another."""
@@ -101,10 +100,6 @@ class Reading(ABC):
     @property
     def replaying(self) -> int:
         """Entries that wait to be delivered again."""
-        return 0
-
-    @property
-    def delayed(self) -> int:
         return 0
 
     @property

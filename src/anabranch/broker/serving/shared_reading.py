@@ -62,10 +62,6 @@ class PendingReading(Reading):
         return self._blocked
 
     @property
-    def delayed(self) -> int:
-        return len(self._delayed)
-
-    @property
     def wake_at_ms(self) -> int | None:
         return self._delayed[0][0] if self._delayed else None
 
@@ -102,8 +98,6 @@ class PendingReading(Reading):
         mine = [o for o in wanted if o in self._out and self._out[o][0] is consumer]
         for ordinal in mine:
             self._redeliveries[ordinal] = self._redeliveries.get(ordinal, 0) + 1
-        consumer.redelivered += len(mine)
-        self.path.counters.redelivered += len(mine)
         self._requeue(sorted(mine))
 
     def left(self, consumer: ServedConsumer) -> None:
