@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
@@ -90,29 +90,23 @@ class Run:
         return self.storage
 
 
-Scenario = Callable[[Run], Awaitable[None]]
+@pytest.fixture(
+    params=["memory", pytest.param("files", marks=pytest.mark.real_time), "simulated disk"],
+)
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
+    if request.param == "memory":
+        return MemoryHost()
+    if request.param == "files":
+        return FilesHost(tmp_path)
+    return SimHost(request.getfixturevalue("loop"))
 
 
-async def _play(host: Host, scenario: Scenario) -> None:
+@pytest.fixture
+async def run(host: Host) -> AsyncIterator[Run]:
     run = Run(host)
     await run.storage.open()
-    await scenario(run)
+    yield run
     await run.storage.close()
-
-
-def on_every_storage(scenario: Scenario) -> Callable[[str, Path], None]:
-    @pytest.mark.parametrize("where", ["memory", "files", "simulated disk"])
-    def test(where: str, tmp_path: Path) -> None:
-        if where == "memory":
-            asyncio.run(_play(MemoryHost(), scenario))
-        elif where == "files":
-            asyncio.run(_play(FilesHost(tmp_path), scenario))
-        else:
-            with SimLoop("conformance") as loop:
-                loop.run(_play(SimHost(loop), scenario))
-                assert loop.errors == []
-
-    return test
 
 
 async def put(log: SegmentLog, *datas: bytes, count: int = 1, timestamp_ms: int = 1000) -> list[Entry]:
@@ -142,7 +136,6 @@ async def read_all(log: SegmentLog) -> list[Entry]:
     return found
 
 
-@on_every_storage
 async def test_an_append_is_told_its_place(run: Run) -> None:
     log = await run.storage.create(NAME)
     first = await put(log, DATA, DATA, count=3, timestamp_ms=7)
@@ -155,7 +148,6 @@ async def test_an_append_is_told_its_place(run: Run) -> None:
     assert log.extent.size_bytes == 2 * len(DATA)
 
 
-@on_every_storage
 async def test_callbacks_come_in_append_order(run: Run) -> None:
     log = await run.storage.create(NAME)
     told: list[int] = []
@@ -167,7 +159,6 @@ async def test_callbacks_come_in_append_order(run: Run) -> None:
     assert told == list(range(20))
 
 
-@on_every_storage
 async def test_nothing_is_visible_before_it_is_durable(run: Run) -> None:
     log = await run.storage.create(NAME)
     seen: list[int] = []
@@ -180,7 +171,6 @@ async def test_nothing_is_visible_before_it_is_durable(run: Run) -> None:
     assert seen == [1]
 
 
-@on_every_storage
 async def test_what_was_stored_is_read_back_byte_for_byte(run: Run) -> None:
     log = await run.storage.create(NAME)
     datas = [bytes([number]) * number for number in range(30)]
@@ -196,7 +186,6 @@ async def test_what_was_stored_is_read_back_byte_for_byte(run: Run) -> None:
         log = found
 
 
-@on_every_storage
 async def test_a_read_respects_both_limits_but_gives_at_least_one(run: Run) -> None:
     log = await run.storage.create(NAME)
     await put(log, DATA, DATA, DATA)
@@ -206,7 +195,6 @@ async def test_a_read_respects_both_limits_but_gives_at_least_one(run: Run) -> N
     assert len(await log.read(3, 10, 1000)) == 0
 
 
-@on_every_storage
 async def test_a_new_process_begins_a_new_ledger_and_counts_on(run: Run) -> None:
     log = await run.storage.create(NAME)
     (old,) = await put(log, DATA, count=5)
@@ -217,7 +205,6 @@ async def test_a_new_process_begins_a_new_ledger_and_counts_on(run: Run) -> None
     assert (new.position.entry, new.ordinal, new.index) == (0, 1, 5)
 
 
-@on_every_storage
 async def test_ledger_ids_are_never_used_twice(run: Run) -> None:
     seen: list[int] = []
     for _ in range(3):
@@ -231,7 +218,6 @@ async def test_ledger_ids_are_never_used_twice(run: Run) -> None:
     assert len(seen) == 12
 
 
-@on_every_storage
 async def test_coordinates_of_the_same_entry_agree(run: Run) -> None:
     log = await run.storage.create(NAME)
     for at in range(3):
@@ -247,7 +233,6 @@ async def test_coordinates_of_the_same_entry_agree(run: Run) -> None:
             assert log.extent.ordinal_of_index(index) == entry.ordinal
 
 
-@on_every_storage
 async def test_coordinates_at_the_ends(run: Run) -> None:
     log = await run.storage.create(NAME)
     assert log.extent.ordinal_of(log.extent.position_of(0)) == 0
@@ -268,7 +253,6 @@ async def test_coordinates_at_the_ends(run: Run) -> None:
     assert log.extent.ordinal_of_index(12) == 6
 
 
-@on_every_storage
 async def test_a_time_finds_the_first_entry_at_or_after_it(run: Run) -> None:
     log = await run.storage.create(NAME)
     stamps = [10, 20, 15, 5, 30, 25, 40]
@@ -283,7 +267,6 @@ async def test_a_time_finds_the_first_entry_at_or_after_it(run: Run) -> None:
         log = reopened
 
 
-@on_every_storage
 async def test_a_sealed_log_takes_nothing_and_keeps_what_it_took(run: Run) -> None:
     log = await run.storage.create(NAME)
     told: list[int] = []
@@ -304,7 +287,6 @@ async def test_a_sealed_log_takes_nothing_and_keeps_what_it_took(run: Run) -> No
     await reopened.seal()
 
 
-@on_every_storage
 async def test_watchers_are_called_once_a_commit_and_at_a_seal(run: Run) -> None:
     log = await run.storage.create(NAME)
     other = await run.storage.create(OTHER)
@@ -323,7 +305,6 @@ async def test_watchers_are_called_once_a_commit_and_at_a_seal(run: Run) -> None
     assert len(seen) == 3
 
 
-@on_every_storage
 async def test_acknowledgements_survive_exactly(run: Run) -> None:
     log = await run.storage.create(NAME)
     cursor = log.cursors.open("s", 0, {"colour": "red"})
@@ -347,7 +328,6 @@ async def test_acknowledgements_survive_exactly(run: Run) -> None:
         assert dict(again.properties) == {"colour": "red"}
 
 
-@on_every_storage
 async def test_a_reset_forgets_and_what_follows_counts_again(run: Run) -> None:
     log = await run.storage.create(NAME)
     cursor = log.cursors.open("s", 0)
@@ -363,7 +343,6 @@ async def test_a_reset_forgets_and_what_follows_counts_again(run: Run) -> None:
     assert (acks.mark, 4 in acks, 5 in acks) == (3, True, False)
 
 
-@on_every_storage
 async def test_a_cursor_is_opened_once_and_deleted_for_good(run: Run) -> None:
     log = await run.storage.create(NAME)
     cursor = log.cursors.open("s", 3)
@@ -383,7 +362,6 @@ async def test_a_cursor_is_opened_once_and_deleted_for_good(run: Run) -> None:
     assert (acks.mark, 6 in acks, 7 in acks) == (5, True, False)
 
 
-@on_every_storage
 async def test_sequences_become_durable_with_their_entries(run: Run) -> None:
     log = await run.storage.create(NAME)
     done = lambda place, error: None  # noqa: E731
@@ -402,7 +380,6 @@ async def test_sequences_become_durable_with_their_entries(run: Run) -> None:
     assert dict(again.sequences.own) == {"a": 9, "b": 7}
 
 
-@on_every_storage
 async def test_what_is_inherited_is_durable_when_it_is_answered_and_replaces_the_former(run: Run) -> None:
     low, high = FULL.halves()
     first = (Piece(FULL, {"a": 1}),)
@@ -423,7 +400,6 @@ async def test_what_is_inherited_is_durable_when_it_is_answered_and_replaces_the
     assert again.sequences.inherited == ()
 
 
-@on_every_storage
 async def test_what_is_inherited_shows_only_once_it_is_durable(run: Run) -> None:
     log = await run.storage.create(NAME)
     inheriting = asyncio.ensure_future(log.inherit((Piece(FULL, {"a": 1}),)))
@@ -435,7 +411,6 @@ async def test_what_is_inherited_shows_only_once_it_is_durable(run: Run) -> None
         await log.inherit(())
 
 
-@on_every_storage
 async def test_a_trim_drops_whole_ledgers_only(run: Run) -> None:
     log = await run.storage.create(NAME)
     places = await put(log, *[DATA] * 10, count=2)
@@ -458,7 +433,6 @@ async def test_a_trim_drops_whole_ledgers_only(run: Run) -> None:
         log = reopened
 
 
-@on_every_storage
 async def test_a_log_says_where_the_ledger_begins_from_which_on_so_much_is_stored(run: Run) -> None:
     log = await run.storage.create(NAME)
     assert log.extent.ordinal_keeping(0) == log.extent.ordinal_keeping(1) == 0
@@ -475,7 +449,6 @@ async def test_a_log_says_where_the_ledger_begins_from_which_on_so_much_is_store
     assert log.extent.ordinal_keeping(100 * len(DATA)) == 4
 
 
-@on_every_storage
 async def test_a_log_that_is_trimmed_to_its_end_keeps_counting(run: Run) -> None:
     log = await run.storage.create(NAME)
     places = await put(log, *[DATA] * 5, count=3)
@@ -499,7 +472,6 @@ async def test_a_log_that_is_trimmed_to_its_end_keeps_counting(run: Run) -> None
     assert place.position.ledger > places[-1].position.ledger
 
 
-@on_every_storage
 async def test_logs_are_created_once_and_listed_in_order(run: Run) -> None:
     log = await run.storage.create(NAME)
     assert await run.storage.create(NAME) is log
@@ -512,7 +484,6 @@ async def test_logs_are_created_once_and_listed_in_order(run: Run) -> None:
         await storage.create("persistent://../..//x")
 
 
-@on_every_storage
 async def test_a_deleted_log_is_gone_and_its_name_begins_anew(run: Run) -> None:
     log = await run.storage.create(NAME)
     other = await run.storage.create(OTHER)
@@ -537,7 +508,6 @@ async def test_a_deleted_log_is_gone_and_its_name_begins_anew(run: Run) -> None:
         assert [entry.data for entry in await read_all(found)] == [data]
 
 
-@on_every_storage
 async def test_a_closed_storage_refuses(run: Run) -> None:
     log = await run.storage.create(NAME)
     await put(log, DATA)
@@ -549,7 +519,6 @@ async def test_a_closed_storage_refuses(run: Run) -> None:
         await run.storage.create(OTHER)
 
 
-@on_every_storage
 async def test_what_is_queued_at_close_is_stored(run: Run) -> None:
     log = await run.storage.create(NAME)
     cursor = log.cursors.open("s", 0)
@@ -563,7 +532,6 @@ async def test_what_is_queued_at_close_is_stored(run: Run) -> None:
     assert reopened.cursors["s"].acks.mark == 1
 
 
-@on_every_storage
 async def test_an_entry_holds_at_least_one_message(run: Run) -> None:
     log = await run.storage.create(NAME)
     with pytest.raises(ValueError, match="not 0"):
@@ -572,7 +540,6 @@ async def test_an_entry_holds_at_least_one_message(run: Run) -> None:
     assert log.extent.next_index == 1
 
 
-@on_every_storage
 async def test_claimed_message_counts_and_clocks_may_be_absurd(run: Run) -> None:
     log = await run.storage.create(NAME)
     places = []

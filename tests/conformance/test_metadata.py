@@ -27,7 +27,7 @@ class World(NamedTuple):
     crash: Callable[[MetadataStore], Awaitable[None]]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.real_time)])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     made: list[MetadataStore] = []
     tree = MemoryTree()

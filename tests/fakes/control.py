@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from anabranch.controller.decide.groups import has_cursors, open_for
@@ -179,18 +178,3 @@ class Inbox:
 
 def ids_of(assignment: Assignment) -> list[int]:
     return sorted(segment.segment_id for segment in assignment.segments)
-
-
-def simulate(
-    main: Callable[[Plant], Coroutine[Any, Any, T]],
-    *,
-    settings: ControllerSettings = MANUAL,
-    seed: int | str = 0,
-    errors: Sequence[str] = (),
-    **changes: Any,
-) -> T:
-    """Run a test on a plant of its own, in virtual time."""
-    with SimLoop(seed) as loop:
-        result = loop.run(main(Plant(loop, replace(settings, **changes))), limit_s=10_000_000)
-        assert loop.errors == list(errors)
-        return result

@@ -9,6 +9,12 @@ import pytest
 
 from anabranch.testing.process import BrokerProcess
 
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Real processes need real time."""
+    item.add_marker(pytest.mark.real_time)
+
+
 MakeBroker = Callable[..., BrokerProcess]
 
 

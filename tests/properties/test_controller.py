@@ -14,7 +14,8 @@ from anabranch.controller.ports.leader import Membership
 from anabranch.errors import AnabranchError, ConnectError
 from anabranch.model.layout import Layout, check_step
 from anabranch.model.names import TopicName
-from tests.fakes.control import MANUAL, TOPIC, DiedError, Inbox, Plant, simulate
+from anabranch.testing.simloop import SimLoop
+from tests.fakes.control import MANUAL, TOPIC, DiedError, Inbox, Plant
 
 SUBSCRIPTIONS = ("s1", "s2", "q")
 SEEDS = 120
@@ -146,17 +147,12 @@ class Life:
         await self.plant.stop()
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_whatever_happens_layout_storage_and_subscriptions_agree_in_the_end(block: int) -> None:
-    for number in range(SEEDS // 4):
-        seed = block * 1000 + number
-        settings = replace(MANUAL, retention_s=random.Random(seed).choice([None, 0.0, 0.5]))
-
-        async def main(plant: Plant, seed: int = seed) -> None:
-            await Life(plant, random.Random(seed)).run()
-
-        try:
-            simulate(main, settings=settings, seed=seed)
-        except BaseException:
-            print(f"seed {seed}")
-            raise
+@pytest.mark.parametrize(
+    "seed", [block * 1000 + number for block in range(4) for number in range(SEEDS // 4)]
+)
+async def test_whatever_happens_layout_storage_and_subscriptions_agree_in_the_end(
+    loop: SimLoop, seed: int
+) -> None:
+    retention_s = random.Random(seed).choice([None, 0.0, 0.5])
+    plant = Plant(loop, replace(MANUAL, retention_s=retention_s))
+    await Life(plant, random.Random(seed)).run()

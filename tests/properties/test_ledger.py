@@ -173,7 +173,7 @@ class FixedClock:
     st.sampled_from([1, 500, 10**6]),
     st.sampled_from([0, 10**6]),
 )
-def test_files_tell_the_same_story_as_memory(
+async def test_files_tell_the_same_story_as_memory(
     todo: list[tuple[Any, ...]], behind_bytes: int, journal_bytes_max: int, cache_bytes: int
 ) -> None:
     def make(disk: DictDisk) -> FileStorage:
@@ -186,28 +186,25 @@ def test_files_tell_the_same_story_as_memory(
             ledger_bytes_max=LEDGER_ENTRIES * (32 + len(DATA)),
         )
 
-    async def main() -> None:
-        memory = MemoryStorage(ledger_entries_max=LEDGER_ENTRIES)
-        disk = DictDisk()
-        files = make(disk)
-        await memory.open()
-        await files.open()
-        for operation in todo:
-            if operation[0] in ("close", "crash"):
-                left = DictDisk(disk.files)
-                await memory.close()
-                await files.close()
-                disk = left if operation[0] == "crash" else disk
-                files = make(disk)
-                await memory.open()
-                await files.open()
-            else:
-                await apply(memory, operation)
-                await apply(files, operation)
-            assert await story(files) == await story(memory), operation
-        await files.close()
-
-    asyncio.run(main())
+    memory = MemoryStorage(ledger_entries_max=LEDGER_ENTRIES)
+    disk = DictDisk()
+    files = make(disk)
+    await memory.open()
+    await files.open()
+    for operation in todo:
+        if operation[0] in ("close", "crash"):
+            left = DictDisk(disk.files)
+            await memory.close()
+            await files.close()
+            disk = left if operation[0] == "crash" else disk
+            files = make(disk)
+            await memory.open()
+            await files.open()
+        else:
+            await apply(memory, operation)
+            await apply(files, operation)
+        assert await story(files) == await story(memory), operation
+    await files.close()
 
 
 def _is_between(low: AckSet, found: AckSet, high: AckSet) -> bool:
@@ -221,42 +218,41 @@ def _is_between(low: AckSet, found: AckSet, high: AckSet) -> bool:
     st.floats(0.0, 0.1),
     st.sampled_from([200, 10**6]),
 )
-def test_a_power_failure_keeps_confirmed_acknowledgements_and_invents_none(
+async def test_a_power_failure_keeps_confirmed_acknowledgements_and_invents_none(
     number: int, rounds: list[list[int]], dies_after_s: float, journal_bytes_max: int
 ) -> None:
-    with SimLoop(f"acks {number}") as loop:
-        platter = Platter(loop)
-        confirmed, asked = AckSet(), AckSet()
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    loop.seed = f"acks {number}"
+    platter = Platter(loop)
+    confirmed, asked = AckSet(), AckSet()
 
-        def make(process: SimProcess) -> FileStorage:
-            return FileStorage(
-                SimDisk(platter, process), clock=SimClock(loop), journal_bytes_max=journal_bytes_max
-            )
+    def make(process: SimProcess) -> FileStorage:
+        return FileStorage(
+            SimDisk(platter, process), clock=SimClock(loop), journal_bytes_max=journal_bytes_max
+        )
 
-        async def work(storage: FileStorage) -> None:
-            nonlocal confirmed
-            await storage.open()
-            log = await storage.create(NAMES[0])
-            cursor = log.cursors.open("s", 0)
-            for ordinals in rounds:
-                asked.acknowledge(ordinals)
-                cursor.acknowledge(ordinals)
-                if ordinals[0] % 2:
-                    done = cursor.acks.copy()
-                    await cursor.flush()
-                    confirmed = done
+    async def work(storage: FileStorage) -> None:
+        nonlocal confirmed
+        await storage.open()
+        log = await storage.create(NAMES[0])
+        cursor = log.cursors.open("s", 0)
+        for ordinals in rounds:
+            asked.acknowledge(ordinals)
+            cursor.acknowledge(ordinals)
+            if ordinals[0] % 2:
+                done = cursor.acks.copy()
+                await cursor.flush()
+                confirmed = done
 
-        async def main() -> None:
-            process = SimProcess(loop, "first")
-            process.spawn(work(make(process)))
-            await asyncio.sleep(dies_after_s)
-            process.kill(machine=True)
-            second = SimProcess(loop, "second")
-            storage = make(second)
-            await second.spawn(storage.open())
-            log = storage.get(NAMES[0])
-            cursor = log.cursors.get("s") if log is not None else None
-            found = AckSet() if cursor is None else cursor.acks
-            assert _is_between(confirmed, found, asked), (confirmed, found, asked)
-
-        loop.run(main())
+    process = SimProcess(loop, "first")
+    process.spawn(work(make(process)))
+    await asyncio.sleep(dies_after_s)
+    process.kill(machine=True)
+    second = SimProcess(loop, "second")
+    storage = make(second)
+    await second.spawn(storage.open())
+    log = storage.get(NAMES[0])
+    cursor = log.cursors.get("s") if log is not None else None
+    found = AckSet() if cursor is None else cursor.acks
+    assert _is_between(confirmed, found, asked), (confirmed, found, asked)

@@ -117,55 +117,53 @@ class Play:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_an_evicted_consumer_stops_before_the_next_one_starts(seed: int) -> None:
-    async def main() -> None:
-        play = Play(loop)
-        await play.start()
-        network = play.cluster.network
-        await play.publish(0)
-        stale = play.process("stale")
-        holder = await stale.spawn(play.consume(stale, acknowledge=False))
-        await asyncio.sleep(2)
-        held = play.numbers("stale")
-        assert held
-        assert all(numbers == [0] for numbers in held.values())
+@pytest.mark.virtual_time(limit_s=300)
+async def test_an_evicted_consumer_stops_before_the_next_one_starts(loop: SimLoop) -> None:
+    play = Play(loop)
+    await play.start()
+    network = play.cluster.network
+    await play.publish(0)
+    stale = play.process("stale")
+    holder = await stale.spawn(play.consume(stale, acknowledge=False))
+    await asyncio.sleep(2)
+    held = play.numbers("stale")
+    assert held
+    assert all(numbers == [0] for numbers in held.values())
 
-        network.set_mode(network.link("stale", play.leader.name), Mode.BLACK_HOLE)
-        await play.publish(1)
-        await asyncio.sleep(EVICTED_S)
-        assert play.members() == []
-        await play.publish(2)
-        await asyncio.sleep(5)
-        assert all(numbers == [0, 1] for numbers in play.numbers("stale").values()), "2 came too late for it"
+    network.set_mode(network.link("stale", play.leader.name), Mode.BLACK_HOLE)
+    await play.publish(1)
+    await asyncio.sleep(EVICTED_S)
+    assert play.members() == []
+    await play.publish(2)
+    await asyncio.sleep(5)
+    assert all(numbers == [0, 1] for numbers in play.numbers("stale").values()), "2 came too late for it"
 
-        fresh = play.process("fresh")
-        await fresh.spawn(play.consume(fresh, acknowledge=True))
-        await asyncio.sleep(5)
-        assert play.numbers("fresh") == {key: [0, 1, 2] for key in held}, "nothing of it was acknowledged"
+    fresh = play.process("fresh")
+    await fresh.spawn(play.consume(fresh, acknowledge=True))
+    await asyncio.sleep(5)
+    assert play.numbers("fresh") == {key: [0, 1, 2] for key in held}, "nothing of it was acknowledged"
 
-        last = play.received["stale"][-1]
-        await stale.spawn(holder.acknowledge_cumulative(last))
-        flushing = stale.spawn(holder.flush_acks())
-        network.heal()
-        with pytest.raises(ConsumerBusyError, match="not confirmed"):
-            await flushing
-        await asyncio.sleep(5)
-        assert play.members() == ["fresh", "stale"]
-        await play.publish(3)
-        await asyncio.sleep(5)
-        for key in held:
-            got = [n for name in ("fresh", "stale") for n in play.numbers(name)[key]]
-            assert got.count(3) == 1
-        assert play.wrong == []
-        play.keeping.cancel()
-
-    loop = SimLoop(f"fencing {seed}")
-    with loop:
-        loop.run(main(), limit_s=300)
-        assert not loop.errors
+    last = play.received["stale"][-1]
+    await stale.spawn(holder.acknowledge_cumulative(last))
+    flushing = stale.spawn(holder.flush_acks())
+    network.heal()
+    with pytest.raises(ConsumerBusyError, match="not confirmed"):
+        await flushing
+    await asyncio.sleep(5)
+    assert play.members() == ["fresh", "stale"]
+    await play.publish(3)
+    await asyncio.sleep(5)
+    for key in held:
+        got = [n for name in ("fresh", "stale") for n in play.numbers(name)[key]]
+        assert got.count(3) == 1
+    assert play.wrong == []
+    play.keeping.cancel()
 
 
-def test_a_broker_that_lets_the_evicted_acknowledge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.virtual_time(limit_s=300)
+async def test_a_broker_that_lets_the_evicted_acknowledge_is_caught(
+    loop: SimLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = Subscription.restrict
 
     def restrict(self: Subscription, roster: Roster) -> None:
@@ -173,27 +171,22 @@ def test_a_broker_that_lets_the_evicted_acknowledge_is_caught(monkeypatch: pytes
             deaf.setattr(ServedConsumer, "close", lambda consumer, **how: None)
             honest(self, roster)
 
-    async def main() -> None:
-        play = Play(loop)
-        await play.start()
-        network = play.cluster.network
-        await play.publish(0)
-        stale, fresh = play.process("stale"), play.process("fresh")
-        holder = await stale.spawn(play.consume(stale, acknowledge=False))
-        await asyncio.sleep(2)
-        network.set_mode(network.link("stale", play.leader.name), Mode.BLACK_HOLE)
-        await asyncio.sleep(EVICTED_S)
-        await fresh.spawn(play.consume(fresh, acknowledge=False))
-        await asyncio.sleep(5)
-        await stale.spawn(holder.acknowledge_cumulative(play.received["stale"][-1]))
-        await asyncio.sleep(5)
-        segment = f"on segment {play.remote.id}"
-        acknowledged = [text for text in play.wrong if f"stale {segment} acknowledged" in text]
-        assert acknowledged
-        assert all(text.endswith(f"which fresh {segment} holds") for text in acknowledged)
-        play.keeping.cancel()
-
     monkeypatch.setattr(Subscription, "restrict", restrict)
-    loop = SimLoop("fencing")
-    with loop:
-        loop.run(main(), limit_s=300)
+    play = Play(loop)
+    await play.start()
+    network = play.cluster.network
+    await play.publish(0)
+    stale, fresh = play.process("stale"), play.process("fresh")
+    holder = await stale.spawn(play.consume(stale, acknowledge=False))
+    await asyncio.sleep(2)
+    network.set_mode(network.link("stale", play.leader.name), Mode.BLACK_HOLE)
+    await asyncio.sleep(EVICTED_S)
+    await fresh.spawn(play.consume(fresh, acknowledge=False))
+    await asyncio.sleep(5)
+    await stale.spawn(holder.acknowledge_cumulative(play.received["stale"][-1]))
+    await asyncio.sleep(5)
+    segment = f"on segment {play.remote.id}"
+    acknowledged = [text for text in play.wrong if f"stale {segment} acknowledged" in text]
+    assert acknowledged
+    assert all(text.endswith(f"which fresh {segment} holds") for text in acknowledged)
+    play.keeping.cancel()

@@ -84,117 +84,109 @@ class Traffic:
 
 @pytest.mark.parametrize("what", ["kill", "pause"])
 @pytest.mark.parametrize("seed", range(2))
-def test_clients_follow_segments_from_broker_to_broker(seed: int, what: str) -> None:
-    async def main() -> None:
-        config = BrokerConfig(workers=2, auto_scale=AutoScalePolicy(enabled=False), lease_s=LEASE_S)
-        cluster = Cluster(loop, config=config)
-        cluster.restart_delay_s = (15.0, 15.0)
-        keeping = loop.create_task(cluster.keep_up())
-        for host in cluster.hosts:
-            await host.up.wait()
-        await asyncio.sleep(2)
-        await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, 4))
-        process = SimProcess(loop, "client")
-        traffic = Traffic(loop, cluster.client(process))
-        work = process.spawn(traffic.run())
-        await asyncio.sleep(3)
-        victim = cluster.hosts[seed % 2]
-        if what == "kill":
-            cluster.kill_broker(victim)
-        else:
-            cluster.pause_broker(victim, 60.0)
-        # Time for the takeover, for the broker to come back, and for the segments to go home again.
-        await asyncio.sleep(45)
-        traffic.over = True
-        await work
-        for name, seen in traffic.seen.items():
-            for key in KEYS:
-                numbers = sorted(set(seen[key])) if name == "queue" else seen[key]
-                assert numbers == list(range(traffic.sent)), f"{name}, {key}"
-        assert traffic.slowest_send_s < TAKEOVER_S
-        assert max(traffic.longest_silence_s.values()) < TAKEOVER_S, traffic.longest_silence_s
-        keeping.cancel()
-
-    with SimLoop(f"owners {seed} {what}") as loop:
-        loop.run(main(), limit_s=300)
-        assert not loop.errors, loop.errors
+@pytest.mark.virtual_time(limit_s=300)
+async def test_clients_follow_segments_from_broker_to_broker(loop: SimLoop, seed: int, what: str) -> None:
+    config = BrokerConfig(workers=2, auto_scale=AutoScalePolicy(enabled=False), lease_s=LEASE_S)
+    cluster = Cluster(loop, config=config)
+    cluster.restart_delay_s = (15.0, 15.0)
+    keeping = loop.create_task(cluster.keep_up())
+    for host in cluster.hosts:
+        await host.up.wait()
+    await asyncio.sleep(2)
+    await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, 4))
+    process = SimProcess(loop, "client")
+    traffic = Traffic(loop, cluster.client(process))
+    work = process.spawn(traffic.run())
+    await asyncio.sleep(3)
+    victim = cluster.hosts[seed % 2]
+    if what == "kill":
+        cluster.kill_broker(victim)
+    else:
+        cluster.pause_broker(victim, 60.0)
+    # Time for the takeover, for the broker to come back, and for the segments to go home again.
+    await asyncio.sleep(45)
+    traffic.over = True
+    await work
+    for name, seen in traffic.seen.items():
+        for key in KEYS:
+            numbers = sorted(set(seen[key])) if name == "queue" else seen[key]
+            assert numbers == list(range(traffic.sent)), f"{name}, {key}"
+    assert traffic.slowest_send_s < TAKEOVER_S
+    assert max(traffic.longest_silence_s.values()) < TAKEOVER_S, traffic.longest_silence_s
+    keeping.cancel()
 
 
 @pytest.mark.parametrize("what", ["kill", "pause"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_come_and_go(
-    seed: int, what: str
+@pytest.mark.virtual_time(limit_s=600)
+async def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_come_and_go(
+    loop: SimLoop, seed: int, what: str
 ) -> None:
     """Two members; each reads when the dice say so, so that one often holds the other back."""
 
-    async def main() -> None:
-        config = BrokerConfig(workers=2, auto_scale=AutoScalePolicy(enabled=False), lease_s=LEASE_S)
-        cluster = Cluster(loop, config=config)
-        keeping = loop.create_task(cluster.keep_up())
-        for host in cluster.hosts:
-            await host.up.wait()
-        await asyncio.sleep(2)
-        await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, 2))
-        process = SimProcess(loop, "client")
-        seen: dict[str, list[int]] = defaultdict(list)
-        over = asyncio.Event()
+    config = BrokerConfig(workers=2, auto_scale=AutoScalePolicy(enabled=False), lease_s=LEASE_S)
+    cluster = Cluster(loop, config=config)
+    keeping = loop.create_task(cluster.keep_up())
+    for host in cluster.hosts:
+        await host.up.wait()
+    await asyncio.sleep(2)
+    await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, 2))
+    process = SimProcess(loop, "client")
+    seen: dict[str, list[int]] = defaultdict(list)
+    over = asyncio.Event()
 
-        async def produce() -> int:
-            async with cluster.client(process) as client:
-                producer = await client.create_producer(str(TOPIC))
-                number = 0
-                while not over.is_set():
-                    await producer.send_many([b"%d" % number] * len(KEYS), keys=KEYS)
-                    number += 1
-                    await asyncio.sleep(0.1)
-                return number
+    async def produce() -> int:
+        async with cluster.client(process) as client:
+            producer = await client.create_producer(str(TOPIC))
+            number = 0
+            while not over.is_set():
+                await producer.send_many([b"%d" % number] * len(KEYS), keys=KEYS)
+                number += 1
+                await asyncio.sleep(0.1)
+            return number
 
-        async def consume() -> None:
-            client = cluster.client(process)
-            members = [
-                await client.create_checkpoint_consumer(
-                    str(TOPIC), start=Checkpoint.earliest(), group="g", receiver_queue_size=50
-                )
-                for _ in range(2)
-            ]
-            idle = 0
-            rng = loop.random("member")
-            while idle < 6 or not over.is_set():
-                member = members[idle % 2 if idle else rng.randrange(2)]
-                messages = await member.receive_many(50, timeout=5.0 if over.is_set() else 0.3)
-                idle = 0 if messages else idle + 1
-                for message in messages:
-                    assert message.key is not None
-                    seen[message.key].append(int(message.value))
-            await client.close()
+    async def consume() -> None:
+        client = cluster.client(process)
+        members = [
+            await client.create_checkpoint_consumer(
+                str(TOPIC), start=Checkpoint.earliest(), group="g", receiver_queue_size=50
+            )
+            for _ in range(2)
+        ]
+        idle = 0
+        rng = loop.random("member")
+        while idle < 6 or not over.is_set():
+            member = members[idle % 2 if idle else rng.randrange(2)]
+            messages = await member.receive_many(50, timeout=5.0 if over.is_set() else 0.3)
+            idle = 0 if messages else idle + 1
+            for message in messages:
+                assert message.key is not None
+                seen[message.key].append(int(message.value))
+        await client.close()
 
-        async def change() -> None:
-            rng = loop.random("layouts")
-            for step in range(6):
-                await asyncio.sleep(rng.uniform(1.0, 4.0))
-                if step == 3:
-                    victim = rng.choice(cluster.hosts)
-                    if what == "kill":
-                        cluster.kill_broker(victim)
-                    else:
-                        cluster.pause_broker(victim, 60.0)
-                await layout_change(cluster, rng)
-            await asyncio.sleep(15)
-            over.set()
+    async def change() -> None:
+        rng = loop.random("layouts")
+        for step in range(6):
+            await asyncio.sleep(rng.uniform(1.0, 4.0))
+            if step == 3:
+                victim = rng.choice(cluster.hosts)
+                if what == "kill":
+                    cluster.kill_broker(victim)
+                else:
+                    cluster.pause_broker(victim, 60.0)
+            await layout_change(cluster, rng)
+        await asyncio.sleep(15)
+        over.set()
 
-        producing = process.spawn(produce())
-        consuming = process.spawn(consume())
-        await change()
-        sent = await producing
-        await consuming
-        for key in KEYS:
-            # A segment that goes to the other member is read again from the start that member was given.
-            assert list(dict.fromkeys(seen[key])) == list(range(sent)), key
-        keeping.cancel()
-
-    with SimLoop(f"group {seed} {what}") as loop:
-        loop.run(main(), limit_s=600)
-        assert not loop.errors, loop.errors
+    producing = process.spawn(produce())
+    consuming = process.spawn(consume())
+    await change()
+    sent = await producing
+    await consuming
+    for key in KEYS:
+        # A segment that goes to the other member is read again from the start that member was given.
+        assert list(dict.fromkeys(seen[key])) == list(range(sent)), key
+    keeping.cancel()
 
 
 async def layout_change(cluster: Cluster, rng: Random) -> None:

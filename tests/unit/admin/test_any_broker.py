@@ -68,8 +68,8 @@ __all__ = [
 class Admins(Admin):
     """Calls two brokers in turn."""
 
-    def __init__(self) -> None:
-        self.loop = SimLoop("admins")
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
         SimNetwork(self.loop)
         self.brokers = Brokers(2)
         self.loop.run(self.brokers.start_all())
@@ -82,7 +82,7 @@ class Admins(Admin):
     def __call__(self, method: str, path: str, body: object = None) -> Answer:
         self._app = self._apps[self._calls % 2]
         self._calls += 1
-        return self.loop.run(self._call(method, path, body))
+        return self.loop.run(self.ask(method, path, body))
 
     def both(self, method: str, path: str) -> tuple[Answer, Answer]:
         """The same call at each broker."""
@@ -94,12 +94,10 @@ class Admins(Admin):
 
 
 @pytest.fixture
-def admin() -> Iterator[Admins]:
-    admins = Admins()
+def admin(loop: SimLoop) -> Iterator[Admins]:
+    admins = Admins(loop)
     yield admins
-    admins.loop.run(admins.stop())
-    admins.loop.close()
-    assert admins.loop.errors == []
+    loop.run(admins.stop())
 
 
 def test_stats_say_where_each_segment_is(orders: Admins) -> None:

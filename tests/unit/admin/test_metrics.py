@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -69,6 +68,11 @@ def parse(text: str) -> tuple[dict[str, str], dict[tuple[str, frozenset[str]], f
     return types, samples
 
 
+async def read_metrics(admin: Admin) -> dict[tuple[str, frozenset[str]], float]:
+    """`collected`, for tests that run on the loop already."""
+    return parse((await admin.ask("GET", "/metrics")).body.decode())[1]
+
+
 def collected(admin: Admin) -> dict[tuple[str, frozenset[str]], float]:
     return parse(admin("GET", "/metrics").body.decode())[1]
 
@@ -107,17 +111,12 @@ def test_rebuckets_are_counted_and_forgotten_segments_leave_no_series(admin: Adm
     assert not [name for name, labels in collected(admin) if f'topic="{TOPIC}"' in labels]
 
 
-def test_consumers_that_share_a_segment_are_seen_with_the_buckets_that_change_hands(admin: Admin) -> None:
-    loop = admin.loop
-
-    def run(work: Coroutine[Any, Any, Any]) -> Any:
-        return loop.run(work)
-
-    async def open_client() -> AsyncClient:
-        return AsyncClient("pulsar://broker:6650", rng=random.Random(3))
-
-    client: AsyncClient = run(open_client())
-    admin("PUT", ORDERS)
+@pytest.mark.virtual_time(seed="admin")
+async def test_consumers_that_share_a_segment_are_seen_with_the_buckets_that_change_hands(
+    admin: Admin,
+) -> None:
+    client = AsyncClient("pulsar://broker:6650", rng=random.Random(3))
+    await admin.ask("PUT", ORDERS)
 
     async def publish() -> None:
         producer = await client.create_producer(TOPIC)
@@ -135,35 +134,35 @@ def test_consumers_that_share_a_segment_are_seen_with_the_buckets_that_change_ha
             if acknowledge:
                 await consumer.acknowledge_cumulative(messages[-1])
 
-    run(publish())
+    await publish()
     where = {"subscription": "s", "segment": 0}
-    one, two = run(subscribe("a")), run(subscribe("b"))
-    samples = collected(admin)
+    one, two = await subscribe("a"), await subscribe("b")
+    samples = await read_metrics(admin)
     assert value(samples, "segment_sharing_consumers", **where) == 2
     assert value(samples, "segment_buckets_withheld", **where) == 2, "one of them has all at hand"
     for consumer in (one, two):
-        run(take(consumer, acknowledge=True))
-    assert value(collected(admin), "segment_buckets_withheld", **where) == 0
-    run(publish())
-    run(asyncio.sleep(1))
-    samples = collected(admin)
+        await take(consumer, acknowledge=True)
+    assert value(await read_metrics(admin), "segment_buckets_withheld", **where) == 0
+    await publish()
+    await asyncio.sleep(1)
+    samples = await read_metrics(admin)
     before = value(samples, "segment_bucket_reassignments_total", **where)
     assert value(samples, "segment_messages_in_total", segment=0) == 1280
     assert 20 <= value(samples, "segment_entries_in_total", segment=0) <= 80
-    third = run(subscribe("c"))
-    samples = collected(admin)
+    third = await subscribe("c")
+    samples = await read_metrics(admin)
     assert value(samples, "segment_sharing_consumers", **where) == 3
     assert value(samples, "segment_bucket_reassignments_total", **where) > before
     assert value(samples, "segment_buckets_withheld", **where) > 0
     assert value(samples, "segment_drain_mode", **where) == 0
-    assert admin("POST", f"{ORDERS}/split/0").status == 204
-    run(asyncio.sleep(1))
-    assert value(collected(admin), "segment_drain_mode", **where) == 1
+    assert (await admin.ask("POST", f"{ORDERS}/split/0")).status == 204
+    await asyncio.sleep(1)
+    assert value(await read_metrics(admin), "segment_drain_mode", **where) == 1
     for consumer in (one, two, third):
-        run(consumer.close())
-    run(asyncio.sleep(1))
-    assert value(collected(admin), "segment_drain_mode", **where) == 0
-    run(client.close())
+        await consumer.close()
+    await asyncio.sleep(1)
+    assert value(await read_metrics(admin), "segment_drain_mode", **where) == 0
+    await client.close()
 
 
 @pytest.mark.parametrize(

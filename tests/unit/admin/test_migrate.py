@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from anabranch.model.layout import check
 from anabranch.model.names import TopicName
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.testing.simloop import SimLoop
 from anabranch.transport.pump import dial
 from tests.unit.admin.test_admin import Admin, admin
 from tests.unit.admin.test_any_broker import Admins
@@ -50,123 +52,111 @@ async def take(consumer: Any, seen: dict[str, list[int]], how: str = "") -> None
 
 
 @pytest.mark.parametrize("partitions", [0, 1, 3])
-def test_clients_follow_a_topic_that_is_migrated_under_them(admin: Admin, partitions: int) -> None:
-    async def main() -> None:
-        if partitions:
-            assert (await admin._call("PUT", f"{CLASSIC}/partitions", partitions)).status == 204
-        else:
-            assert (await admin._call("PUT", CLASSIC, {"colour": "red"})).status == 204
-        async with client() as one:
-            producer = await one.create_producer(NAME)
-            queue = await one.subscribe_queue(NAME, "queue", initial_position="earliest")
-            reader = await one.create_checkpoint_consumer(NAME, start=Checkpoint.earliest())
-            seen: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-            await publish(producer, 0, 5)
-            await take(queue, seen["queue"], "each")
-            await take(reader, seen["reader"])
-            kept = Checkpoint.from_bytes(reader.checkpoint().to_bytes())
-            await publish(producer, 5, 10)
-            sending = asyncio.ensure_future(publish(producer, 10, 30))
-            answer = await admin._call("POST", f"{SCALABLE}/migrate", None)
-            assert answer.status == 204, answer.body
-            await sending
-            await publish(producer, 30, 35)
-            await take(queue, seen["queue"], "each")
-            await take(reader, seen["reader"])
-            restored = await one.create_checkpoint_consumer(TOPIC.local, start=kept)
-            await take(restored, seen["restored"])
-            stream = await one.subscribe_stream(TOPIC.local, "stream", initial_position="earliest")
-            await take(stream, seen["stream"], "cumulative")
-        count = max(partitions, 1)
-        record = await admin.broker.records.load(TOPIC)
-        layout = layout_of(record)
-        assert check(layout) == ()
-        assert record.properties == ({} if partitions else {"colour": "red"})
-        assert [segment.legacy_topic is not None for segment in layout.sealed] == [True] * count
-        assert len(layout.active) == count
-        assert all(set(segment.parents) == {s.id for s in layout.sealed} for segment in layout.active)
-        for key in KEYS:
-            assert seen["reader"][key] == list(range(35))
-            assert seen["restored"][key] == list(range(5, 35))
-            assert seen["stream"][key] == list(range(35))
-            assert sorted(seen["queue"][key]) == list(range(35))
-        stats = (await admin._call("GET", f"{SCALABLE}/stats", None)).json
-        assert stats["subscriptions"]["queue"]["type"] == "QUEUE"
-        assert stats["subscriptions"]["queue"]["backlog"] == 0
-
-    admin.loop.run(main())
+async def test_clients_follow_a_topic_that_is_migrated_under_them(admin: Admin, partitions: int) -> None:
+    if partitions:
+        assert (await admin.ask("PUT", f"{CLASSIC}/partitions", partitions)).status == 204
+    else:
+        assert (await admin.ask("PUT", CLASSIC, {"colour": "red"})).status == 204
+    async with client() as one:
+        producer = await one.create_producer(NAME)
+        queue = await one.subscribe_queue(NAME, "queue", initial_position="earliest")
+        reader = await one.create_checkpoint_consumer(NAME, start=Checkpoint.earliest())
+        seen: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        await publish(producer, 0, 5)
+        await take(queue, seen["queue"], "each")
+        await take(reader, seen["reader"])
+        kept = Checkpoint.from_bytes(reader.checkpoint().to_bytes())
+        await publish(producer, 5, 10)
+        sending = asyncio.ensure_future(publish(producer, 10, 30))
+        answer = await admin.ask("POST", f"{SCALABLE}/migrate", None)
+        assert answer.status == 204, answer.body
+        await sending
+        await publish(producer, 30, 35)
+        await take(queue, seen["queue"], "each")
+        await take(reader, seen["reader"])
+        restored = await one.create_checkpoint_consumer(TOPIC.local, start=kept)
+        await take(restored, seen["restored"])
+        stream = await one.subscribe_stream(TOPIC.local, "stream", initial_position="earliest")
+        await take(stream, seen["stream"], "cumulative")
+    count = max(partitions, 1)
+    record = await admin.broker.records.load(TOPIC)
+    layout = layout_of(record)
+    assert check(layout) == ()
+    assert record.properties == ({} if partitions else {"colour": "red"})
+    assert [segment.legacy_topic is not None for segment in layout.sealed] == [True] * count
+    assert len(layout.active) == count
+    assert all(set(segment.parents) == {s.id for s in layout.sealed} for segment in layout.active)
+    for key in KEYS:
+        assert seen["reader"][key] == list(range(35))
+        assert seen["restored"][key] == list(range(5, 35))
+        assert seen["stream"][key] == list(range(35))
+        assert sorted(seen["queue"][key]) == list(range(35))
+    stats = (await admin.ask("GET", f"{SCALABLE}/stats", None)).json
+    assert stats["subscriptions"]["queue"]["type"] == "QUEUE"
+    assert stats["subscriptions"]["queue"]["backlog"] == 0
 
 
-def test_a_stream_goes_on_where_a_classic_subscription_was(admin: Admin) -> None:
-    async def main() -> None:
-        assert (await admin._call("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-        async with client() as one:
-            producer = await one.create_producer(NAME)
-            await publish(producer, 0, 5)
-            for sub in ("skipped", "whole"):
-                path = f"{CLASSIC}/subscription/{sub}"
-                assert (await admin._call("PUT", path, "earliest")).status == 204
-            assert (await admin._call("POST", f"{CLASSIC}/subscription/skipped/skip_all", None)).status == 204
-            assert (await admin._call("POST", f"{SCALABLE}/migrate", None)).status == 204
-            await publish(producer, 5, 8)
-            for sub, first in (("skipped", 5), ("whole", 0)):
-                seen: dict[str, list[int]] = defaultdict(list)
-                consumers = [await one.subscribe_stream(TOPIC.local, sub) for _ in range(2)]
-                for _ in range(4):
-                    for consumer in consumers:
-                        await take(consumer, seen, "cumulative")
-                for key in KEYS:
-                    assert seen[key] == list(range(first, 8)), sub
-
-    admin.loop.run(main())
-
-
-def test_the_segments_that_were_partitions_are_looked_at_where_they_are(admin: Admin) -> None:
-    async def main() -> None:
-        assert (await admin._call("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-        async with client() as one:
-            await publish(await one.create_producer(NAME), 0, 5)
-        assert (await admin._call("PUT", f"{CLASSIC}/subscription/s", "earliest")).status == 204
-        assert (await admin._call("POST", f"{SCALABLE}/migrate", None)).status == 204
-        layout = layout_of(await admin.broker.records.load(TOPIC))
-        backlogs = []
-        for segment in layout.sealed:
-            stats = await admin._call("GET", f"{SCALABLE}/segments/{segment.id}/stats", None)
-            backlogs.append(stats.json["subscriptions"]["s"]["msgBacklog"])
-            path = f"/admin/v2/segments/public/default/orders/{segment.range}-{segment.id}/subscription/s"
-            assert (await admin._call("GET", f"{path}/backlog", None)).json == backlogs[-1]
-        assert len(backlogs) == 2
-        assert all(backlogs)
-        assert (await admin._call("POST", f"{path}/skip-all", None)).status == 204
-        stats = await admin._call("GET", f"{SCALABLE}/stats", None)
-        assert stats.json["subscriptions"]["s"]["backlog"] == 0
-
-    admin.loop.run(main())
-
-
-def test_a_subscription_made_while_a_topic_is_migrated_loses_nothing(admin: Admin) -> None:
-    async def main() -> None:
-        assert (await admin._call("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-        async with client() as one:
-            producer = await one.create_producer(NAME)
-            await publish(producer, 0, 5)
-            mark = admin.broker.topics.mark_migrated
-
-            async def slowly(name: TopicName) -> None:
-                log = admin.broker.topics.get(name.partition_name(0))
-                assert log is not None
-                await log.subscription("late", durable=True, ordinal=log.log.extent.next_ordinal)
-                await mark(name)
-
-            admin.broker.topics.mark_migrated = slowly  # type: ignore[method-assign]
-            assert (await admin._call("POST", f"{SCALABLE}/migrate", None)).status == 204
-            await publish(producer, 5, 8)
+async def test_a_stream_goes_on_where_a_classic_subscription_was(admin: Admin) -> None:
+    assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
+    async with client() as one:
+        producer = await one.create_producer(NAME)
+        await publish(producer, 0, 5)
+        for sub in ("skipped", "whole"):
+            path = f"{CLASSIC}/subscription/{sub}"
+            assert (await admin.ask("PUT", path, "earliest")).status == 204
+        assert (await admin.ask("POST", f"{CLASSIC}/subscription/skipped/skip_all", None)).status == 204
+        assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 204
+        await publish(producer, 5, 8)
+        for sub, first in (("skipped", 5), ("whole", 0)):
             seen: dict[str, list[int]] = defaultdict(list)
-            await take(await one.subscribe_stream(TOPIC.local, "late"), seen, "cumulative")
+            consumers = [await one.subscribe_stream(TOPIC.local, sub) for _ in range(2)]
+            for _ in range(4):
+                for consumer in consumers:
+                    await take(consumer, seen, "cumulative")
             for key in KEYS:
-                assert seen[key] == [5, 6, 7], "all since it was made, and nothing from before"
+                assert seen[key] == list(range(first, 8)), sub
 
-    admin.loop.run(main())
+
+async def test_the_segments_that_were_partitions_are_looked_at_where_they_are(admin: Admin) -> None:
+    assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
+    async with client() as one:
+        await publish(await one.create_producer(NAME), 0, 5)
+    assert (await admin.ask("PUT", f"{CLASSIC}/subscription/s", "earliest")).status == 204
+    assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 204
+    layout = layout_of(await admin.broker.records.load(TOPIC))
+    backlogs = []
+    for segment in layout.sealed:
+        stats = await admin.ask("GET", f"{SCALABLE}/segments/{segment.id}/stats", None)
+        backlogs.append(stats.json["subscriptions"]["s"]["msgBacklog"])
+        path = f"/admin/v2/segments/public/default/orders/{segment.range}-{segment.id}/subscription/s"
+        assert (await admin.ask("GET", f"{path}/backlog", None)).json == backlogs[-1]
+    assert len(backlogs) == 2
+    assert all(backlogs)
+    assert (await admin.ask("POST", f"{path}/skip-all", None)).status == 204
+    stats = await admin.ask("GET", f"{SCALABLE}/stats", None)
+    assert stats.json["subscriptions"]["s"]["backlog"] == 0
+
+
+async def test_a_subscription_made_while_a_topic_is_migrated_loses_nothing(admin: Admin) -> None:
+    assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
+    async with client() as one:
+        producer = await one.create_producer(NAME)
+        await publish(producer, 0, 5)
+        mark = admin.broker.topics.mark_migrated
+
+        async def slowly(name: TopicName) -> None:
+            log = admin.broker.topics.get(name.partition_name(0))
+            assert log is not None
+            await log.subscription("late", durable=True, ordinal=log.log.extent.next_ordinal)
+            await mark(name)
+
+        admin.broker.topics.mark_migrated = slowly  # type: ignore[method-assign]
+        assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 204
+        await publish(producer, 5, 8)
+        seen: dict[str, list[int]] = defaultdict(list)
+        await take(await one.subscribe_stream(TOPIC.local, "late"), seen, "cumulative")
+        for key in KEYS:
+            assert seen[key] == [5, 6, 7], "all since it was made, and nothing from before"
 
 
 async def old_client() -> Client:
@@ -179,46 +169,40 @@ async def old_client() -> Client:
     return old
 
 
-def test_old_clients_are_in_the_way_unless_forced(admin: Admin) -> None:
-    async def main() -> None:
-        assert (await admin._call("POST", f"{SCALABLE}/migrate", None)).status == 404
-        assert (await admin._call("PUT", CLASSIC, None)).status == 204
-        old = await old_client()
-        await old.producer(NAME, producer_name="from-before")
-        refused = await admin._call("POST", f"{SCALABLE}/migrate", None)
-        assert refused.status == 409
-        assert "from-before" in refused.json["reason"]
-        await old.publish_all([b"one"])
-        assert (await admin._call("POST", f"{SCALABLE}/migrate?force=true", None)).status == 204
-        await old.expect(pb.CommandCloseProducer)
-        answer = await old.producer(NAME, producer_id=2)
-        assert (type(answer), answer.error) == (pb.CommandError, pb.TopicTerminatedError)
-        assert (await admin._call("POST", f"{SCALABLE}/migrate", None)).status == 409
-        await old.subscribe(NAME, "late", consumer_id=7)
-        assert len(await old.deliveries(1)) == 1, "what was written before can still be read"
-
-    admin.loop.run(main())
+async def test_old_clients_are_in_the_way_unless_forced(admin: Admin) -> None:
+    assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 404
+    assert (await admin.ask("PUT", CLASSIC, None)).status == 204
+    old = await old_client()
+    await old.producer(NAME, producer_name="from-before")
+    refused = await admin.ask("POST", f"{SCALABLE}/migrate", None)
+    assert refused.status == 409
+    assert "from-before" in refused.json["reason"]
+    await old.publish_all([b"one"])
+    assert (await admin.ask("POST", f"{SCALABLE}/migrate?force=true", None)).status == 204
+    await old.expect(pb.CommandCloseProducer)
+    answer = await old.producer(NAME, producer_id=2)
+    assert (type(answer), answer.error) == (pb.CommandError, pb.TopicTerminatedError)
+    assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 409
+    await old.subscribe(NAME, "late", consumer_id=7)
+    assert len(await old.deliveries(1)) == 1, "what was written before can still be read"
 
 
-def test_a_migrated_topic_is_not_made_again_by_old_clients_once_retention_took_it(admin: Admin) -> None:
-    async def main() -> None:
-        assert (await admin._call("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-        assert (await admin._call("POST", f"{SCALABLE}/migrate", None)).status == 204
-        retention = {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1}
-        path = "/admin/v2/namespaces/public/default/retention"
-        assert (await admin._call("POST", path, retention)).status == 204
-        await asyncio.sleep(600)
-        layout = layout_of(await admin.broker.records.load(TOPIC))
-        assert not layout.sealed, "nobody needs what the classic topic held"
-        old = await old_client()
-        answer = await old.producer(f"{NAME}-partition-0")
-        assert (type(answer), answer.error) == (pb.CommandError, pb.TopicTerminatedError)
-        for path in ("partitioned-stats", "partitioned-internalStats", "subscriptions"):
-            await admin._call("GET", f"{CLASSIC}/{path}", None)
-        await admin._call("PUT", f"{CLASSIC}/subscription/late", "earliest")
-        assert admin.broker.topics.get(TopicName.parse(f"{NAME}-partition-0")) is None
-
-    admin.loop.run(main())
+async def test_a_migrated_topic_is_not_made_again_by_old_clients_once_retention_took_it(admin: Admin) -> None:
+    assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
+    assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 204
+    retention = {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1}
+    path = "/admin/v2/namespaces/public/default/retention"
+    assert (await admin.ask("POST", path, retention)).status == 204
+    await asyncio.sleep(600)
+    layout = layout_of(await admin.broker.records.load(TOPIC))
+    assert not layout.sealed, "nobody needs what the classic topic held"
+    old = await old_client()
+    answer = await old.producer(f"{NAME}-partition-0")
+    assert (type(answer), answer.error) == (pb.CommandError, pb.TopicTerminatedError)
+    for path in ("partitioned-stats", "partitioned-internalStats", "subscriptions"):
+        await admin.ask("GET", f"{CLASSIC}/{path}", None)
+    await admin.ask("PUT", f"{CLASSIC}/subscription/late", "earliest")
+    assert admin.broker.topics.get(TopicName.parse(f"{NAME}-partition-0")) is None
 
 
 def test_a_migrated_topic_that_was_deleted_can_be_made_again(admin: Admin) -> None:
@@ -231,51 +215,48 @@ def test_a_migrated_topic_that_was_deleted_can_be_made_again(admin: Admin) -> No
     assert all(segment.legacy_topic is None for segment in layout.segments.values())
 
 
+@pytest.fixture
+def admins(loop: SimLoop) -> Iterator[Admins]:
+    admins = Admins(loop)
+    yield admins
+    loop.run(admins.stop())
+
+
 @pytest.mark.parametrize("at", [0, 1])
-def test_any_broker_migrates_partitions_wherever_they_are(at: int) -> None:
-    admins = Admins()
+async def test_any_broker_migrates_partitions_wherever_they_are(admins: Admins, at: int) -> None:
     admins._app = admins._apps[at]
 
-    async def main() -> None:
-        assert (await admins._call("PUT", f"{CLASSIC}/partitions", 4)).status == 204
-        async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(5)) as one:
-            producer = await one.create_producer(NAME)
-            await publish(producer, 0, 5)
-            assert (await admins._call("PUT", f"{CLASSIC}/subscription/s", "earliest")).status == 204
-            sending = asyncio.ensure_future(publish(producer, 5, 20))
-            answer = await admins._call("POST", f"{SCALABLE}/migrate", None)
-            assert answer.status == 204, answer.body
-            await sending
-            seen: dict[str, list[int]] = defaultdict(list)
-            await take(await one.subscribe_stream(TOPIC.local, "s"), seen, "cumulative")
-            for key in KEYS:
-                assert seen[key] == list(range(20))
-
-    admins.loop.run(main())
-    admins.loop.run(admins.stop())
-    admins.loop.close()
-    assert admins.loop.errors == []
+    assert (await admins.ask("PUT", f"{CLASSIC}/partitions", 4)).status == 204
+    async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(5)) as one:
+        producer = await one.create_producer(NAME)
+        await publish(producer, 0, 5)
+        assert (await admins.ask("PUT", f"{CLASSIC}/subscription/s", "earliest")).status == 204
+        sending = asyncio.ensure_future(publish(producer, 5, 20))
+        answer = await admins.ask("POST", f"{SCALABLE}/migrate", None)
+        assert answer.status == 204, answer.body
+        await sending
+        seen: dict[str, list[int]] = defaultdict(list)
+        await take(await one.subscribe_stream(TOPIC.local, "s"), seen, "cumulative")
+        for key in KEYS:
+            assert seen[key] == list(range(20))
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
-def test_a_subscription_that_is_deleted_later_stays_gone_from_what_was_migrated(
+async def test_a_subscription_that_is_deleted_later_stays_gone_from_what_was_migrated(
     admin: Admin, kind: str
 ) -> None:
-    async def main() -> None:
-        assert (await admin._call("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-        async with client() as one:
-            await publish(await one.create_producer(NAME), 0, 5)
-            assert (await admin._call("POST", f"{SCALABLE}/migrate", None)).status == 204
-            subscribe: Any = one.subscribe_queue if kind == "queue" else one.subscribe_stream
-            consumer = await subscribe(TOPIC.local, "s", initial_position="earliest")
-            assert await consumer.receive_many(10, timeout=2)
-            assert (await admin._call("DELETE", f"{SCALABLE}/subscriptions/s?force=true", None)).status == 204
-            with pytest.raises(SubscriptionNotFoundError):
-                await take(consumer, defaultdict(list))
-            await asyncio.sleep(3)
-            for number in range(2):
-                partition = admin.broker.topics.get(TopicName.parse(f"{NAME}-partition-{number}"))
-                assert partition is not None
-                assert partition.subscriptions == {}
-
-    admin.loop.run(main())
+    assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
+    async with client() as one:
+        await publish(await one.create_producer(NAME), 0, 5)
+        assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 204
+        subscribe: Any = one.subscribe_queue if kind == "queue" else one.subscribe_stream
+        consumer = await subscribe(TOPIC.local, "s", initial_position="earliest")
+        assert await consumer.receive_many(10, timeout=2)
+        assert (await admin.ask("DELETE", f"{SCALABLE}/subscriptions/s?force=true", None)).status == 204
+        with pytest.raises(SubscriptionNotFoundError):
+            await take(consumer, defaultdict(list))
+        await asyncio.sleep(3)
+        for number in range(2):
+            partition = admin.broker.topics.get(TopicName.parse(f"{NAME}-partition-{number}"))
+            assert partition is not None
+            assert partition.subscriptions == {}

@@ -25,6 +25,7 @@ from anabranch.errors import (
 )
 from anabranch.model.names import TopicName
 from anabranch.testing.faults import SimClock
+from anabranch.testing.simloop import SimLoop
 from tests.unit.admin.test_admin import Admin, admin
 from tests.unit.admin.test_any_broker import Admins
 
@@ -142,13 +143,23 @@ def make_topic(admin: Admin) -> None:
 
 
 @pytest.fixture
-def admins() -> Iterator[Admins]:
+def admins(loop: SimLoop) -> Iterator[Admins]:
     """Two brokers, called in turn."""
-    admins = Admins()
+    admins = Admins(loop)
     yield admins
-    admins.loop.run(admins.stop())
-    admins.loop.close()
-    assert admins.loop.errors == []
+    loop.run(admins.stop())
+
+
+@pytest.fixture
+def topic(admin: Admin) -> None:
+    """The topic of all tests, on one broker."""
+    make_topic(admin)
+
+
+@pytest.fixture
+def shared_topic(admins: Admins) -> None:
+    """The topic of all tests, on two brokers."""
+    make_topic(admins)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -206,21 +217,17 @@ def test_the_table_leaves_no_route_out(admin: Admin) -> None:
         assert any(route.path_regex.match(path) for path in tried), f"{method} {route.path}"
 
 
-def test_stats_say_who_owns_what_and_how_each_subscription_stands(admin: Admin) -> None:
-    make_topic(admin)
-
-    async def publish() -> None:
-        async with AsyncClient("pulsar://broker:6650", rng=random.Random(3)) as client:
-            producer = await client.create_producer("orders")
-            await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
-            consumer = await client.subscribe_stream("orders", "known", name="me")
-            await asyncio.sleep(1)
-            stats = await admin._call("GET", f"{TOPIC}/stats", None)
-            whole.update(stats.json)
-            await consumer.close()
-
+@pytest.mark.usefixtures("topic")
+async def test_stats_say_who_owns_what_and_how_each_subscription_stands(admin: Admin) -> None:
     whole: dict[str, Any] = {}
-    admin.loop.run(publish())
+    async with AsyncClient("pulsar://broker:6650", rng=random.Random(3)) as client:
+        producer = await client.create_producer("orders")
+        await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
+        consumer = await client.subscribe_stream("orders", "known", name="me")
+        await asyncio.sleep(1)
+        stats = await admin.ask("GET", f"{TOPIC}/stats", None)
+        whole.update(stats.json)
+        await consumer.close()
     assert (whole["totalSegments"], whole["activeSegments"], whole["sealedSegments"]) == (4, 3, 1)
     for segment in whole["segments"].values():
         assert segment["ownerBroker"] == "pulsar://broker:6650"
@@ -236,9 +243,9 @@ def test_stats_say_who_owns_what_and_how_each_subscription_stands(admin: Admin) 
     assert known["waiting"] == {}
     assert sum(known["backlogBySegment"].values()) == known["backlog"] == whole["backlogMessages"] == 100
     assert whole["autoScalePolicy"]["maxSegments"] == 64
-    segment = admin("GET", f"{TOPIC}/segments/1/stats").json["subscriptions"]["known"]
+    segment = (await admin.ask("GET", f"{TOPIC}/segments/1/stats")).json["subscriptions"]["known"]
     assert segment["backlogMessages"] == known["backlogBySegment"]["1"] > segment["msgBacklog"]
-    backlog = admin("GET", f"{SEGMENTS}/{ACTIVE}/subscription/known/backlog")
+    backlog = await admin.ask("GET", f"{SEGMENTS}/{ACTIVE}/subscription/known/backlog")
     assert backlog.json == segment["msgBacklog"], "entries, as in Pulsar"
 
 
@@ -251,6 +258,16 @@ def test_ranges_and_buckets_are_cut_where_the_call_says(admins: Admins) -> None:
     active = {s["hashRange"]["start"]: s for s in segments if s["state"] == "ACTIVE"}
     assert sorted(active) == [0, 1, 0x3FFF, 0x4000, 0x8000, 0xA000, 0xC000, 0xE000]
     assert active[0x4000]["entryBucketSplits"] == [100, 40000]
+
+
+async def publish_twice(loop: SimLoop) -> int:
+    """Publish 50 messages twice, a minute apart; return a wall time between the two."""
+    async with AsyncClient("pulsar://broker-0:6650", rng=random.Random(3)) as client:
+        producer = await client.create_producer("orders")
+        for _ in range(2):
+            await asyncio.sleep(60)
+            await producer.send_many([b"v"] * 50, keys=[f"key-{n}" for n in range(50)])
+    return SimClock(loop).wall_ms() - 30_000
 
 
 def test_a_subscription_has_the_kind_and_the_time_that_the_call_says(admins: Admins) -> None:
@@ -267,15 +284,7 @@ def test_a_subscription_has_the_kind_and_the_time_that_the_call_says(admins: Adm
         "CHECKPOINT": "CHECKPOINT",
     }
 
-    async def publish() -> int:
-        async with AsyncClient("pulsar://broker-0:6650", rng=random.Random(3)) as client:
-            producer = await client.create_producer("orders")
-            for _ in range(2):
-                await asyncio.sleep(60)
-                await producer.send_many([b"v"] * 50, keys=[f"key-{n}" for n in range(50)])
-        return SimClock(admins.loop).wall_ms() - 30_000
-
-    between_ms = admins.loop.run(publish())
+    between_ms = admins.loop.run(publish_twice(admins.loop))
     moved = f"{TOPIC}/subscriptions/known"
     for call, left in ((f"seek?timestamp={between_ms}", 50), ("seek?timestamp=0", 100), ("skip-all", 0)):
         assert admins("POST", f"{moved}/{call}").status == 204
@@ -283,28 +292,24 @@ def test_a_subscription_has_the_kind_and_the_time_that_the_call_says(admins: Adm
         assert known()["QUEUE"]["backlog"] == 100
 
 
-def test_why_names_the_ancestor_and_the_consumer_that_are_waited_for(admins: Admins) -> None:
-    make_topic(admins)
-
-    async def main() -> None:
-        async with AsyncClient("pulsar://broker-0:6650", rng=random.Random(3)) as client:
-            producer = await client.create_producer("orders")
-            await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
-            consumer = await client.subscribe_stream("orders", "known", name="me")
-            await consumer.receive_many(100, timeout=5)
-            assert (await admins._call("POST", f"{TOPIC}/split/1", None)).status == 204
-            await asyncio.sleep(1)
-            for app in admins._apps:
-                admins._app = app
-                answer = (await admins._call("GET", f"{TOPIC}/why", None)).json
-                waiting = answer["subscriptions"]["known"]["waiting"]
-                assert waiting.keys() == {"4", "5"}
-                for (blocker,) in waiting.values():
-                    assert (blocker["segment"], blocker["consumers"]) == (1, ["me"])
-                assert answer["decisions"][-1]["reason"]
-            await consumer.close()
-
-    admins.loop.run(main())
+@pytest.mark.usefixtures("shared_topic")
+async def test_why_names_the_ancestor_and_the_consumer_that_are_waited_for(admins: Admins) -> None:
+    async with AsyncClient("pulsar://broker-0:6650", rng=random.Random(3)) as client:
+        producer = await client.create_producer("orders")
+        await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
+        consumer = await client.subscribe_stream("orders", "known", name="me")
+        await consumer.receive_many(100, timeout=5)
+        assert (await admins.ask("POST", f"{TOPIC}/split/1", None)).status == 204
+        await asyncio.sleep(1)
+        for app in admins._apps:
+            admins._app = app
+            answer = (await admins.ask("GET", f"{TOPIC}/why", None)).json
+            waiting = answer["subscriptions"]["known"]["waiting"]
+            assert waiting.keys() == {"4", "5"}
+            for (blocker,) in waiting.values():
+                assert (blocker["segment"], blocker["consumers"]) == (1, ["me"])
+            assert answer["decisions"][-1]["reason"]
+        await consumer.close()
 
 
 def test_a_subscription_of_one_segment_is_one_of_the_topic(admin: Admin) -> None:
@@ -330,47 +335,39 @@ def test_a_subscription_that_only_a_segment_knows_is_moved_and_removed_there(adm
     assert admin("GET", f"{stray}/backlog").status == 404
 
 
-def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> None:
-    make_topic(admin)
-
-    async def publish() -> None:
-        async with AsyncClient("pulsar://broker:6650", rng=random.Random(3)) as client:
-            producer = await client.create_producer("orders")
-            await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
-
-    admin.loop.run(publish())
+@pytest.mark.usefixtures("topic")
+async def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> None:
+    async with AsyncClient("pulsar://broker:6650", rng=random.Random(3)) as client:
+        producer = await client.create_producer("orders")
+        await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
     later_ms = SimClock(admin.loop).wall_ms() + 1000
     for call, left in ((f"seek?timestamp={later_ms}", 0), ("seek?timestamp=1", 100), ("skip-all", 0)):
-        assert admin("POST", f"{SEGMENTS}/{ACTIVE}/subscription/known/{call}").status == 204
-        assert admin("GET", f"{TOPIC}/stats").json["subscriptions"]["known"]["backlog"] == left
-    assert admin("DELETE", f"{SEGMENTS}/{ACTIVE}/subscription/known").status == 204
-    assert admin("GET", f"{TOPIC}/stats").json["subscriptions"] == {}
+        assert (await admin.ask("POST", f"{SEGMENTS}/{ACTIVE}/subscription/known/{call}")).status == 204
+        assert (await admin.ask("GET", f"{TOPIC}/stats")).json["subscriptions"]["known"]["backlog"] == left
+    assert (await admin.ask("DELETE", f"{SEGMENTS}/{ACTIVE}/subscription/known")).status == 204
+    assert (await admin.ask("GET", f"{TOPIC}/stats")).json["subscriptions"] == {}
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
-def test_what_is_read_goes_only_by_force(admins: Admins, kind: str) -> None:
-    make_topic(admins)
-
-    async def main() -> None:
-        async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(3)) as client:
-            subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
-            consumer = await subscribe("orders", "used", initial_position="earliest")
-            segment = f"{SEGMENTS}/{ACTIVE}/subscription/used"
-            for path in (f"{TOPIC}/subscriptions/used", segment, TOPIC):
-                answer = await admins._call("DELETE", path, None)
-                assert (answer.status, "consumers" in answer.json["reason"]) == (412, True)
-            stats = await admins._call("GET", f"{TOPIC}/stats", None)
-            assert "used" in stats.json["subscriptions"]
-            forced = await admins._call("DELETE", f"{TOPIC}/subscriptions/used?force=true", None)
-            assert forced.status == 204
-            await consumer.close()
-        again = await admins._call("DELETE", f"{TOPIC}/subscriptions/used", None)
-        assert again.status in (204, 404)
-        async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(3)) as client:
-            subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
-            consumer = await subscribe("orders", "used", initial_position="earliest")
-            assert (await admins._call("DELETE", f"{TOPIC}?force=true", None)).status == 204
-            assert (await admins._call("GET", TOPIC, None)).status == 404
-            await consumer.close()
-
-    admins.loop.run(main())
+@pytest.mark.usefixtures("shared_topic")
+async def test_what_is_read_goes_only_by_force(admins: Admins, kind: str) -> None:
+    async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(3)) as client:
+        subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
+        consumer = await subscribe("orders", "used", initial_position="earliest")
+        segment = f"{SEGMENTS}/{ACTIVE}/subscription/used"
+        for path in (f"{TOPIC}/subscriptions/used", segment, TOPIC):
+            answer = await admins.ask("DELETE", path, None)
+            assert (answer.status, "consumers" in answer.json["reason"]) == (412, True)
+        stats = await admins.ask("GET", f"{TOPIC}/stats", None)
+        assert "used" in stats.json["subscriptions"]
+        forced = await admins.ask("DELETE", f"{TOPIC}/subscriptions/used?force=true", None)
+        assert forced.status == 204
+        await consumer.close()
+    again = await admins.ask("DELETE", f"{TOPIC}/subscriptions/used", None)
+    assert again.status in (204, 404)
+    async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(3)) as client:
+        subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
+        consumer = await subscribe("orders", "used", initial_position="earliest")
+        assert (await admins.ask("DELETE", f"{TOPIC}?force=true", None)).status == 204
+        assert (await admins.ask("GET", TOPIC, None)).status == 404
+        await consumer.close()

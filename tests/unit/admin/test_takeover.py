@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,7 +19,7 @@ from anabranch.model.names import TopicName
 from anabranch.testing.faults import SimClock
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.simloop import SimLoop
-from tests.unit.admin.test_admin import CLASSIC, ORDERS, Admin, Answer
+from tests.unit.admin.test_admin import CLASSIC, ORDERS, Admin
 from tests.unit.broker.cluster import Brokers
 
 TOPIC = TopicName.parse("topic://public/default/orders")
@@ -45,9 +45,6 @@ class Far(Admin):
         self._app = create_app(self.broker, SimClock(_loop()), "http://far:8080")
         create_app(brokers[self.leader], SimClock(_loop()), "http://near:8080")
 
-    async def ask(self, method: str, path: str, body: object = None) -> Answer:
-        return await self._call(method, path, body)
-
     async def record(self, name: TopicName = TOPIC) -> TopicRecord | None:
         return await self.broker.records.find(name)
 
@@ -66,26 +63,18 @@ def _loop() -> SimLoop:
     return loop
 
 
-def run(scenario: Callable[[Far], Coroutine[Any, Any, None]]) -> None:
-    """On two brokers, with a topic of four segments, a subscription, and a classic topic."""
-
-    async def main() -> None:
-        brokers = Brokers(2, lease_s=LEASE_S)
-        await brokers.start_all()
-        try:
-            await brokers[0].controllers.create_topic(TOPIC, 4)
-            far = Far(brokers, network)
-            for path in (f"{ORDERS}/subscriptions/s", f"{CLASSIC}/partitions", f"{CLASSIC}/subscription/s"):
-                assert (await far.ask("PUT", path, 2 if "partitions" in path else None)).status == 204
-            await scenario(far)
-        finally:
-            for number in sorted(brokers.living):
-                await brokers.stop(number)
-
-    with SimLoop(1) as loop:
-        network = SimNetwork(loop)
-        loop.run(main())
-        assert not loop.errors
+@pytest.fixture
+async def far(loop: SimLoop) -> AsyncIterator[Far]:
+    """Two brokers, with a topic of four segments, a subscription, and a classic topic."""
+    network = SimNetwork(loop)
+    brokers = Brokers(2, lease_s=LEASE_S)
+    await brokers.start_all()
+    await brokers[0].controllers.create_topic(TOPIC, 4)
+    far = Far(brokers, network)
+    for path in (f"{ORDERS}/subscriptions/s", f"{CLASSIC}/partitions", f"{CLASSIC}/subscription/s"):
+        assert (await far.ask("PUT", path, 2 if "partitions" in path else None)).status == 204
+    yield far
+    await brokers.stop_all()
 
 
 class Asked(NamedTuple):
@@ -122,34 +111,33 @@ CALLS = [
 ]
 
 
+@pytest.mark.parametrize("delay_ms", DELAYS_MS)
 @pytest.mark.parametrize("asked", CALLS, ids=lambda asked: f"{asked.method} {asked.path[20:]}")
 @pytest.mark.parametrize("what", ["answers lost", "leader stopped"])
-def test_a_call_is_answered_and_done_once_whenever_its_leader_is_lost(asked: Asked, what: str) -> None:
-    async def lose(far: Far, delay_s: float) -> None:
-        call = asyncio.get_running_loop().create_task(far.ask(*asked[:3]))
-        await asyncio.sleep(delay_s)
-        if what == "answers lost":
-            far.hang_up()
-        else:
-            await far.stop_leader()
-        answer = await call
-        assert answer.status in (200, 204), answer
-        record = await far.record()
-        if asked.path == ORDERS:
-            assert record is None or record.deleted
-        else:
-            assert record is not None
-            assert (record.epoch, record.intent) == (asked.epochs, None)
-        for made in filter(None, [await far.record(name) for name in FRESH]):
-            assert (made.epoch, made.intent, made.properties) == (0, None, {"colour": "red"})
-        if asked.path.endswith("/migrate"):
-            record = await far.record(MIGRATED)
-            assert record is not None
-            assert (record.epoch, record.intent) == (1, None)
-            assert list(await far.broker.records.load_subscriptions(MIGRATED)) == ["s"]
-
-    for delay_ms in DELAYS_MS:
-        run(lambda far, delay_s=delay_ms / 1000: lose(far, delay_s))  # type: ignore[misc]
+async def test_a_call_is_answered_and_done_once_whenever_its_leader_is_lost(
+    far: Far, asked: Asked, what: str, delay_ms: float
+) -> None:
+    call = asyncio.get_running_loop().create_task(far.ask(*asked[:3]))
+    await asyncio.sleep(delay_ms / 1000)
+    if what == "answers lost":
+        far.hang_up()
+    else:
+        await far.stop_leader()
+    answer = await call
+    assert answer.status in (200, 204), answer
+    record = await far.record()
+    if asked.path == ORDERS:
+        assert record is None or record.deleted
+    else:
+        assert record is not None
+        assert (record.epoch, record.intent) == (asked.epochs, None)
+    for made in filter(None, [await far.record(name) for name in FRESH]):
+        assert (made.epoch, made.intent, made.properties) == (0, None, {"colour": "red"})
+    if asked.path.endswith("/migrate"):
+        record = await far.record(MIGRATED)
+        assert record is not None
+        assert (record.epoch, record.intent) == (1, None)
+        assert list(await far.broker.records.load_subscriptions(MIGRATED)) == ["s"]
 
 
 async def until(true: Callable[[], Coroutine[Any, Any, bool]]) -> None:
@@ -158,100 +146,88 @@ async def until(true: Callable[[], Coroutine[Any, Any, bool]]) -> None:
             await asyncio.sleep(0.00001)
 
 
-def test_a_change_that_was_under_way_is_answered_when_it_is_made() -> None:
-    async def main(far: Far) -> None:
-        async def begun() -> bool:
-            record = await far.record()
-            return record is not None and record.intent is not None
-
-        split = asyncio.get_running_loop().create_task(far.ask("POST", f"{ORDERS}/split/0"))
-        await until(begun)
-        far.hang_up()
-        assert (await split).status == 204
+async def test_a_change_that_was_under_way_is_answered_when_it_is_made(far: Far) -> None:
+    async def begun() -> bool:
         record = await far.record()
-        assert record is not None
-        assert (record.epoch, sorted(record.segments)) == (1, [0, 1, 2, 3, 4, 5])
-        again = await far.ask("POST", f"{ORDERS}/split/0")
-        assert (again.status, "children are 4, 5" in again.json["reason"]) == (412, True)
+        return record is not None and record.intent is not None
 
-    run(main)
-
-
-def test_a_change_that_another_one_came_before_is_refused_though_it_was_asked_for_again() -> None:
-    async def main(far: Far) -> None:
-        leader = await far.brokers[far.leader].controllers.lead(TOPIC)
-        thirds = asyncio.get_running_loop().create_task(far.ask("POST", f"{ORDERS}/split/0?parts=3"))
-        await asyncio.sleep(0)
-        far.hang_up()
-        await leader.split(0)
-        assert (await thirds).status == 412
-        assert len(leader.layout.active) == 5
-
-    run(main)
+    split = asyncio.get_running_loop().create_task(far.ask("POST", f"{ORDERS}/split/0"))
+    await until(begun)
+    far.hang_up()
+    assert (await split).status == 204
+    record = await far.record()
+    assert record is not None
+    assert (record.epoch, sorted(record.segments)) == (1, [0, 1, 2, 3, 4, 5])
+    again = await far.ask("POST", f"{ORDERS}/split/0")
+    assert (again.status, "children are 4, 5" in again.json["reason"]) == (412, True)
 
 
-def test_a_topic_made_anew_after_a_deletion_whose_answer_was_lost_stays() -> None:
-    async def main(far: Far) -> None:
-        async def deleted() -> bool:
-            record = await far.record()
-            return record is None or record.deleted
+async def test_a_change_that_another_one_came_before_is_refused_though_it_was_asked_for_again(
+    far: Far,
+) -> None:
+    leader = await far.brokers[far.leader].controllers.lead(TOPIC)
+    thirds = asyncio.get_running_loop().create_task(far.ask("POST", f"{ORDERS}/split/0?parts=3"))
+    await asyncio.sleep(0)
+    far.hang_up()
+    await leader.split(0)
+    assert (await thirds).status == 412
+    assert len(leader.layout.active) == 5
 
-        deletion = asyncio.get_running_loop().create_task(far.ask("DELETE", ORDERS))
-        await until(deleted)
-        far.hang_up()
-        await far.brokers[far.leader].controllers.create_topic(TOPIC, 1)
-        assert (await deletion).status == 204
-        assert (await far.ask("GET", f"{ORDERS}/stats")).json["totalSegments"] == 1
 
-    run(main)
+async def test_a_topic_made_anew_after_a_deletion_whose_answer_was_lost_stays(far: Far) -> None:
+    async def deleted() -> bool:
+        record = await far.record()
+        return record is None or record.deleted
+
+    deletion = asyncio.get_running_loop().create_task(far.ask("DELETE", ORDERS))
+    await until(deleted)
+    far.hang_up()
+    await far.brokers[far.leader].controllers.create_topic(TOPIC, 1)
+    assert (await deletion).status == 204
+    assert (await far.ask("GET", f"{ORDERS}/stats")).json["totalSegments"] == 1
 
 
 @pytest.mark.parametrize("path", [f"{ORDERS}/subscriptions/s", f"{SEGMENT}/subscription/s"])
-def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_stays(path: str) -> None:
-    async def main(far: Far) -> None:
-        async def deleted() -> bool:
-            return await far.broker.records.load_subscription(TOPIC, "s") is None
+async def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_stays(
+    far: Far, path: str
+) -> None:
+    async def deleted() -> bool:
+        return await far.broker.records.load_subscription(TOPIC, "s") is None
 
-        leader = await far.brokers[far.leader].controllers.lead(TOPIC)
-        deletion = asyncio.get_running_loop().create_task(far.ask("DELETE", path))
-        await until(deleted)
-        far.hang_up()
-        await leader.ensure_subscription("s", "STREAM", "earliest")
-        assert (await deletion).status == 204
-        assert list(leader.subscriptions()) == ["s"]
-
-    run(main)
-
-
-def test_who_asks_for_a_change_that_nobody_leads_is_told_in_time_that_it_may_be_made() -> None:
-    async def main(far: Far) -> None:
-        await far.broker.records.update(TOPIC, lambda record: replace(record, store=7))
-        await far.brokers[far.leader].controllers.store_closing(1 - far.broker.id)
-        began = _loop().time()
-        change, read = await asyncio.gather(
-            far.ask("POST", f"{ORDERS}/split/0"), far.ask("GET", f"{ORDERS}/stats")
-        )
-        assert (change.status, read.status) == (503, 503)
-        assert LEASE_S < _loop().time() - began <= LEASE_S + 3 * TAKEOVER_S
-        assert "store 7" in read.json["reason"]
-        assert change.json["reason"].startswith(read.json["reason"])
-        assert "may have been done" in change.json["reason"]
-        assert "may have been done" not in read.json["reason"]
-
-    run(main)
+    leader = await far.brokers[far.leader].controllers.lead(TOPIC)
+    deletion = asyncio.get_running_loop().create_task(far.ask("DELETE", path))
+    await until(deleted)
+    far.hang_up()
+    await leader.ensure_subscription("s", "STREAM", "earliest")
+    assert (await deletion).status == 204
+    assert list(leader.subscriptions()) == ["s"]
 
 
-def test_what_would_do_more_when_done_twice_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(far: Far) -> None:
-        asked: list[str] = []
+async def test_who_asks_for_a_change_that_nobody_leads_is_told_in_time_that_it_may_be_made(far: Far) -> None:
+    await far.broker.records.update(TOPIC, lambda record: replace(record, store=7))
+    await far.brokers[far.leader].controllers.store_closing(1 - far.broker.id)
+    began = _loop().time()
+    change, read = await asyncio.gather(
+        far.ask("POST", f"{ORDERS}/split/0"), far.ask("GET", f"{ORDERS}/stats")
+    )
+    assert (change.status, read.status) == (503, 503)
+    assert LEASE_S < _loop().time() - began <= LEASE_S + 3 * TAKEOVER_S
+    assert "store 7" in read.json["reason"]
+    assert change.json["reason"].startswith(read.json["reason"])
+    assert "may have been done" in change.json["reason"]
+    assert "may have been done" not in read.json["reason"]
 
-        async def skip(self: LocalLogs, place: Place, subscription: str, count: int) -> int:
-            asked.append(subscription)
-            raise NotConnectedError("the answer is lost")
 
-        monkeypatch.setattr(LocalLogs, "skip", skip)
-        answer = await far.ask("POST", f"{CLASSIC}/subscription/s/skip/3")
-        assert (answer.status, asked) == (503, ["s"])
-        assert "may have been done" in answer.json["reason"]
+async def test_what_would_do_more_when_done_twice_is_not_asked_for_again(
+    far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
 
-    run(main)
+    async def skip(self: LocalLogs, place: Place, subscription: str, count: int) -> int:
+        asked.append(subscription)
+        raise NotConnectedError("the answer is lost")
+
+    monkeypatch.setattr(LocalLogs, "skip", skip)
+    answer = await far.ask("POST", f"{CLASSIC}/subscription/s/skip/3")
+    assert (answer.status, asked) == (503, ["s"])
+    assert "may have been done" in answer.json["reason"]

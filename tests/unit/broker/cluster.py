@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from anabranch.broker.broker import Broker
@@ -16,8 +15,6 @@ from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.model.names import TopicName
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.network import SimNetwork
-from anabranch.testing.simloop import SimLoop
 from anabranch.transport.pump import dial
 from tests.unit.broker.wire import PATIENCE_S, Client, LoopClock
 
@@ -77,25 +74,11 @@ class Brokers:
         await client.expect(pb.CommandConnected)
         return client
 
+    async def stop_all(self) -> None:
+        for number in sorted(self.living):
+            await self.stop(number)
+
     def leader_of(self, name: TopicName) -> int:
         """The broker that leads a topic."""
         (number,) = (n for n, broker in self.living.items() if name in broker.controllers.layouts())
         return number
-
-
-def run(scenario: Callable[[Brokers], Coroutine[Any, Any, None]], *, count: int = 2, **settings: Any) -> None:
-    """Run a scenario on fresh brokers; an error nobody handled fails it too."""
-
-    async def main() -> None:
-        brokers = Brokers(count, **settings)
-        try:
-            await brokers.start_all()
-            await scenario(brokers)
-        finally:
-            for number in sorted(brokers.living):
-                await brokers.stop(number)
-
-    with SimLoop(1) as loop:
-        SimNetwork(loop)
-        loop.run(main())
-        assert not loop.errors

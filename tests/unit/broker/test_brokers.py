@@ -22,7 +22,7 @@ from anabranch.errors import (
 )
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.cluster import Brokers, run
+from tests.unit.broker.cluster import Brokers
 from tests.unit.broker.wire import Client, settle, value_of
 
 ORDERS = TopicName.parse("topic://public/default/orders")
@@ -54,110 +54,97 @@ def segments_of(dag: pb.ScalableTopicDAG) -> dict[str, int]:
     return {names[id_]: int(url.split("-")[1].split(":")[0]) for id_, url in urls.items()}
 
 
-def test_segments_of_a_topic_are_spread_over_brokers_and_every_broker_says_where() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 4)
-        dags = [await watch(await brokers.client(number)) for number in (0, 1)]
-        owners = [segments_of(dag) for dag in dags]
-        assert owners[0] == owners[1]
-        assert sorted(owners[0].values()) == [0, 0, 1, 1]
-        leader = brokers[brokers.leader_of(ORDERS)].url
-        assert {dag.controller_broker_url for dag in dags} == {leader}
-        for number in (0, 1):
-            client = await brokers.client(number)
-            for name, owner in owners[0].items():
-                assert await look_up(client, name) == brokers[owner].url
-            assert await look_up(client, str(ORDERS)) == leader
-
-    run(main)
-
-
-def test_any_broker_takes_any_change_and_raises_what_the_leader_raised() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        other = brokers[1 - brokers.leader_of(ORDERS)]
-        controller = await other.controllers.controller(ORDERS)
-        layout = await controller.split(0)
-        assert (layout.epoch, len(layout.active)) == (1, 3)
-        with pytest.raises(LayoutError, match="sealed"):
-            await controller.split(0)
-        with pytest.raises(SubscriptionNotFoundError):
-            await controller.skip_all("nobody")
-        await controller.ensure_subscription("s", "STREAM", "earliest")
-        await controller.set_properties({"team": "blue"})
-        assert (await controller.stats())["activeSegments"] == 3
-        assert (await controller.explain())["epoch"] == 1
-        merged = await controller.merge([segment.id for segment in layout.active])
-        assert len(merged.active) == 1
-        assert (await other.records.load(ORDERS)).properties == {"team": "blue"}
-        await other.controllers.delete_topic(ORDERS)
-        with pytest.raises(TopicNotFoundError):
-            await other.controllers.controller(ORDERS)
-        await settle()
-        assert [name for s in brokers.storages.values() for name in s.names()] == []
-
-    run(main)
+async def test_segments_of_a_topic_are_spread_over_brokers_and_every_broker_says_where(
+    brokers: Brokers,
+) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 4)
+    dags = [await watch(await brokers.client(number)) for number in (0, 1)]
+    owners = [segments_of(dag) for dag in dags]
+    assert owners[0] == owners[1]
+    assert sorted(owners[0].values()) == [0, 0, 1, 1]
+    leader = brokers[brokers.leader_of(ORDERS)].url
+    assert {dag.controller_broker_url for dag in dags} == {leader}
+    for number in (0, 1):
+        client = await brokers.client(number)
+        for name, owner in owners[0].items():
+            assert await look_up(client, name) == brokers[owner].url
+        assert await look_up(client, str(ORDERS)) == leader
 
 
-def test_brokers_that_have_as_many_calls_under_way_as_they_may_do_not_wait_for_each_other(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_any_broker_takes_any_change_and_raises_what_the_leader_raised(brokers: Brokers) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    other = brokers[1 - brokers.leader_of(ORDERS)]
+    controller = await other.controllers.controller(ORDERS)
+    layout = await controller.split(0)
+    assert (layout.epoch, len(layout.active)) == (1, 3)
+    with pytest.raises(LayoutError, match="sealed"):
+        await controller.split(0)
+    with pytest.raises(SubscriptionNotFoundError):
+        await controller.skip_all("nobody")
+    await controller.ensure_subscription("s", "STREAM", "earliest")
+    await controller.set_properties({"team": "blue"})
+    assert (await controller.stats())["activeSegments"] == 3
+    assert (await controller.explain())["epoch"] == 1
+    merged = await controller.merge([segment.id for segment in layout.active])
+    assert len(merged.active) == 1
+    assert (await other.records.load(ORDERS)).properties == {"team": "blue"}
+    await other.controllers.delete_topic(ORDERS)
+    with pytest.raises(TopicNotFoundError):
+        await other.controllers.controller(ORDERS)
+    await settle()
+    assert [name for s in brokers.storages.values() for name in s.names()] == []
+
+
+async def test_brokers_that_have_as_many_calls_under_way_as_they_may_do_not_wait_for_each_other(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "PENDING_MAX", 3)
 
-    async def main(brokers: Brokers) -> None:
-        names = [TopicName.parse(f"topic://public/default/t{number}") for number in range(16)]
-        for name in names:
-            await brokers[0].controllers.create_topic(name, 2)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+    names = [TopicName.parse(f"topic://public/default/t{number}") for number in range(16)]
+    for name in names:
+        await brokers[0].controllers.create_topic(name, 2)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
 
-        async def subscribe(name: TopicName) -> None:
-            other = brokers[1 - brokers.leader_of(name)]
-            controller = await other.controllers.controller(name)
-            await controller.ensure_subscription("s", "STREAM", "earliest")
+    async def subscribe(name: TopicName) -> None:
+        other = brokers[1 - brokers.leader_of(name)]
+        controller = await other.controllers.controller(name)
+        await controller.ensure_subscription("s", "STREAM", "earliest")
 
-        await asyncio.gather(*(subscribe(name) for name in names))
-        assert loop.time() - began < 5.0
-
-    run(main)
+    await asyncio.gather(*(subscribe(name) for name in names))
+    assert loop.time() - began < 5.0
 
 
-def test_a_layout_is_told_by_every_broker_as_it_is_committed() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        leader = brokers.leader_of(ORDERS)
-        here, there = await brokers.client(leader), await brokers.client(1 - leader)
+async def test_a_layout_is_told_by_every_broker_as_it_is_committed(brokers: Brokers) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    leader = brokers.leader_of(ORDERS)
+    here, there = await brokers.client(leader), await brokers.client(1 - leader)
+    for client in (here, there):
+        assert (await watch(client)).epoch == 0
+    controller = await brokers[leader].controllers.controller(ORDERS)
+    for epoch in (1, 2, 3):
+        layout = await controller.split(brokers[leader].controllers.layouts()[ORDERS].active[0].id)
         for client in (here, there):
-            assert (await watch(client)).epoch == 0
-        controller = await brokers[leader].controllers.controller(ORDERS)
-        for epoch in (1, 2, 3):
-            layout = await controller.split(brokers[leader].controllers.layouts()[ORDERS].active[0].id)
-            for client in (here, there):
-                update = await client.expect(pb.CommandScalableTopicUpdate)
-                assert update.dag.epoch == layout.epoch == epoch
-        for client in (here, there):
-            assert not client.has(pb.CommandScalableTopicUpdate)
-        await controller.delete()
-        for client in (here, there):
-            assert (await client.expect(pb.CommandScalableTopicUpdate)).error == pb.TopicNotFound
-
-    run(main)
+            update = await client.expect(pb.CommandScalableTopicUpdate)
+            assert update.dag.epoch == layout.epoch == epoch
+    for client in (here, there):
+        assert not client.has(pb.CommandScalableTopicUpdate)
+    await controller.delete()
+    for client in (here, there):
+        assert (await client.expect(pb.CommandScalableTopicUpdate)).error == pb.TopicNotFound
 
 
-def test_messages_go_to_the_owner_and_another_broker_sends_clients_there() -> None:
-    async def main(brokers: Brokers) -> None:
-        dag = await watch(await brokers.client(0))
-        (name, owner), *_ = segments_of(dag).items()
-        client, wrong = await brokers.client(owner), await brokers.client(1 - owner)
-        refused = await wrong.producer(name)
-        assert refused.error == pb.ServiceNotReady
-        assert "look it up again" in refused.message
-        await client.producer(name)
-        await client.publish_all([b"one", b"two"])
-        assert isinstance(await client.subscribe(name, subscription="q", kind=1), pb.CommandSuccess)
-        assert [value_of(d) for d in await client.deliveries(2)] == [b"one", b"two"]
-
-    run(main)
+async def test_messages_go_to_the_owner_and_another_broker_sends_clients_there(brokers: Brokers) -> None:
+    dag = await watch(await brokers.client(0))
+    (name, owner), *_ = segments_of(dag).items()
+    client, wrong = await brokers.client(owner), await brokers.client(1 - owner)
+    refused = await wrong.producer(name)
+    assert refused.error == pb.ServiceNotReady
+    assert "look it up again" in refused.message
+    await client.producer(name)
+    await client.publish_all([b"one", b"two"])
+    assert isinstance(await client.subscribe(name, subscription="q", kind=1), pb.CommandSuccess)
+    assert [value_of(d) for d in await client.deliveries(2)] == [b"one", b"two"]
 
 
 async def register(client: Client, name: str = "c", consumer_id: int = 1, **more: Any) -> Any:
@@ -179,365 +166,324 @@ def given(assignment: pb.ScalableConsumerAssignment) -> list[int]:
     return sorted(segment.segment_id for segment in assignment.segments)
 
 
-def test_a_consumer_registers_with_any_broker_and_hears_of_every_change() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        leader = brokers.leader_of(ORDERS)
-        far, near = await brokers.client(1 - leader), await brokers.client(leader)
-        assert given((await register(far, "far")).assignment) == [0, 1]
-        assert len(given((await register(near, "near")).assignment)) == 1
-        update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
-        assert len(given(update.assignment)) == 1
-        near.close()
-        again = await brokers.client(1 - leader)
-        await asyncio.sleep(0.1)
-        assert len(given((await register(again, "near")).assignment)) == 1, "it gets back what it held"
-        left = await again.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
-        assert isinstance(left, pb.CommandSuccess)
-        update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
-        assert given(update.assignment) == [0, 1]
-
-    run(main)
+async def test_a_consumer_registers_with_any_broker_and_hears_of_every_change(brokers: Brokers) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    leader = brokers.leader_of(ORDERS)
+    far, near = await brokers.client(1 - leader), await brokers.client(leader)
+    assert given((await register(far, "far")).assignment) == [0, 1]
+    assert len(given((await register(near, "near")).assignment)) == 1
+    update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
+    assert len(given(update.assignment)) == 1
+    near.close()
+    again = await brokers.client(1 - leader)
+    await asyncio.sleep(0.1)
+    assert len(given((await register(again, "near")).assignment)) == 1, "it gets back what it held"
+    left = await again.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
+    assert isinstance(left, pb.CommandSuccess)
+    update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
+    assert given(update.assignment) == [0, 1]
 
 
-def test_a_name_is_free_again_when_its_connection_to_any_broker_is_lost() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        far = 1 - brokers.leader_of(ORDERS)
-        first = await brokers.client(far)
-        await register(first)
-        busy = await register(await brokers.client(far))
-        assert busy.error == pb.ConsumerBusy
-        first.close()
-        await asyncio.sleep(0.1)
-        second = await brokers.client(far)
-        assert given((await register(second)).assignment) == [0, 1]
-        # The same client may register again at once, for another start of the same consumer.
-        assert given((await register(second)).assignment) == [0, 1]
-        assert brokers[far]._peers.lines == 1
-        left = await second.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
-        assert isinstance(left, pb.CommandSuccess)
-        assert brokers[far]._peers.lines == 0, "nothing is kept for those who left"
-
-    run(main)
+async def test_a_name_is_free_again_when_its_connection_to_any_broker_is_lost(brokers: Brokers) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    far = 1 - brokers.leader_of(ORDERS)
+    first = await brokers.client(far)
+    await register(first)
+    busy = await register(await brokers.client(far))
+    assert busy.error == pb.ConsumerBusy
+    first.close()
+    await asyncio.sleep(0.1)
+    second = await brokers.client(far)
+    assert given((await register(second)).assignment) == [0, 1]
+    # The same client may register again at once, for another start of the same consumer.
+    assert given((await register(second)).assignment) == [0, 1]
+    assert brokers[far]._peers.lines == 1
+    left = await second.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
+    assert isinstance(left, pb.CommandSuccess)
+    assert brokers[far]._peers.lines == 0, "nothing is kept for those who left"
 
 
 @pytest.mark.parametrize("first", ["near", "far"])
-def test_who_comes_back_through_another_broker_takes_its_name_over_at_once(first: str) -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        leader = brokers.leader_of(ORDERS)
-        at = [leader, 1 - leader] if first == "near" else [1 - leader, leader]
-        old, new = await brokers.client(at[0]), await brokers.client(at[1])
-        await register(old, "c", 1, instance=7)
-        assert (await register(new, "c", 2, instance=8)).error == pb.ConsumerBusy
-        assert given((await register(new, "c", 2, instance=7)).assignment) == [0, 1]
-        assert (await register(old, "c", 1, instance=7)).error == pb.ConsumerBusy, "it has come later"
-        old.close()
-        await (await brokers[leader].controllers.controller(ORDERS)).split(0)
-        update = await new.expect(pb.CommandScalableTopicAssignmentUpdate)
-        assert given(update.assignment) == [1, 2, 3]
-
-    run(main)
+async def test_who_comes_back_through_another_broker_takes_its_name_over_at_once(
+    brokers: Brokers, first: str
+) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    leader = brokers.leader_of(ORDERS)
+    at = [leader, 1 - leader] if first == "near" else [1 - leader, leader]
+    old, new = await brokers.client(at[0]), await brokers.client(at[1])
+    await register(old, "c", 1, instance=7)
+    assert (await register(new, "c", 2, instance=8)).error == pb.ConsumerBusy
+    assert given((await register(new, "c", 2, instance=7)).assignment) == [0, 1]
+    assert (await register(old, "c", 1, instance=7)).error == pb.ConsumerBusy, "it has come later"
+    old.close()
+    await (await brokers[leader].controllers.controller(ORDERS)).split(0)
+    update = await new.expect(pb.CommandScalableTopicAssignmentUpdate)
+    assert given(update.assignment) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_member_is_sent_to_hear_that_its_subscription_was_deleted_and_others_read_nothing(
-    number: int,
+async def test_a_member_is_sent_to_hear_that_its_subscription_was_deleted_and_others_read_nothing(
+    brokers: Brokers, number: int
 ) -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        ours, java = await brokers.client(number), await brokers.client(number, "Pulsar-Java-v5.0.0-M1")
-        registered = await register(ours, "ours", instance=7)
-        assert registered.HasField("incarnation")
-        assert not (await register(java, "java")).HasField("incarnation"), "theirs would skip it"
-        await ours.expect(pb.CommandScalableTopicAssignmentUpdate)
-        controller = await brokers[1 - number].controllers.controller(ORDERS)
-        await controller.delete_subscription("s", force=True)
-        for client in (ours, java):
-            assert given((await client.expect(pb.CommandScalableTopicAssignmentUpdate)).assignment) == []
-        assert (await ours.expect(pb.CommandCloseConsumer)).consumer_id == 1
-        refused = await register(ours, "ours", instance=7, opened_in=registered.incarnation)
-        assert refused.error == pb.SubscriptionNotFound
-        await settle()
-        assert java.inbox == []
-        assert not java.hung_up
-        other = registered.incarnation + 1
-        assert given((await register(ours, "ours", instance=7, opened_in=other)).assignment) == [0, 1]
-
-    run(main)
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    ours, java = await brokers.client(number), await brokers.client(number, "Pulsar-Java-v5.0.0-M1")
+    registered = await register(ours, "ours", instance=7)
+    assert registered.HasField("incarnation")
+    assert not (await register(java, "java")).HasField("incarnation"), "theirs would skip it"
+    await ours.expect(pb.CommandScalableTopicAssignmentUpdate)
+    controller = await brokers[1 - number].controllers.controller(ORDERS)
+    await controller.delete_subscription("s", force=True)
+    for client in (ours, java):
+        assert given((await client.expect(pb.CommandScalableTopicAssignmentUpdate)).assignment) == []
+    assert (await ours.expect(pb.CommandCloseConsumer)).consumer_id == 1
+    refused = await register(ours, "ours", instance=7, opened_in=registered.incarnation)
+    assert refused.error == pb.SubscriptionNotFound
+    await settle()
+    assert java.inbox == []
+    assert not java.hung_up
+    other = registered.incarnation + 1
+    assert given((await register(ours, "ours", instance=7, opened_in=other)).assignment) == [0, 1]
 
 
-def test_a_leader_that_gives_its_store_back_sends_its_consumers_to_the_next() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        home = brokers.leader_of(ORDERS)
-        await brokers.stop(home)
-        await hand_over()
-        foster = await brokers.client(1 - home)
-        await register(foster)
-        await brokers.start(home)
-        assert (await foster.expect(pb.CommandCloseConsumer)).consumer_id == 1
-        await hand_over()
-        assert brokers.leader_of(ORDERS) == home
-        assert given((await register(foster)).assignment) == [0, 1]
-
-    run(main)
+async def test_a_leader_that_gives_its_store_back_sends_its_consumers_to_the_next(brokers: Brokers) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    home = brokers.leader_of(ORDERS)
+    await brokers.stop(home)
+    await hand_over()
+    foster = await brokers.client(1 - home)
+    await register(foster)
+    await brokers.start(home)
+    assert (await foster.expect(pb.CommandCloseConsumer)).consumer_id == 1
+    await hand_over()
+    assert brokers.leader_of(ORDERS) == home
+    assert given((await register(foster)).assignment) == [0, 1]
 
 
 @pytest.mark.parametrize("version", ["Anabranch-Test", "Pulsar-Java-v5.0.0-M1"])
-def test_consumers_come_back_when_their_leader_goes_and_find_the_next_one(version: str) -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        leader = brokers.leader_of(ORDERS)
+async def test_consumers_come_back_when_their_leader_goes_and_find_the_next_one(
+    brokers: Brokers, version: str
+) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    leader = brokers.leader_of(ORDERS)
+    far = await brokers.client(1 - leader, version)
+    await register(far, "far")
+    await brokers.stop(leader)
+    await hand_over()
+    if version.startswith("Pulsar"):
+        assert far.hung_up
         far = await brokers.client(1 - leader, version)
-        await register(far, "far")
-        await brokers.stop(leader)
-        await hand_over()
-        if version.startswith("Pulsar"):
-            assert far.hung_up
-            far = await brokers.client(1 - leader, version)
-        else:
-            assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
-        assert given((await register(far, "far")).assignment) == [0, 1]
-        assert brokers.leader_of(ORDERS) == 1 - leader
-
-    run(main)
-
-
-def test_a_layout_is_told_again_when_owners_change_and_never_an_older_one() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 4)
-        client = await brokers.client(0)
-        first = await watch(client)
-        await brokers.stop(1)
-        await hand_over()
-        updates = [u.dag for u in client.has(pb.CommandScalableTopicUpdate)]
-        assert {dag.epoch for dag in updates} == {first.epoch}
-        assert set(segments_of(updates[-1]).values()) == {0}
-        assert updates[-1].controller_broker_url == brokers[0].url
-        client.inbox.clear()
-        await brokers.start(1)
-        await hand_over()
-        last = [u.dag for u in client.has(pb.CommandScalableTopicUpdate)][-1]
-        assert (last.epoch, segments_of(last)) == (first.epoch, segments_of(first))
-
-    run(main)
-
-
-def test_a_topic_lives_on_with_its_messages_when_its_broker_is_stopped() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        owners = segments_of(await watch(await brokers.client(0)))
-        for name, owner in owners.items():
-            client = await brokers.client(owner)
-            await client.producer(name)
-            await client.publish_all([name.encode()])
-        await brokers.stop(1)
-        await hand_over()
-        client = await brokers.client(0)
-        for number, name in enumerate(owners):
-            assert await look_up(client, name) == brokers[0].url
-            await client.subscribe(name, "q", kind=1, consumer_id=number)
-            (delivery,) = await client.deliveries(1, consumer_id=number)
-            assert value_of(delivery) == name.encode()
-        layout = await (await brokers[0].controllers.controller(ORDERS)).split(0)
-        assert layout.epoch == 1
-
-    run(main)
-
-
-def test_what_drains_at_one_broker_is_heard_by_the_leader_at_another() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        leader = brokers.leader_of(ORDERS)
-        owners = segments_of(await watch(await brokers.client(0)))
-        name = next(name for name, owner in owners.items() if owner != leader)
-        parent = int(name.rpartition("-")[2])
-        controller = await brokers[leader].controllers.lead(ORDERS)
-        await controller.ensure_subscription("s", "QUEUE", "earliest")
-        client = await brokers.client(1 - leader)
-        await client.producer(name)
-        await client.publish_all([b"one"])
-        await controller.split(parent)
-        await client.subscribe(name, "s", kind=1)
-        (delivery,) = await client.deliveries(1)
-        assert parent not in controller.subscriptions()["s"].drained
-        await client.acknowledge_durably(delivery)
-        await settle()
-        assert parent in controller.subscriptions()["s"].drained
-
-    run(main)
-
-
-def test_classic_topics_are_spread_and_each_broker_says_where() -> None:
-    async def main(brokers: Brokers) -> None:
-        topic = TopicName.parse("persistent://public/default/parts")
-        await brokers[0].topics.create(topic, 4)
-        clients = [await brokers.client(number) for number in (0, 1)]
-        names = [str(topic.partition_name(index)) for index in range(4)]
-        urls = [[await look_up(client, name) for name in names] for client in clients]
-        assert urls[0] == urls[1]
-        assert sorted(urls[0]) == sorted([brokers[0].url, brokers[1].url] * 2)
-        refused = await clients[0].producer(names[urls[0].index(brokers[1].url)])
-        assert refused.error == pb.ServiceNotReady
-        for name, url in zip(names, urls[0], strict=True):
-            client = clients[0 if url == brokers[0].url else 1]
-            made = await client.producer(name, producer_id=int(name[-1]))
-            assert isinstance(made, pb.CommandProducerSuccess)
-        # One that nobody made yet is made where every broker sends its clients.
-        fresh = "persistent://public/default/fresh"
-        url = await look_up(clients[0], fresh)
-        assert url == await look_up(clients[1], fresh)
-        client = clients[0 if url == brokers[0].url else 1]
-        assert isinstance(await client.producer(fresh, producer_id=9), pb.CommandProducerSuccess)
-
-    run(main)
-
-
-def test_a_client_that_was_sent_to_a_broker_makes_its_topic_there_whatever_is_served_by_now() -> None:
-    async def main(brokers: Brokers) -> None:
-        clients = [await brokers.client(number) for number in (0, 1)]
-        for number in range(8):
-            name = f"persistent://public/default/fresh-{number}"
-            made = await clients[1].producer(name, producer_id=number)
-            assert isinstance(made, pb.CommandProducerSuccess)
-            assert [await look_up(client, name) for client in clients] == [brokers[1].url] * 2
-
-    run(main)
-
-
-def test_a_registration_ends_with_the_connection_between_the_brokers_and_is_made_again() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        leader = brokers.leader_of(ORDERS)
-        far = await brokers.client(1 - leader)
-        await register(far)
-        for connection in list(brokers[leader].connections):
-            if connection.is_peer:
-                connection.hang_up()
+    else:
         assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
-        assert given((await register(far)).assignment) == [0, 1]
-        assert not far.hung_up
-
-    run(main)
+    assert given((await register(far, "far")).assignment) == [0, 1]
+    assert brokers.leader_of(ORDERS) == 1 - leader
 
 
-def test_a_change_that_was_begun_is_finished_by_the_next_owner_of_the_home_store() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        leader = brokers.leader_of(ORDERS)
-        controller = await brokers[leader].controllers.lead(ORDERS)
-        split = asyncio.get_running_loop().create_task(controller.split(0))
-        async with asyncio.timeout(10.0):
-            while controller.record.intent is None:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        await brokers.stop(leader)
-        await asyncio.gather(split, return_exceptions=True)
-        await hand_over()
-        record = await brokers[1 - leader].records.load(ORDERS)
-        assert (record.epoch, record.intent) == (1, None)
-        assert brokers.leader_of(ORDERS) == 1 - leader
-
-    run(main)
+async def test_a_layout_is_told_again_when_owners_change_and_never_an_older_one(brokers: Brokers) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 4)
+    client = await brokers.client(0)
+    first = await watch(client)
+    await brokers.stop(1)
+    await hand_over()
+    updates = [u.dag for u in client.has(pb.CommandScalableTopicUpdate)]
+    assert {dag.epoch for dag in updates} == {first.epoch}
+    assert set(segments_of(updates[-1]).values()) == {0}
+    assert updates[-1].controller_broker_url == brokers[0].url
+    client.inbox.clear()
+    await brokers.start(1)
+    await hand_over()
+    last = [u.dag for u in client.has(pb.CommandScalableTopicUpdate)][-1]
+    assert (last.epoch, segments_of(last)) == (first.epoch, segments_of(first))
 
 
-def test_a_topic_that_is_deleted_and_made_again_elsewhere_is_another_one() -> None:
-    async def main(brokers: Brokers) -> None:
-        client = await brokers.client(0, "Pulsar-Java-v5.0.0-M1")
-        epochs = [(await watch(client)).epoch]
-        for number in (1, 0, 1):
-            await brokers[number].controllers.delete_topic(ORDERS)
-            await brokers[1 - number].controllers.create_topic(ORDERS, 2)
-            epochs.append((await client.expect(pb.CommandScalableTopicUpdate)).dag.epoch)
-        assert epochs == sorted(set(epochs))
-        await settle()
-        names = sorted(name for storage in brokers.storages.values() for name in storage.names())
-        assert len(names) == 2, "what was deleted is swept"
+async def test_a_topic_lives_on_with_its_messages_when_its_broker_is_stopped(brokers: Brokers) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    owners = segments_of(await watch(await brokers.client(0)))
+    for name, owner in owners.items():
+        client = await brokers.client(owner)
+        await client.producer(name)
+        await client.publish_all([name.encode()])
+    await brokers.stop(1)
+    await hand_over()
+    client = await brokers.client(0)
+    for number, name in enumerate(owners):
+        assert await look_up(client, name) == brokers[0].url
+        await client.subscribe(name, "q", kind=1, consumer_id=number)
+        (delivery,) = await client.deliveries(1, consumer_id=number)
+        assert value_of(delivery) == name.encode()
+    layout = await (await brokers[0].controllers.controller(ORDERS)).split(0)
+    assert layout.epoch == 1
 
-    run(main)
+
+async def test_what_drains_at_one_broker_is_heard_by_the_leader_at_another(brokers: Brokers) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    leader = brokers.leader_of(ORDERS)
+    owners = segments_of(await watch(await brokers.client(0)))
+    name = next(name for name, owner in owners.items() if owner != leader)
+    parent = int(name.rpartition("-")[2])
+    controller = await brokers[leader].controllers.lead(ORDERS)
+    await controller.ensure_subscription("s", "QUEUE", "earliest")
+    client = await brokers.client(1 - leader)
+    await client.producer(name)
+    await client.publish_all([b"one"])
+    await controller.split(parent)
+    await client.subscribe(name, "s", kind=1)
+    (delivery,) = await client.deliveries(1)
+    assert parent not in controller.subscriptions()["s"].drained
+    await client.acknowledge_durably(delivery)
+    await settle()
+    assert parent in controller.subscriptions()["s"].drained
 
 
-def test_requests_wait_for_a_leader_and_fail_politely_when_none_comes() -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        leader = brokers.leader_of(ORDERS)
-        other = brokers[1 - leader]
-        await brokers.stop(leader)
-        asked = asyncio.get_running_loop().time()
-        controller = await other.controllers.controller(ORDERS)
-        assert asyncio.get_running_loop().time() - asked < 10.0
-        assert (await controller.stats())["epoch"] == 0
-        record = await other.records.load(ORDERS)
-        await other.records.update(ORDERS, lambda r: msgspec.structs.replace(record, store=7))
-        await other.controllers.store_closing(record.store)
-        with pytest.raises(ServiceNotReadyError, match="store 7"):
-            await other.controllers.controller(ORDERS)
+async def test_classic_topics_are_spread_and_each_broker_says_where(brokers: Brokers) -> None:
+    topic = TopicName.parse("persistent://public/default/parts")
+    await brokers[0].topics.create(topic, 4)
+    clients = [await brokers.client(number) for number in (0, 1)]
+    names = [str(topic.partition_name(index)) for index in range(4)]
+    urls = [[await look_up(client, name) for name in names] for client in clients]
+    assert urls[0] == urls[1]
+    assert sorted(urls[0]) == sorted([brokers[0].url, brokers[1].url] * 2)
+    refused = await clients[0].producer(names[urls[0].index(brokers[1].url)])
+    assert refused.error == pb.ServiceNotReady
+    for name, url in zip(names, urls[0], strict=True):
+        client = clients[0 if url == brokers[0].url else 1]
+        made = await client.producer(name, producer_id=int(name[-1]))
+        assert isinstance(made, pb.CommandProducerSuccess)
+    # One that nobody made yet is made where every broker sends its clients.
+    fresh = "persistent://public/default/fresh"
+    url = await look_up(clients[0], fresh)
+    assert url == await look_up(clients[1], fresh)
+    client = clients[0 if url == brokers[0].url else 1]
+    assert isinstance(await client.producer(fresh, producer_id=9), pb.CommandProducerSuccess)
 
-    run(main)
+
+async def test_a_client_that_was_sent_to_a_broker_makes_its_topic_there_whatever_is_served_by_now(
+    brokers: Brokers,
+) -> None:
+    clients = [await brokers.client(number) for number in (0, 1)]
+    for number in range(8):
+        name = f"persistent://public/default/fresh-{number}"
+        made = await clients[1].producer(name, producer_id=number)
+        assert isinstance(made, pb.CommandProducerSuccess)
+        assert [await look_up(client, name) for client in clients] == [brokers[1].url] * 2
+
+
+async def test_a_registration_ends_with_the_connection_between_the_brokers_and_is_made_again(
+    brokers: Brokers,
+) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    leader = brokers.leader_of(ORDERS)
+    far = await brokers.client(1 - leader)
+    await register(far)
+    for connection in list(brokers[leader].connections):
+        if connection.is_peer:
+            connection.hang_up()
+    assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
+    assert given((await register(far)).assignment) == [0, 1]
+    assert not far.hung_up
+
+
+async def test_a_change_that_was_begun_is_finished_by_the_next_owner_of_the_home_store(
+    brokers: Brokers,
+) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    leader = brokers.leader_of(ORDERS)
+    controller = await brokers[leader].controllers.lead(ORDERS)
+    split = asyncio.get_running_loop().create_task(controller.split(0))
+    async with asyncio.timeout(10.0):
+        while controller.record.intent is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await brokers.stop(leader)
+    await asyncio.gather(split, return_exceptions=True)
+    await hand_over()
+    record = await brokers[1 - leader].records.load(ORDERS)
+    assert (record.epoch, record.intent) == (1, None)
+    assert brokers.leader_of(ORDERS) == 1 - leader
+
+
+async def test_a_topic_that_is_deleted_and_made_again_elsewhere_is_another_one(brokers: Brokers) -> None:
+    client = await brokers.client(0, "Pulsar-Java-v5.0.0-M1")
+    epochs = [(await watch(client)).epoch]
+    for number in (1, 0, 1):
+        await brokers[number].controllers.delete_topic(ORDERS)
+        await brokers[1 - number].controllers.create_topic(ORDERS, 2)
+        epochs.append((await client.expect(pb.CommandScalableTopicUpdate)).dag.epoch)
+    assert epochs == sorted(set(epochs))
+    await settle()
+    names = sorted(name for storage in brokers.storages.values() for name in storage.names())
+    assert len(names) == 2, "what was deleted is swept"
+
+
+async def test_requests_wait_for_a_leader_and_fail_politely_when_none_comes(brokers: Brokers) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    leader = brokers.leader_of(ORDERS)
+    other = brokers[1 - leader]
+    await brokers.stop(leader)
+    asked = asyncio.get_running_loop().time()
+    controller = await other.controllers.controller(ORDERS)
+    assert asyncio.get_running_loop().time() - asked < 10.0
+    assert (await controller.stats())["epoch"] == 0
+    record = await other.records.load(ORDERS)
+    await other.records.update(ORDERS, lambda r: msgspec.structs.replace(record, store=7))
+    await other.controllers.store_closing(record.store)
+    with pytest.raises(ServiceNotReadyError, match="store 7"):
+        await other.controllers.controller(ORDERS)
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_who_could_not_leave_is_no_member_for_ever(near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(ORDERS, 2)
-        leader = brokers.leader_of(ORDERS)
-        at = leader if near else 1 - leader
-        client = await brokers.client(at)
-        await register(client)
+async def test_who_could_not_leave_is_no_member_for_ever(
+    brokers: Brokers, near: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await brokers[0].controllers.create_topic(ORDERS, 2)
+    leader = brokers.leader_of(ORDERS)
+    at = leader if near else 1 - leader
+    client = await brokers.client(at)
+    await register(client)
 
-        async def fail(self: TopicController, registration: Membership) -> None:
-            raise MetadataError("the store is away")
+    async def fail(self: TopicController, registration: Membership) -> None:
+        raise MetadataError("the store is away")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(TopicController, "leave", fail)
-            left = await client.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
-        assert left.error == pb.MetadataError
-        await settle()
-        again = await register(await brokers.client(at))
-        assert given(again.assignment) == [0, 1]
-        assert brokers[at]._peers.lines == (0 if near else 1)
-
-    run(main)
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicController, "leave", fail)
+        left = await client.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
+    assert left.error == pb.MetadataError
+    await settle()
+    again = await register(await brokers.client(at))
+    assert given(again.assignment) == [0, 1]
+    assert brokers[at]._peers.lines == (0 if near else 1)
 
 
-def test_a_topic_that_many_make_at_once_by_looking_is_made_once() -> None:
-    async def main(brokers: Brokers) -> None:
-        clients = [await brokers.client(number % 2) for number in range(6)]
-        dags = await asyncio.gather(*(watch(client) for client in clients))
-        assert len({(dag.epoch, dag.controller_broker_url) for dag in dags}) == 1
-        names = [name for storage in brokers.storages.values() for name in storage.names()]
-        assert len(names) == 1
-
-    run(main)
+async def test_a_topic_that_many_make_at_once_by_looking_is_made_once(brokers: Brokers) -> None:
+    clients = [await brokers.client(number % 2) for number in range(6)]
+    dags = await asyncio.gather(*(watch(client) for client in clients))
+    assert len({(dag.epoch, dag.controller_broker_url) for dag in dags}) == 1
+    names = [name for storage in brokers.storages.values() for name in storage.names()]
+    assert len(names) == 1
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_topic_whose_maker_died_is_finished_when_somebody_looks_anywhere(number: int) -> None:
-    async def main(brokers: Brokers) -> None:
-        await lifecycle.record_topic(brokers[0].controllers._world, ORDERS, 4, {})
-        dag = await watch(await brokers.client(number))
-        assert sorted(segments_of(dag).values()) == [0, 0, 1, 1]
-        record = await brokers[0].records.load(ORDERS)
-        assert record.intent is None
-
-    run(main)
+async def test_a_topic_whose_maker_died_is_finished_when_somebody_looks_anywhere(
+    brokers: Brokers, number: int
+) -> None:
+    await lifecycle.record_topic(brokers[0].controllers._world, ORDERS, 4, {})
+    dag = await watch(await brokers.client(number))
+    assert sorted(segments_of(dag).values()) == [0, 0, 1, 1]
+    record = await brokers[0].records.load(ORDERS)
+    assert record.intent is None
 
 
 @pytest.mark.parametrize("what", ["created", "migrated"])
-def test_a_topic_whose_maker_died_is_finished_at_its_home_though_nobody_looks(what: str) -> None:
-    async def main(brokers: Brokers) -> None:
-        await hand_over()
-        world = brokers[0].controllers._world
-        if what == "created":
-            await lifecycle.record_topic(world, ORDERS, 4, {})
-        else:
-            old = TopicName.parse("persistent://public/default/orders")
-            await brokers[1].topics.make(old, 1)
-            await lifecycle.record_migration(world, ORDERS, [Place(old, 1)], {}, {})
-        await asyncio.sleep(30.0)
-        record = await brokers[0].records.load(ORDERS)
-        assert record.intent is None
-        assert brokers.leader_of(ORDERS) == record.store
-
-    run(main)
+async def test_a_topic_whose_maker_died_is_finished_at_its_home_though_nobody_looks(
+    brokers: Brokers, what: str
+) -> None:
+    await hand_over()
+    world = brokers[0].controllers._world
+    if what == "created":
+        await lifecycle.record_topic(world, ORDERS, 4, {})
+    else:
+        old = TopicName.parse("persistent://public/default/orders")
+        await brokers[1].topics.make(old, 1)
+        await lifecycle.record_migration(world, ORDERS, [Place(old, 1)], {}, {})
+    await asyncio.sleep(30.0)
+    record = await brokers[0].records.load(ORDERS)
+    assert record.intent is None
+    assert brokers.leader_of(ORDERS) == record.store

@@ -12,7 +12,7 @@ from anabranch.ledger.memory import MemoryLog
 from anabranch.ledger.storage import Entry
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, run, settle, value_of
+from tests.unit.broker.wire import Client, World, settle, value_of
 
 KINDS = [
     pb.CommandSubscribe.Exclusive,
@@ -46,79 +46,76 @@ def forgetful(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("forgetful")
-def test_everything_is_delivered_in_order_through_losses_and_redeliveries(kind: int) -> None:
+async def test_everything_is_delivered_in_order_through_losses_and_redeliveries(
+    world: World, kind: int
+) -> None:
     ordered = kind != pb.CommandSubscribe.Shared
     several = kind in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
 
-    async def scenario(world: World) -> None:
-        rng = random.Random(kind)
-        producer = await world.client()
-        await producer.producer()
-        seen: dict[str, list[int]] = defaultdict(list)
-        acked: Counter[bytes] = Counter()
-        consumers: dict[int, Client] = {}
-        number = 0
+    rng = random.Random(kind)
+    producer = await world.client()
+    await producer.producer()
+    seen: dict[str, list[int]] = defaultdict(list)
+    acked: Counter[bytes] = Counter()
+    consumers: dict[int, Client] = {}
+    number = 0
 
-        async def join() -> None:
-            nonlocal number
-            number += 1
-            client = await world.client()
-            await client.subscribe(kind=kind, consumer_id=number, permits=rng.choice([1, 7, 50]))
-            consumers[number] = client
+    async def join() -> None:
+        nonlocal number
+        number += 1
+        client = await world.client()
+        await client.subscribe(kind=kind, consumer_id=number, permits=rng.choice([1, 7, 50]))
+        consumers[number] = client
 
-        def take(consumer_id: int, client: Client) -> None:
-            got = client.has(Delivery)
-            client.inbox.clear()
-            for delivery in got:
-                key, text = value_of(delivery).decode().split(":")
-                if not seen[key] or int(text) not in seen[key]:
-                    seen[key].append(int(text))
-                nack = several and rng.random() < 0.1
-                if nack:
-                    again = pb.MessageIdData(ledgerId=delivery.ledger, entryId=delivery.entry)
-                    client.send(
-                        pb.CommandRedeliverUnacknowledgedMessages(
-                            consumer_id=consumer_id, message_ids=[again]
-                        )
-                    )
-                elif rng.random() < 0.9:
-                    client.acknowledge(delivery, consumer_id=consumer_id)
-                    acked[value_of(delivery)] += 1
-            if got:
-                client.flow(len(got), consumer_id)
+    def take(consumer_id: int, client: Client) -> None:
+        got = client.has(Delivery)
+        client.inbox.clear()
+        for delivery in got:
+            key, text = value_of(delivery).decode().split(":")
+            if not seen[key] or int(text) not in seen[key]:
+                seen[key].append(int(text))
+            nack = several and rng.random() < 0.1
+            if nack:
+                again = pb.MessageIdData(ledgerId=delivery.ledger, entryId=delivery.entry)
+                client.send(
+                    pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id, message_ids=[again])
+                )
+            elif rng.random() < 0.9:
+                client.acknowledge(delivery, consumer_id=consumer_id)
+                acked[value_of(delivery)] += 1
+        if got:
+            client.flow(len(got), consumer_id)
 
-        await join()
-        for sequence in range(COUNT):
-            key = sequence % KEYS
-            producer.publish(b"%d:%d" % (key, sequence), sequence, key=str(key))
-            if sequence % 20 == 0:
-                await settle()
-                for consumer_id, client in list(consumers.items()):
-                    take(consumer_id, client)
-                if several and len(consumers) < 4:
-                    await join()
-                elif consumers and rng.random() < 0.3:
-                    gone = rng.choice(list(consumers))
-                    consumers.pop(gone).close()
-                    await settle()
-                    if not consumers:
-                        await join()
-        subscription = world.broker.topics.served[0].subscriptions["sub"]
-        for _ in range(300):
+    await join()
+    for sequence in range(COUNT):
+        key = sequence % KEYS
+        producer.publish(b"%d:%d" % (key, sequence), sequence, key=str(key))
+        if sequence % 20 == 0:
             await settle()
             for consumer_id, client in list(consumers.items()):
                 take(consumer_id, client)
-            if subscription.backlog == 0:
-                break
-            if rng.random() < 0.2:
+            if several and len(consumers) < 4:
+                await join()
+            elif consumers and rng.random() < 0.3:
                 gone = rng.choice(list(consumers))
                 consumers.pop(gone).close()
                 await settle()
-                await join()
-        assert subscription.backlog == 0
-        assert len(acked) == COUNT
-        if ordered:
-            for name, numbers in seen.items():
-                assert numbers == sorted(numbers), f"first deliveries of key {name} are in order"
-
-    run(scenario)
+                if not consumers:
+                    await join()
+    subscription = world.broker.topics.served[0].subscriptions["sub"]
+    for _ in range(300):
+        await settle()
+        for consumer_id, client in list(consumers.items()):
+            take(consumer_id, client)
+        if subscription.backlog == 0:
+            break
+        if rng.random() < 0.2:
+            gone = rng.choice(list(consumers))
+            consumers.pop(gone).close()
+            await settle()
+            await join()
+    assert subscription.backlog == 0
+    assert len(acked) == COUNT
+    if ordered:
+        for name, numbers in seen.items():
+            assert numbers == sorted(numbers), f"first deliveries of key {name} are in order"

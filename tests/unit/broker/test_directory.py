@@ -25,37 +25,34 @@ async def put_store(store: MemoryStore, id_: int, owner: int | None, generation:
     await store.put(records.store_path(id_), records.encode(record))
 
 
-def test_an_owner_counts_while_the_start_that_took_the_store_lives() -> None:
-    async def main() -> None:
-        tree = MemoryTree()
-        mine, theirs = MemoryStore(tree), MemoryStore(tree)
-        directory = Directory(mine)
-        await directory.start()
-        seen: list[tuple[int, ...]] = []
-        undo = directory.watch(lambda: seen.append(directory.served))
-        await put_store(mine, 0, None, 0)
-        await put_broker(theirs, 4, generation=7)
-        await put_store(mine, 1, 4, generation=7)
-        await put_store(mine, 2, 4, generation=6)
-        await asyncio.sleep(0.01)
-        owner = directory.owner_of(1)
-        assert owner is not None
-        assert owner.url == "pulsar://b4:1"
-        assert directory.owner_of(0) is directory.owner_of(2) is directory.owner_of(9) is None
-        assert directory.served == (1,)
-        assert sorted(directory.stores) == [0, 1, 2]
-        theirs.expire()
-        await asyncio.sleep(0.01)
-        assert not directory.served
-        assert seen[-2:] == [(1,), ()]
-        undo()
-        await put_broker(mine, 5, generation=8)
-        await asyncio.sleep(0.01)
-        assert 5 in directory.brokers
-        assert seen[-1] == ()
-        await directory.stop()
-
-    asyncio.run(main())
+async def test_an_owner_counts_while_the_start_that_took_the_store_lives() -> None:
+    tree = MemoryTree()
+    mine, theirs = MemoryStore(tree), MemoryStore(tree)
+    directory = Directory(mine)
+    await directory.start()
+    seen: list[tuple[int, ...]] = []
+    undo = directory.watch(lambda: seen.append(directory.served))
+    await put_store(mine, 0, None, 0)
+    await put_broker(theirs, 4, generation=7)
+    await put_store(mine, 1, 4, generation=7)
+    await put_store(mine, 2, 4, generation=6)
+    await asyncio.sleep(0.01)
+    owner = directory.owner_of(1)
+    assert owner is not None
+    assert owner.url == "pulsar://b4:1"
+    assert directory.owner_of(0) is directory.owner_of(2) is directory.owner_of(9) is None
+    assert directory.served == (1,)
+    assert sorted(directory.stores) == [0, 1, 2]
+    theirs.expire()
+    await asyncio.sleep(0.01)
+    assert not directory.served
+    assert seen[-2:] == [(1,), ()]
+    undo()
+    await put_broker(mine, 5, generation=8)
+    await asyncio.sleep(0.01)
+    assert 5 in directory.brokers
+    assert seen[-1] == ()
+    await directory.stop()
 
 
 class FailingStore(MemoryStore):
@@ -69,21 +66,18 @@ class FailingStore(MemoryStore):
         return await super().children(path)
 
 
-def test_a_change_is_seen_although_whoever_looked_first_got_no_answer() -> None:
-    async def main() -> None:
-        tree = MemoryTree()
-        mine, theirs = FailingStore(tree), MemoryStore(tree)
-        directory = Directory(mine)
-        await directory.start()
-        mine.failing = True
-        await put_broker(theirs, 1, generation=1)
-        await asyncio.sleep(0.01)
-        with pytest.raises(MetadataError):
-            # Another than the one who follows, while that one pauses.
-            await directory.look()
-        mine.failing = False
-        await asyncio.sleep(2 * RETRY_S)
-        assert 1 in directory.brokers
-        await directory.stop()
-
-    asyncio.run(main())
+async def test_a_change_is_seen_although_whoever_looked_first_got_no_answer() -> None:
+    tree = MemoryTree()
+    mine, theirs = FailingStore(tree), MemoryStore(tree)
+    directory = Directory(mine)
+    await directory.start()
+    mine.failing = True
+    await put_broker(theirs, 1, generation=1)
+    await asyncio.sleep(0.01)
+    with pytest.raises(MetadataError):
+        # Another than the one who follows, while that one pauses.
+        await directory.look()
+    mine.failing = False
+    await asyncio.sleep(2 * RETRY_S)
+    assert 1 in directory.brokers
+    await directory.stop()

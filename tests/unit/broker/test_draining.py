@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from anabranch.model.acks import AckSet
 from anabranch.model.drains import ALL, Ranges, union
 from anabranch.model.hashing import bucket_index, bucket_ranges
 from anabranch.model.ranges import HashRange
-from anabranch.testing.simloop import SimLoop
+from anabranch.testing.plugin import marker_options
 from tests.unit.broker.wire import batch, single
 
 HALVES = (0x8000,)
@@ -94,161 +94,144 @@ class Case:
         return [event for event in self.events if isinstance(event, tuple)]
 
 
-def simulate(slots: Iterable[int], test: Callable[[Case], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        storage = MemoryStorage()
-        await storage.open()
-        log = await storage.create("log")
-        for number, slot in enumerate(slots):
-            log.append(single(b"v", number, hash_range=(slot, slot)), 1, 1000, lambda appended, error: None)
-        await log.seal()
-        case = Case(log)
-        await test(case)
-        assert not case.tasks
-        await storage.close()
-
-    with SimLoop(1) as loop:
-        loop.run(main())
-        assert not loop.errors
+@pytest.fixture
+async def case(request: pytest.FixtureRequest) -> AsyncIterator[Case]:
+    """A sealed log; the marker `case` names the slot of each entry."""
+    storage = MemoryStorage()
+    await storage.open()
+    log = await storage.create("log")
+    for number, slot in enumerate(marker_options(request.node, "case")["slots"]):
+        log.append(single(b"v", number, hash_range=(slot, slot)), 1, 1000, lambda appended, error: None)
+    await log.seal()
+    case = Case(log)
+    yield case
+    assert not case.tasks
+    await storage.close()
 
 
-def test_buckets_are_told_together_after_a_moment_and_when_durable() -> None:
-    async def test(case: Case) -> None:
-        case.drain.look(at_end=True)
-        await asyncio.sleep(0.01)
-        case.acknowledge(0, 1)
-        await asyncio.sleep(LINGER_S / 2)
-        assert case.told == []
-        await asyncio.sleep(3 * LINGER_S)
-        assert case.events == ["durable", (LOWER,)]
-        assert await case.drain.drained() == (LOWER,)
-        case.acknowledge(2)
-        await asyncio.sleep(3 * LINGER_S)
-        assert case.told == [(LOWER,)], "nothing new"
-        case.acknowledge(3)
-        await asyncio.sleep(3 * LINGER_S)
-        assert case.told == [(LOWER,), ALL]
-
-    simulate([1, 2, 0x9000, 0xA000], test)
+@pytest.mark.case(slots=[1, 2, 0x9000, 0xA000])
+async def test_buckets_are_told_together_after_a_moment_and_when_durable(case: Case) -> None:
+    case.drain.look(at_end=True)
+    await asyncio.sleep(0.01)
+    case.acknowledge(0, 1)
+    await asyncio.sleep(LINGER_S / 2)
+    assert case.told == []
+    await asyncio.sleep(3 * LINGER_S)
+    assert case.events == ["durable", (LOWER,)]
+    assert await case.drain.drained() == (LOWER,)
+    case.acknowledge(2)
+    await asyncio.sleep(3 * LINGER_S)
+    assert case.told == [(LOWER,)], "nothing new"
+    case.acknowledge(3)
+    await asyncio.sleep(3 * LINGER_S)
+    assert case.told == [(LOWER,), ALL]
 
 
-def test_what_follows_at_once_is_told_as_one() -> None:
-    async def test(case: Case) -> None:
-        case.drain.look(at_end=True)
-        await asyncio.sleep(0.01)
-        for ordinal in range(4):
-            case.acknowledge(ordinal)
-            await asyncio.sleep(LINGER_S / 8)
-        await asyncio.sleep(3 * LINGER_S)
-        assert case.told == [ALL]
-
-    simulate([1, 2, 0x9000, 0xA000], test)
+@pytest.mark.case(slots=[1, 2, 0x9000, 0xA000])
+async def test_what_follows_at_once_is_told_as_one(case: Case) -> None:
+    case.drain.look(at_end=True)
+    await asyncio.sleep(0.01)
+    for ordinal in range(4):
+        case.acknowledge(ordinal)
+        await asyncio.sleep(LINGER_S / 8)
+    await asyncio.sleep(3 * LINGER_S)
+    assert case.told == [ALL]
 
 
-def test_nothing_is_known_before_the_reader_has_reached_the_end() -> None:
-    async def test(case: Case) -> None:
-        case.acknowledge(0)
-        await asyncio.sleep(1)
-        assert await case.drain.drained() == ()
-        assert case.events == []
-        case.drain.look(at_end=True)
-        await asyncio.sleep(1)
-        assert case.told == [(LOWER,)]
-
-    simulate([1, 0x9000], test)
+@pytest.mark.case(slots=[1, 0x9000])
+async def test_nothing_is_known_before_the_reader_has_reached_the_end(case: Case) -> None:
+    case.acknowledge(0)
+    await asyncio.sleep(1)
+    assert await case.drain.drained() == ()
+    assert case.events == []
+    case.drain.look(at_end=True)
+    await asyncio.sleep(1)
+    assert case.told == [(LOWER,)]
 
 
-def test_a_moved_cursor_takes_back_what_was_not_told_yet() -> None:
-    async def test(case: Case) -> None:
-        case.acknowledge(0)
-        case.drain.look(at_end=True)
-        await asyncio.sleep(LINGER_S / 2)
-        case.cursor.reset(0)
-        case.drain.forget()
-        await asyncio.sleep(1)
-        assert case.told == []
-        assert await case.drain.drained() == ()
-        case.drain.look(at_end=True)
-        case.acknowledge(1)
-        await asyncio.sleep(1)
-        assert case.told == [(UPPER,)]
-
-    simulate([1, 0x9000], test)
+@pytest.mark.case(slots=[1, 0x9000])
+async def test_a_moved_cursor_takes_back_what_was_not_told_yet(case: Case) -> None:
+    case.acknowledge(0)
+    case.drain.look(at_end=True)
+    await asyncio.sleep(LINGER_S / 2)
+    case.cursor.reset(0)
+    case.drain.forget()
+    await asyncio.sleep(1)
+    assert case.told == []
+    assert await case.drain.drained() == ()
+    case.drain.look(at_end=True)
+    case.acknowledge(1)
+    await asyncio.sleep(1)
+    assert case.told == [(UPPER,)]
 
 
-def test_too_many_pending_entries_are_not_looked_at_until_they_are_fewer(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.case(slots=[0x9000, 0xA000, 0xB000])
+async def test_too_many_pending_entries_are_not_looked_at_until_they_are_fewer(
+    case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draining, "PENDING_MAX", 2)
 
-    async def test(case: Case) -> None:
-        case.drain.look(at_end=True)
-        await asyncio.sleep(1)
-        assert case.told == []
-        case.acknowledge(0)
-        case.drain.look(at_end=True)
-        await asyncio.sleep(1)
-        assert case.told == [(LOWER,)]
-
-    simulate([0x9000, 0xA000, 0xB000], test)
+    case.drain.look(at_end=True)
+    await asyncio.sleep(1)
+    assert case.told == []
+    case.acknowledge(0)
+    case.drain.look(at_end=True)
+    await asyncio.sleep(1)
+    assert case.told == [(LOWER,)]
 
 
-def test_a_cursor_that_moves_while_it_becomes_durable_has_drained_nothing() -> None:
-    async def test(case: Case) -> None:
-        case.drain.look(at_end=True)
-        await asyncio.sleep(1)
-        case.events.clear()
-        flush = case.cursor.flush
+@pytest.mark.case(slots=[1, 0x9000])
+async def test_a_cursor_that_moves_while_it_becomes_durable_has_drained_nothing(case: Case) -> None:
+    case.drain.look(at_end=True)
+    await asyncio.sleep(1)
+    case.events.clear()
+    flush = case.cursor.flush
 
-        async def slow() -> None:
-            await flush()
-            case.drain.forget()
-
-        case.cursor.flush = slow  # type: ignore[method-assign]
-        case.acknowledge(0)
-        await asyncio.sleep(1)
-        assert case.told == []
-
-    simulate([1, 0x9000], test)
-
-
-def test_a_damaged_entry_leaves_the_whole_log_to_be_drained() -> None:
-    async def test(case: Case) -> None:
-        reads = 0
-
-        async def read(*_: object) -> None:
-            nonlocal reads
-            reads += 1
-            raise CorruptDataError("bits")
-
-        case.log.read_cached = lambda *_: None  # type: ignore[method-assign, assignment]
-        case.log.read = read  # type: ignore[method-assign, assignment]
-        for _ in range(3):
-            case.drain.look(at_end=True)
-            await asyncio.sleep(0.1)
-        assert reads == 1
-        assert case.events == []
-
-    simulate([1, 0x9000], test)
-
-
-def test_a_store_that_went_to_another_broker_is_no_error_here(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(case: Case) -> None:
-        async def gone(*_: object) -> None:
-            raise AlreadyClosedError("the storage is closed")
-
-        case.drain.look(at_end=True)
-        await asyncio.sleep(0.01)
-        case.cursor.flush = gone  # type: ignore[method-assign]
-        case.acknowledge(0)
-        case.acknowledge(1)
-        await asyncio.sleep(10.0)
+    async def slow() -> None:
+        await flush()
         case.drain.forget()
-        case.log.read_cached = lambda *_: None  # type: ignore[method-assign, assignment]
-        case.log.read = gone  # type: ignore[method-assign, assignment]
-        case.drain.look(at_end=True)
-        await asyncio.sleep(10.0)
-        assert case.events == []
-        assert caplog.records == []
 
-    simulate([1, 2, 0x9000], test)
+    case.cursor.flush = slow  # type: ignore[method-assign]
+    case.acknowledge(0)
+    await asyncio.sleep(1)
+    assert case.told == []
+
+
+@pytest.mark.case(slots=[1, 0x9000])
+async def test_a_damaged_entry_leaves_the_whole_log_to_be_drained(case: Case) -> None:
+    reads = 0
+
+    async def read(*_: object) -> None:
+        nonlocal reads
+        reads += 1
+        raise CorruptDataError("bits")
+
+    case.log.read_cached = lambda *_: None  # type: ignore[method-assign, assignment]
+    case.log.read = read  # type: ignore[method-assign, assignment]
+    for _ in range(3):
+        case.drain.look(at_end=True)
+        await asyncio.sleep(0.1)
+    assert reads == 1
+    assert case.events == []
+
+
+@pytest.mark.case(slots=[1, 2, 0x9000])
+async def test_a_store_that_went_to_another_broker_is_no_error_here(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def gone(*_: object) -> None:
+        raise AlreadyClosedError("the storage is closed")
+
+    case.drain.look(at_end=True)
+    await asyncio.sleep(0.01)
+    case.cursor.flush = gone  # type: ignore[method-assign]
+    case.acknowledge(0)
+    case.acknowledge(1)
+    await asyncio.sleep(10.0)
+    case.drain.forget()
+    case.log.read_cached = lambda *_: None  # type: ignore[method-assign, assignment]
+    case.log.read = gone  # type: ignore[method-assign, assignment]
+    case.drain.look(at_end=True)
+    await asyncio.sleep(10.0)
+    assert case.events == []
+    assert caplog.records == []

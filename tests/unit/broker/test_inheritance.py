@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import NO_ID, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.broker.test_scalable import FIRST, NAME, look_up
-from tests.unit.broker.wire import Client, SlowStorage, World, run, single
+from tests.unit.broker.wire import Client, SlowStorage, World, single
 
 LOW = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 < 0x8000)
 HIGH = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 >= 0x8000)
@@ -57,156 +59,125 @@ async def send_batch(client: Client, first: int, last: int, keys: list[str | Non
     return (await client.receipt()).entry
 
 
-def test_a_child_recognises_what_its_parent_stored() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client(FOREIGN)
-        await look_up(client)
-        await client.producer(FIRST, producer_name="p")
-        await client.publish_all([b"x"] * 7, key=LOW)
-        await split(world)
-        answer = await client.producer(ONE, 9, producer_name="p")
-        assert answer.last_sequence_id == 6
-        assert not answer.HasField("own_sequence_id")
-        assert [await send(client, sequence, LOW) for sequence in range(7)] == [NO_ID] * 7
-        assert await send(client, 7, LOW) == 0
-        assert await send(client, 7, LOW) == NO_ID
-
-    run(scenario)
+async def test_a_child_recognises_what_its_parent_stored(world: World) -> None:
+    client = await world.client(FOREIGN)
+    await look_up(client)
+    await client.producer(FIRST, producer_name="p")
+    await client.publish_all([b"x"] * 7, key=LOW)
+    await split(world)
+    answer = await client.producer(ONE, 9, producer_name="p")
+    assert answer.last_sequence_id == 6
+    assert not answer.HasField("own_sequence_id")
+    assert [await send(client, sequence, LOW) for sequence in range(7)] == [NO_ID] * 7
+    assert await send(client, 7, LOW) == 0
+    assert await send(client, 7, LOW) == NO_ID
 
 
-def test_a_merged_segment_judges_a_key_by_the_parent_it_was_in() -> None:
-    async def scenario(world: World) -> None:
-        client = await begin(world, {LOW: range(11), HIGH: range(3)})
-        await merge(world)
-        assert (await client.producer(MERGED, 9, producer_name="p")).last_sequence_id == 10
-        assert await send(client, 2, HIGH) == NO_ID
-        assert await send(client, 3, HIGH) == 0
-        assert await send(client, 10, LOW) == NO_ID
-        assert await send(client, 11, LOW) == 1
-
-    run(scenario)
+async def test_a_merged_segment_judges_a_key_by_the_parent_it_was_in(world: World) -> None:
+    client = await begin(world, {LOW: range(11), HIGH: range(3)})
+    await merge(world)
+    assert (await client.producer(MERGED, 9, producer_name="p")).last_sequence_id == 10
+    assert await send(client, 2, HIGH) == NO_ID
+    assert await send(client, 3, HIGH) == 0
+    assert await send(client, 10, LOW) == NO_ID
+    assert await send(client, 11, LOW) == 1
 
 
-def test_a_producer_of_one_parent_loses_nothing_in_the_range_of_the_other() -> None:
-    async def scenario(world: World) -> None:
-        client = await begin(world, {LOW: range(11)})
-        await merge(world)
-        await client.producer(MERGED, 9, producer_name="p")
-        assert await send(client, 0, HIGH) == 0
-        assert await send(client, 1, LOW) == NO_ID
-        assert await send(client, 2, None) == 1
-
-    run(scenario)
+async def test_a_producer_of_one_parent_loses_nothing_in_the_range_of_the_other(world: World) -> None:
+    client = await begin(world, {LOW: range(11)})
+    await merge(world)
+    await client.producer(MERGED, 9, producer_name="p")
+    assert await send(client, 0, HIGH) == 0
+    assert await send(client, 1, LOW) == NO_ID
+    assert await send(client, 2, None) == 1
 
 
-def test_a_batch_of_a_foreign_client_is_stored_unless_all_of_it_is_known() -> None:
-    async def scenario(world: World) -> None:
-        client = await begin(world, {LOW: range(11), HIGH: range(3)})
-        await merge(world)
-        await client.producer(MERGED, 9, producer_name="p")
-        assert await send_batch(client, 0, 2, [LOW, HIGH, HIGH]) == NO_ID
-        assert await send_batch(client, 0, 3, [LOW, HIGH, HIGH, HIGH]) == 0
-        assert await send_batch(client, 9, 10, [LOW, LOW]) == 1
-
-    run(scenario)
+async def test_a_batch_of_a_foreign_client_is_stored_unless_all_of_it_is_known(world: World) -> None:
+    client = await begin(world, {LOW: range(11), HIGH: range(3)})
+    await merge(world)
+    await client.producer(MERGED, 9, producer_name="p")
+    assert await send_batch(client, 0, 2, [LOW, HIGH, HIGH]) == NO_ID
+    assert await send_batch(client, 0, 3, [LOW, HIGH, HIGH, HIGH]) == 0
+    assert await send_batch(client, 9, 10, [LOW, LOW]) == 1
 
 
-def test_a_batch_whose_end_is_new_is_stored_though_its_beginning_is_known() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client(FOREIGN)
-        await look_up(client)
-        await client.producer(FIRST, producer_name="p")
-        await client.publish_all([b"x"] * 7, key=LOW)
-        await split(world)
-        await client.producer(ONE, 9, producer_name="p")
-        assert await send_batch(client, 5, 8, [LOW] * 4) == 0
-
-    run(scenario)
+async def test_a_batch_whose_end_is_new_is_stored_though_its_beginning_is_known(world: World) -> None:
+    client = await world.client(FOREIGN)
+    await look_up(client)
+    await client.producer(FIRST, producer_name="p")
+    await client.publish_all([b"x"] * 7, key=LOW)
+    await split(world)
+    await client.producer(ONE, 9, producer_name="p")
+    assert await send_batch(client, 5, 8, [LOW] * 4) == 0
 
 
-def test_a_batch_that_claims_to_be_one_message_is_not_judged_by_its_first_key() -> None:
-    async def scenario(world: World) -> None:
-        client = await begin(world, {LOW: range(11), HIGH: range(3)})
-        await merge(world)
-        await client.producer(MERGED, 9, producer_name="p")
-        batch = MessageBatch()
-        batch.add(b"x", LOW, 4)
-        batch.add(b"x", HIGH, 5)
-        client.publish(b"", 5, entry=batch.build("p", 1), producer_id=9)
-        assert (await client.receipt()).entry == 0
-
-    run(scenario)
+async def test_a_batch_that_claims_to_be_one_message_is_not_judged_by_its_first_key(world: World) -> None:
+    client = await begin(world, {LOW: range(11), HIGH: range(3)})
+    await merge(world)
+    await client.producer(MERGED, 9, producer_name="p")
+    batch = MessageBatch()
+    batch.add(b"x", LOW, 4)
+    batch.add(b"x", HIGH, 5)
+    client.publish(b"", 5, entry=batch.build("p", 1), producer_id=9)
+    assert (await client.receipt()).entry == 0
 
 
-def test_what_is_inherited_twice_over_and_through_a_restart_counts() -> None:
-    async def scenario(world: World) -> None:
-        client = await begin(world, {LOW: range(11), HIGH: range(3)})
-        await merge(world)
-        await world.restart()
-        controller = await world.broker.controllers.controller(TopicName.parse(NAME))
-        await controller.split(3)
-        client = await world.client(FOREIGN)
-        await client.producer("segment://public/default/orders/8000-ffff-5", 9, producer_name="p")
-        assert await send(client, 2, HIGH) == NO_ID
-        assert await send(client, 3, HIGH) == 0
-        await client.producer("segment://public/default/orders/0000-7fff-4", 8, producer_name="p")
-        assert await send(client, 10, LOW, producer_id=8) == NO_ID
-
-    run(scenario)
+async def test_what_is_inherited_twice_over_and_through_a_restart_counts(world: World) -> None:
+    client = await begin(world, {LOW: range(11), HIGH: range(3)})
+    await merge(world)
+    await world.restart()
+    controller = await world.broker.controllers.controller(TopicName.parse(NAME))
+    await controller.split(3)
+    client = await world.client(FOREIGN)
+    await client.producer("segment://public/default/orders/8000-ffff-5", 9, producer_name="p")
+    assert await send(client, 2, HIGH) == NO_ID
+    assert await send(client, 3, HIGH) == 0
+    await client.producer("segment://public/default/orders/0000-7fff-4", 8, producer_name="p")
+    assert await send(client, 10, LOW, producer_id=8) == NO_ID
 
 
-def test_a_slot_tells_where_a_message_without_a_key_belongs() -> None:
-    async def scenario(world: World) -> None:
-        client = await begin(world, {LOW: range(11), HIGH: range(3)})
-        await merge(world)
-        await client.producer(MERGED, 9, producer_name="p")
-        client.publish(b"", 3, entry=single(b"x", 3, slot=0x9000), producer_id=9)
-        assert (await client.receipt()).entry == 0
-        client.publish(b"", 4, entry=single(b"x", 4, slot=0x1000), producer_id=9)
-        assert (await client.receipt()).entry == NO_ID
-
-    run(scenario)
+async def test_a_slot_tells_where_a_message_without_a_key_belongs(world: World) -> None:
+    client = await begin(world, {LOW: range(11), HIGH: range(3)})
+    await merge(world)
+    await client.producer(MERGED, 9, producer_name="p")
+    client.publish(b"", 3, entry=single(b"x", 3, slot=0x9000), producer_id=9)
+    assert (await client.receipt()).entry == 0
+    client.publish(b"", 4, entry=single(b"x", 4, slot=0x1000), producer_id=9)
+    assert (await client.receipt()).entry == NO_ID
 
 
-def test_our_client_is_told_what_the_segment_itself_has_stored() -> None:
-    async def scenario(world: World) -> None:
-        await begin(world, {LOW: range(11), HIGH: range(3)})
-        await merge(world)
-        ours = await world.client()
-        answer = await ours.producer(MERGED, 9, producer_name="p")
-        assert (answer.last_sequence_id, answer.own_sequence_id) == (10, -1)
-        assert answer.HasField("own_sequence_id")
-        assert await send(ours, 3, HIGH) == 0
-        asked = pb.CommandProducer(topic=MERGED, producer_id=8, request_id=0, producer_name="p")
-        asked.metadata.add(key="anabranch.settle", value="true")
-        answer = await ours.request(asked)
-        assert (answer.last_sequence_id, answer.own_sequence_id) == (10, 3)
-
-    run(scenario)
+async def test_our_client_is_told_what_the_segment_itself_has_stored(world: World) -> None:
+    await begin(world, {LOW: range(11), HIGH: range(3)})
+    await merge(world)
+    ours = await world.client()
+    answer = await ours.producer(MERGED, 9, producer_name="p")
+    assert (answer.last_sequence_id, answer.own_sequence_id) == (10, -1)
+    assert answer.HasField("own_sequence_id")
+    assert await send(ours, 3, HIGH) == 0
+    asked = pb.CommandProducer(topic=MERGED, producer_id=8, request_id=0, producer_name="p")
+    asked.metadata.add(key="anabranch.settle", value="true")
+    answer = await ours.request(asked)
+    assert (answer.last_sequence_id, answer.own_sequence_id) == (10, 3)
 
 
-def test_a_repetition_is_answered_in_its_turn() -> None:
-    async def scenario(world: World) -> None:
-        client = await begin(world, {LOW: range(11), HIGH: range(3)})
-        await merge(world)
-        await client.producer(MERGED, 9, producer_name="p")
-        for sequence, key in [(3, HIGH), (4, LOW), (5, HIGH), (6, LOW)]:
-            client.publish(b"x", sequence, key=key, producer_id=9)
-        receipts = [await client.receipt() for _ in range(4)]
-        assert [receipt.sequence_id for receipt in receipts] == [3, 4, 5, 6]
-        assert [receipt.entry for receipt in receipts] == [0, NO_ID, 1, NO_ID]
-
-    run(scenario, storage=SlowStorage())
+@pytest.mark.world(storage=SlowStorage)
+async def test_a_repetition_is_answered_in_its_turn(world: World) -> None:
+    client = await begin(world, {LOW: range(11), HIGH: range(3)})
+    await merge(world)
+    await client.producer(MERGED, 9, producer_name="p")
+    for sequence, key in [(3, HIGH), (4, LOW), (5, HIGH), (6, LOW)]:
+        client.publish(b"x", sequence, key=key, producer_id=9)
+    receipts = [await client.receipt() for _ in range(4)]
+    assert [receipt.sequence_id for receipt in receipts] == [3, 4, 5, 6]
+    assert [receipt.entry for receipt in receipts] == [0, NO_ID, 1, NO_ID]
 
 
-def test_without_deduplication_nothing_is_inherited() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client(FOREIGN)
-        await look_up(client)
-        await client.producer(FIRST, producer_name="p")
-        await client.publish_all([b"x"] * 7, key=LOW)
-        await split(world)
-        assert (await client.producer(ONE, 9, producer_name="p")).last_sequence_id == -1
-        assert await send(client, 3, LOW) == 0
-
-    run(scenario, deduplication=False)
+@pytest.mark.world(deduplication=False)
+async def test_without_deduplication_nothing_is_inherited(world: World) -> None:
+    client = await world.client(FOREIGN)
+    await look_up(client)
+    await client.producer(FIRST, producer_name="p")
+    await client.publish_all([b"x"] * 7, key=LOW)
+    await split(world)
+    assert (await client.producer(ONE, 9, producer_name="p")).last_sequence_id == -1
+    assert await send(client, 3, LOW) == 0

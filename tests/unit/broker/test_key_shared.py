@@ -10,7 +10,7 @@ import pytest
 from anabranch.model.hashing import bucket_hash, bucket_index, equal_bucket_splits, key_hash
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, batch, error_of, run, settle, value_of, values_of
+from tests.unit.broker.wire import Client, World, batch, error_of, settle, value_of, values_of
 
 KEY_SHARED = pb.CommandSubscribe.Key_Shared
 KEYS = [f"k{n}" for n in range(20)]
@@ -51,268 +51,228 @@ def by_key(deliveries: list[Delivery]) -> dict[str, list[int]]:
     return found
 
 
-def test_each_key_goes_to_one_consumer_in_order() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.client(), await world.client()
-        await one.producer()
-        await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
-        await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
-        await publish(one, 5)
-        await settle()
-        first, second = by_key(one.has(Delivery)), by_key(two.has(Delivery))
-        assert first.keys() | second.keys() == set(KEYS)
-        assert not first.keys() & second.keys()
-        assert first
-        assert second
-        assert {tuple(numbers) for numbers in (first | second).values()} == {(0, 1, 2, 3, 4)}
-
-    run(scenario)
+async def test_each_key_goes_to_one_consumer_in_order(world: World) -> None:
+    one, two = await world.client(), await world.client()
+    await one.producer()
+    await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
+    await publish(one, 5)
+    await settle()
+    first, second = by_key(one.has(Delivery)), by_key(two.has(Delivery))
+    assert first.keys() | second.keys() == set(KEYS)
+    assert not first.keys() & second.keys()
+    assert first
+    assert second
+    assert {tuple(numbers) for numbers in (first | second).values()} == {(0, 1, 2, 3, 4)}
 
 
-def test_one_consumer_without_permits_does_not_stop_the_others() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.client(), await world.client()
-        await one.producer()
-        await one.subscribe(kind=KEY_SHARED, permits=0, keySharedMeta=sticky((0, 32767)))
-        await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=sticky((32768, 65535)))
-        await publish(one, 10)
-        await settle()
-        assert one.has(Delivery) == []
-        mine = by_key(two.has(Delivery))
-        assert {tuple(numbers) for numbers in mine.values()} == {tuple(range(10))}
-        one.flow(1000)
-        await settle()
-        others = by_key(one.has(Delivery))
-        assert others.keys() | mine.keys() == set(KEYS)
-        assert {tuple(numbers) for numbers in others.values()} == {tuple(range(10))}
-
-    run(scenario)
+async def test_one_consumer_without_permits_does_not_stop_the_others(world: World) -> None:
+    one, two = await world.client(), await world.client()
+    await one.producer()
+    await one.subscribe(kind=KEY_SHARED, permits=0, keySharedMeta=sticky((0, 32767)))
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=sticky((32768, 65535)))
+    await publish(one, 10)
+    await settle()
+    assert one.has(Delivery) == []
+    mine = by_key(two.has(Delivery))
+    assert {tuple(numbers) for numbers in mine.values()} == {tuple(range(10))}
+    one.flow(1000)
+    await settle()
+    others = by_key(one.has(Delivery))
+    assert others.keys() | mine.keys() == set(KEYS)
+    assert {tuple(numbers) for numbers in others.values()} == {tuple(range(10))}
 
 
-def test_a_key_moves_to_a_newcomer_only_when_it_is_acknowledged() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.client(), await world.client()
-        await one.producer()
-        await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
-        await publish(one, 1)
-        before = await one.deliveries(20)
-        await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
-        for number, key in enumerate(KEYS, 20):
-            one.publish(f"{key}:1".encode(), number, key=key)
-        await settle()
-        assert two.has(Delivery) == [], "every key is held by the first consumer still"
-        stayed = by_key(one.has(Delivery))
-        one.acknowledge(*before)
-        await settle()
-        moved = by_key(two.has(Delivery))
-        assert moved
-        assert stayed.keys() | moved.keys() == set(KEYS)
-        assert not stayed.keys() & moved.keys()
-
-    run(scenario)
+async def test_a_key_moves_to_a_newcomer_only_when_it_is_acknowledged(world: World) -> None:
+    one, two = await world.client(), await world.client()
+    await one.producer()
+    await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
+    await publish(one, 1)
+    before = await one.deliveries(20)
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
+    for number, key in enumerate(KEYS, 20):
+        one.publish(f"{key}:1".encode(), number, key=key)
+    await settle()
+    assert two.has(Delivery) == [], "every key is held by the first consumer still"
+    stayed = by_key(one.has(Delivery))
+    one.acknowledge(*before)
+    await settle()
+    moved = by_key(two.has(Delivery))
+    assert moved
+    assert stayed.keys() | moved.keys() == set(KEYS)
+    assert not stayed.keys() & moved.keys()
 
 
-def test_entries_of_a_lost_consumer_go_out_again_in_order() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.client(), await world.client()
-        await two.producer()
-        await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
-        await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
-        await publish(two, 3)
-        await settle()
-        mine = by_key(two.has(Delivery))
-        two.inbox.clear()
-        one.close()
-        await settle()
-        taken = by_key(two.has(Delivery))
-        assert mine.keys() | taken.keys() == set(KEYS)
-        assert {tuple(numbers) for numbers in taken.values()} == {(0, 1, 2)}
-        assert {d.redelivery_count for d in two.has(Delivery)} == {0}
-
-    run(scenario)
+async def test_entries_of_a_lost_consumer_go_out_again_in_order(world: World) -> None:
+    one, two = await world.client(), await world.client()
+    await two.producer()
+    await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
+    await publish(two, 3)
+    await settle()
+    mine = by_key(two.has(Delivery))
+    two.inbox.clear()
+    one.close()
+    await settle()
+    taken = by_key(two.has(Delivery))
+    assert mine.keys() | taken.keys() == set(KEYS)
+    assert {tuple(numbers) for numbers in taken.values()} == {(0, 1, 2)}
+    assert {d.redelivery_count for d in two.has(Delivery)} == {0}
 
 
-def test_what_is_acknowledged_while_it_waits_to_come_again_does_not_come() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.client(), await world.client()
-        await two.producer()
-        await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
-        await publish(two, 1)
-        got = await one.deliveries(20)
-        await two.subscribe(kind=KEY_SHARED, consumer_id=2, permits=0, keySharedMeta=auto_split())
-        one.close()
-        await settle()
-        two.acknowledge(*got[5:], consumer_id=2)
-        two.flow(100, 2)
-        await settle()
-        assert values_of(two.has(Delivery)) == values_of(got[:5])
-        stats = await two.request(pb.CommandConsumerStats(consumer_id=2, request_id=0))
-        assert (stats.availablePermits, stats.unackedMessages) == (95, 5)
-
-    run(scenario)
+async def test_what_is_acknowledged_while_it_waits_to_come_again_does_not_come(world: World) -> None:
+    one, two = await world.client(), await world.client()
+    await two.producer()
+    await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
+    await publish(two, 1)
+    got = await one.deliveries(20)
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, permits=0, keySharedMeta=auto_split())
+    one.close()
+    await settle()
+    two.acknowledge(*got[5:], consumer_id=2)
+    two.flow(100, 2)
+    await settle()
+    assert values_of(two.has(Delivery)) == values_of(got[:5])
+    stats = await two.request(pb.CommandConsumerStats(consumer_id=2, request_id=0))
+    assert (stats.availablePermits, stats.unackedMessages) == (95, 5)
 
 
-def test_an_entry_acknowledged_in_part_while_it_waits_costs_only_what_is_left() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.client(), await world.client()
-        await two.producer()
-        await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
-        two.publish(b"", 0, entry=batch([b"a", b"b", b"c", b"d"], key="k"), messages=4)
-        await two.receipt()
-        entry = (await one.deliveries(1))[0]
-        await two.subscribe(kind=KEY_SHARED, consumer_id=2, permits=0, keySharedMeta=auto_split())
-        one.close()
-        await settle()
-        part = pb.MessageIdData(ledgerId=entry.ledger, entryId=entry.entry, ack_set=[0b1000])
-        two.send(pb.CommandAck(consumer_id=2, ack_type=pb.CommandAck.Individual, message_id=[part]))
-        two.flow(10, 2)
-        await settle()
-        assert [d.ack_set for d in two.has(Delivery)] == [(0b1000,)]
-        stats = await two.request(pb.CommandConsumerStats(consumer_id=2, request_id=0))
-        assert (stats.availablePermits, stats.unackedMessages) == (9, 1)
-
-    run(scenario)
+async def test_an_entry_acknowledged_in_part_while_it_waits_costs_only_what_is_left(world: World) -> None:
+    one, two = await world.client(), await world.client()
+    await two.producer()
+    await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
+    two.publish(b"", 0, entry=batch([b"a", b"b", b"c", b"d"], key="k"), messages=4)
+    await two.receipt()
+    entry = (await one.deliveries(1))[0]
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, permits=0, keySharedMeta=auto_split())
+    one.close()
+    await settle()
+    part = pb.MessageIdData(ledgerId=entry.ledger, entryId=entry.entry, ack_set=[0b1000])
+    two.send(pb.CommandAck(consumer_id=2, ack_type=pb.CommandAck.Individual, message_id=[part]))
+    two.flow(10, 2)
+    await settle()
+    assert [d.ack_set for d in two.has(Delivery)] == [(0b1000,)]
+    stats = await two.request(pb.CommandConsumerStats(consumer_id=2, request_id=0))
+    assert (stats.availablePermits, stats.unackedMessages) == (9, 1)
 
 
-def test_a_redelivered_entry_stays_ahead_of_its_key() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        await client.producer()
-        await client.subscribe(kind=KEY_SHARED, permits=1, keySharedMeta=auto_split())
-        for number in range(3):
-            client.publish(f"k:{number}".encode(), number, key="k")
-        first = (await client.deliveries(1))[0]
-        again = pb.MessageIdData(ledgerId=first.ledger, entryId=first.entry)
-        client.send(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=[again]))
-        client.flow(10)
-        got = await client.deliveries(3)
-        assert [(value_of(d), d.redelivery_count) for d in got] == [(b"k:0", 1), (b"k:1", 0), (b"k:2", 0)]
-
-    run(scenario)
+async def test_a_redelivered_entry_stays_ahead_of_its_key(world: World) -> None:
+    client = await world.client()
+    await client.producer()
+    await client.subscribe(kind=KEY_SHARED, permits=1, keySharedMeta=auto_split())
+    for number in range(3):
+        client.publish(f"k:{number}".encode(), number, key="k")
+    first = (await client.deliveries(1))[0]
+    again = pb.MessageIdData(ledgerId=first.ledger, entryId=first.entry)
+    client.send(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=[again]))
+    client.flow(10)
+    got = await client.deliveries(3)
+    assert [(value_of(d), d.redelivery_count) for d in got] == [(b"k:0", 1), (b"k:1", 0), (b"k:2", 0)]
 
 
-def test_sticky_ranges_must_be_named_and_free() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        await client.subscribe(kind=KEY_SHARED, keySharedMeta=sticky((0, 100), (200, 300)))
-        for bad in (sticky(), sticky((250, 400)), sticky((500, 70000)), sticky((600, 700), (650, 800))):
-            answer = await client.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=bad)
-            assert error_of(answer) == pb.ConsumerAssignError
-        answer = await client.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
-        assert error_of(answer) == pb.ConsumerBusy
-        await client.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=sticky((101, 199)))
-
-    run(scenario)
-
-
-def test_buckets_go_to_consumers_by_name_and_must_be_the_same_for_all() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.client(), await world.client()
-        await one.producer()
-        await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=buckets(4))
-        other = await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(3))
-        assert error_of(other) == pb.ConsumerAssignError
-        broken = buckets(4)
-        del broken.hashRanges[1]
-        answer = await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=broken)
+async def test_sticky_ranges_must_be_named_and_free(world: World) -> None:
+    client = await world.client()
+    await client.subscribe(kind=KEY_SHARED, keySharedMeta=sticky((0, 100), (200, 300)))
+    for bad in (sticky(), sticky((250, 400)), sticky((500, 70000)), sticky((600, 700), (650, 800))):
+        answer = await client.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=bad)
         assert error_of(answer) == pb.ConsumerAssignError
-        await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(4))
-        await publish(one, 3)
-        await settle()
-        splits = equal_bucket_splits(4)
-        for client, owned in ((one, {0, 1}), (two, {2, 3})):
-            got = by_key(client.has(Delivery))
-            assert {bucket_index(splits, bucket_hash(key_hash(key))) for key in got} <= owned
-            assert {tuple(numbers) for numbers in got.values()} == {(0, 1, 2)}
-
-    run(scenario)
+    answer = await client.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
+    assert error_of(answer) == pb.ConsumerBusy
+    await client.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=sticky((101, 199)))
 
 
-def test_a_stamp_decides_the_bucket() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.client(), await world.client()
-        await one.producer()
-        await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=buckets(2))
-        await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(2))
-        one.publish(b"low", 0, key="k", hash_range=(5, 9))
-        one.publish(b"high", 1, key="k", hash_range=(40000, 40001))
-        await settle()
-        assert values_of(one.has(Delivery)) == [b"low"]
-        assert values_of(two.has(Delivery)) == [b"high"]
+async def test_buckets_go_to_consumers_by_name_and_must_be_the_same_for_all(world: World) -> None:
+    one, two = await world.client(), await world.client()
+    await one.producer()
+    await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=buckets(4))
+    other = await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(3))
+    assert error_of(other) == pb.ConsumerAssignError
+    broken = buckets(4)
+    del broken.hashRanges[1]
+    answer = await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=broken)
+    assert error_of(answer) == pb.ConsumerAssignError
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(4))
+    await publish(one, 3)
+    await settle()
+    splits = equal_bucket_splits(4)
+    for client, owned in ((one, {0, 1}), (two, {2, 3})):
+        got = by_key(client.has(Delivery))
+        assert {bucket_index(splits, bucket_hash(key_hash(key))) for key in got} <= owned
+        assert {tuple(numbers) for numbers in got.values()} == {(0, 1, 2)}
 
-    run(scenario)
+
+async def test_a_stamp_decides_the_bucket(world: World) -> None:
+    one, two = await world.client(), await world.client()
+    await one.producer()
+    await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=buckets(2))
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(2))
+    one.publish(b"low", 0, key="k", hash_range=(5, 9))
+    one.publish(b"high", 1, key="k", hash_range=(40000, 40001))
+    await settle()
+    assert values_of(one.has(Delivery)) == [b"low"]
+    assert values_of(two.has(Delivery)) == [b"high"]
 
 
-def test_a_stamp_means_nothing_to_consumers_that_share_by_keys() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.client(), await world.client()
-        await one.producer()
-        await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=auto_split())
-        await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=auto_split())
-        for number, key in enumerate(KEYS):
-            # As if all keys were of one bucket, which goes to one consumer where buckets are shared.
-            one.publish(f"{key}:0".encode(), number, key=key, hash_range=(5, 9))
-        await settle()
-        assert {len(by_key(client.has(Delivery))) for client in (one, two)} != {0, len(KEYS)}
-        answer = await two.subscribe(kind=KEY_SHARED, consumer_id=3, name="c", keySharedMeta=buckets(4))
+async def test_a_stamp_means_nothing_to_consumers_that_share_by_keys(world: World) -> None:
+    one, two = await world.client(), await world.client()
+    await one.producer()
+    await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=auto_split())
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=auto_split())
+    for number, key in enumerate(KEYS):
+        # As if all keys were of one bucket, which goes to one consumer where buckets are shared.
+        one.publish(f"{key}:0".encode(), number, key=key, hash_range=(5, 9))
+    await settle()
+    assert {len(by_key(client.has(Delivery))) for client in (one, two)} != {0, len(KEYS)}
+    answer = await two.subscribe(kind=KEY_SHARED, consumer_id=3, name="c", keySharedMeta=buckets(4))
+    assert error_of(answer) == pb.ConsumerBusy
+
+
+async def test_those_who_share_in_other_ways_cannot_join(world: World) -> None:
+    client = await world.client()
+    same_ranges = buckets(4)
+    same_ranges.entryBucketDispatch = False
+    for first, second in itertools.permutations((buckets(4), auto_split(), same_ranges), 2):
+        await client.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=first)
+        answer = await client.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=second)
         assert error_of(answer) == pb.ConsumerBusy
-
-    run(scenario)
-
-
-def test_those_who_share_in_other_ways_cannot_join() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        same_ranges = buckets(4)
-        same_ranges.entryBucketDispatch = False
-        for first, second in itertools.permutations((buckets(4), auto_split(), same_ranges), 2):
-            await client.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=first)
-            answer = await client.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=second)
-            assert error_of(answer) == pb.ConsumerBusy
-            await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
-
-    run(scenario)
+        await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_entries_that_a_reader_of_buckets_leaves_behind_go_out_again_in_order(lost: bool) -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.client(), await world.client()
-        await two.producer()
-        await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=buckets(4))
-        await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(4))
-        await publish(two, 3)
-        await settle()
-        mine, theirs = by_key(two.has(Delivery)), by_key(one.has(Delivery))
-        assert mine.keys() | theirs.keys() == set(KEYS)
-        two.inbox.clear()
-        if lost:
-            one.close()
-        else:
-            answer = await one.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
-            assert isinstance(answer, pb.CommandSuccess)
-        await settle()
-        assert by_key(two.has(Delivery)) == theirs
-        two.inbox.clear()
-        for number, key in enumerate(KEYS, 60):
-            two.publish(f"{key}:3".encode(), number, key=key)
-        await settle()
-        assert set(by_key(two.has(Delivery))) == set(KEYS)
-        assert not lost or one.hung_up
+async def test_entries_that_a_reader_of_buckets_leaves_behind_go_out_again_in_order(
+    world: World, lost: bool
+) -> None:
+    one, two = await world.client(), await world.client()
+    await two.producer()
+    await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=buckets(4))
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(4))
+    await publish(two, 3)
+    await settle()
+    mine, theirs = by_key(two.has(Delivery)), by_key(one.has(Delivery))
+    assert mine.keys() | theirs.keys() == set(KEYS)
+    two.inbox.clear()
+    if lost:
+        one.close()
+    else:
+        answer = await one.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
+        assert isinstance(answer, pb.CommandSuccess)
+    await settle()
+    assert by_key(two.has(Delivery)) == theirs
+    two.inbox.clear()
+    for number, key in enumerate(KEYS, 60):
+        two.publish(f"{key}:3".encode(), number, key=key)
+    await settle()
+    assert set(by_key(two.has(Delivery))) == set(KEYS)
+    assert not lost or one.hung_up
 
-    run(scenario)
 
-
-def test_a_delayed_entry_holds_its_key_and_no_other() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        await client.producer()
-        await client.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
-        client.publish(b"a:0", 0, key="a", deliver_at_ms=1_700_000_000_000 + 15_000)
-        client.publish(b"a:1", 1, key="a")
-        client.publish(b"b:0", 2, key="b")
-        assert values_of(await client.deliveries(1)) == [b"b:0"]
-        assert client.has(Delivery) == []
-        assert values_of(await client.deliveries(2)) == [b"a:0", b"a:1"]
-
-    run(scenario)
+async def test_a_delayed_entry_holds_its_key_and_no_other(world: World) -> None:
+    client = await world.client()
+    await client.producer()
+    await client.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
+    client.publish(b"a:0", 0, key="a", deliver_at_ms=1_700_000_000_000 + 15_000)
+    client.publish(b"a:1", 1, key="a")
+    client.publish(b"b:0", 2, key="b")
+    assert values_of(await client.deliveries(1)) == [b"b:0"]
+    assert client.has(Delivery) == []
+    assert values_of(await client.deliveries(2)) == [b"a:0", b"a:1"]

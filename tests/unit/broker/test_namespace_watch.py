@@ -9,7 +9,7 @@ from typing import Any
 from anabranch.errors import MetadataError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, run, settle
+from tests.unit.broker.wire import Client, World, settle
 
 A, B = "topic://public/default/a", "topic://public/default/b"
 
@@ -45,164 +45,138 @@ def look_by(world: World, look: Callable[[Callable[[], Awaitable[Any]]], Awaitab
     topics.load_all = lambda namespace: look(lambda: load_all(namespace))  # type: ignore[assignment,return-value]
 
 
-def test_a_topic_deleted_and_made_again_in_one_moment_is_gone_and_new() -> None:
-    async def scenario(world: World) -> None:
+async def test_a_topic_deleted_and_made_again_in_one_moment_is_gone_and_new(world: World) -> None:
+    client = await world.client()
+    await create(world, A)
+    watch(client)
+    await settle()
+    client.inbox.clear()
+    await delete(world, A)
+    await create(world, A)
+    await settle()
+    (update,) = client.has(pb.CommandWatchScalableTopicsUpdate)
+    assert (list(update.diff.removed), list(update.diff.added)) == ([A], [A])
+
+
+async def test_a_topic_comes_and_goes_with_the_property_that_is_asked_for(world: World) -> None:
+    client = await world.client()
+    await create(world, A)
+    await create(world, B)
+    blue = [pb.KeyValue(key="team", value="blue")]
+    client.send(pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default", property_filters=blue))
+    await settle()
+    controller = await world.broker.controllers.controller(TopicName.parse(A))
+    for value in ("blue", "red", "blue", None):
+        await controller.set_properties({"team": value})
+        await settle()
+    assert told(client) == [set(), {A}, set(), {A}, set()]
+
+
+async def test_a_slow_look_never_tells_what_is_over_by_then(world: World) -> None:
+    client = await world.client()
+    watch(client)
+    await settle()
+    waits_s = iter((1.0, 0.0))
+
+    async def look(load: Callable[[], Awaitable[Any]]) -> Any:
+        found = await load()
+        await asyncio.sleep(next(waits_s, 0.0))
+        return found
+
+    look_by(world, look)
+    await create(world, A)
+    await asyncio.sleep(0.2)
+    await create(world, B)
+    await asyncio.sleep(3)
+    assert told(client) == [set(), {A}, {A, B}]
+
+
+async def test_what_comes_before_the_snapshot_is_sent_is_told_after_it(world: World) -> None:
+    client = await world.client()
+    waits_s = iter((1.0, 0.0))
+
+    async def look(load: Callable[[], Awaitable[Any]]) -> Any:
+        found = await load()
+        await asyncio.sleep(next(waits_s, 0.0))
+        return found
+
+    look_by(world, look)
+    watch(client)
+    await asyncio.sleep(0.2)
+    await create(world, A)
+    await asyncio.sleep(3)
+    assert told(client) == [set(), {A}]
+
+
+async def test_a_change_that_could_not_be_read_is_told_when_it_can(world: World) -> None:
+    client = await world.client()
+    watch(client)
+    await settle()
+    fails = iter((True, True))
+
+    async def look(load: Callable[[], Awaitable[Any]]) -> Any:
+        if next(fails, False):
+            raise MetadataError("the store is down")
+        return await load()
+
+    look_by(world, look)
+    await create(world, A)
+    await asyncio.sleep(3)
+    assert told(client) == [set(), {A}]
+
+
+async def test_a_namespace_is_not_read_again_for_what_happens_within_its_topics(world: World) -> None:
+    client = await world.client()
+    await create(world, A)
+    watch(client)
+    await settle()
+
+    looks = 0
+
+    async def look(load: Callable[[], Awaitable[Any]]) -> Any:
+        nonlocal looks
+        looks += 1
+        return await load()
+
+    look_by(world, look)
+    controller = await world.broker.controllers.controller(TopicName.parse(A))
+    await controller.ensure_subscription("sub", "STREAM", "earliest")
+    await asyncio.sleep(3)
+    assert looks == 0
+
+
+async def test_a_watch_that_is_closed_during_a_look_hears_nothing_more(world: World) -> None:
+    client = await world.client()
+    watch(client)
+    await settle()
+
+    async def look(load: Callable[[], Awaitable[Any]]) -> Any:
+        await asyncio.sleep(1)
+        return await load()
+
+    look_by(world, look)
+    await create(world, A)
+    await asyncio.sleep(0.2)
+    client.send(pb.CommandWatchScalableTopicsClose(watch_id=1))
+    await asyncio.sleep(3)
+    assert told(client) == [set()]
+
+
+async def test_a_thousand_watches_that_came_and_went_leave_nothing(world: World) -> None:
+    await create(world, A)
+    await settle()
+    before = len(world.store.watches)
+    for _ in range(10):
         client = await world.client()
-        await create(world, A)
-        watch(client)
+        for number in range(100):
+            client.send(pb.CommandWatchScalableTopics(watch_id=number, namespace="public/default"))
+            client.send(pb.CommandScalableTopicLookup(session_id=number, topic=A))
         await settle()
-        client.inbox.clear()
-        await delete(world, A)
-        await create(world, A)
+        assert len(client.has(pb.CommandScalableTopicUpdate)) == 100
+        for number in range(0, 100, 2):
+            client.send(pb.CommandWatchScalableTopicsClose(watch_id=number))
+            client.send(pb.CommandScalableTopicClose(session_id=number))
         await settle()
-        (update,) = client.has(pb.CommandWatchScalableTopicsUpdate)
-        assert (list(update.diff.removed), list(update.diff.added)) == ([A], [A])
-
-    run(scenario)
-
-
-def test_a_topic_comes_and_goes_with_the_property_that_is_asked_for() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        await create(world, A)
-        await create(world, B)
-        blue = [pb.KeyValue(key="team", value="blue")]
-        client.send(
-            pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default", property_filters=blue)
-        )
+        client.close()
         await settle()
-        controller = await world.broker.controllers.controller(TopicName.parse(A))
-        for value in ("blue", "red", "blue", None):
-            await controller.set_properties({"team": value})
-            await settle()
-        assert told(client) == [set(), {A}, set(), {A}, set()]
-
-    run(scenario)
-
-
-def test_a_slow_look_never_tells_what_is_over_by_then() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        watch(client)
-        await settle()
-        waits_s = iter((1.0, 0.0))
-
-        async def look(load: Callable[[], Awaitable[Any]]) -> Any:
-            found = await load()
-            await asyncio.sleep(next(waits_s, 0.0))
-            return found
-
-        look_by(world, look)
-        await create(world, A)
-        await asyncio.sleep(0.2)
-        await create(world, B)
-        await asyncio.sleep(3)
-        assert told(client) == [set(), {A}, {A, B}]
-
-    run(scenario)
-
-
-def test_what_comes_before_the_snapshot_is_sent_is_told_after_it() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        waits_s = iter((1.0, 0.0))
-
-        async def look(load: Callable[[], Awaitable[Any]]) -> Any:
-            found = await load()
-            await asyncio.sleep(next(waits_s, 0.0))
-            return found
-
-        look_by(world, look)
-        watch(client)
-        await asyncio.sleep(0.2)
-        await create(world, A)
-        await asyncio.sleep(3)
-        assert told(client) == [set(), {A}]
-
-    run(scenario)
-
-
-def test_a_change_that_could_not_be_read_is_told_when_it_can() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        watch(client)
-        await settle()
-        fails = iter((True, True))
-
-        async def look(load: Callable[[], Awaitable[Any]]) -> Any:
-            if next(fails, False):
-                raise MetadataError("the store is down")
-            return await load()
-
-        look_by(world, look)
-        await create(world, A)
-        await asyncio.sleep(3)
-        assert told(client) == [set(), {A}]
-
-    run(scenario)
-
-
-def test_a_namespace_is_not_read_again_for_what_happens_within_its_topics() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        await create(world, A)
-        watch(client)
-        await settle()
-
-        looks = 0
-
-        async def look(load: Callable[[], Awaitable[Any]]) -> Any:
-            nonlocal looks
-            looks += 1
-            return await load()
-
-        look_by(world, look)
-        controller = await world.broker.controllers.controller(TopicName.parse(A))
-        await controller.ensure_subscription("sub", "STREAM", "earliest")
-        await asyncio.sleep(3)
-        assert looks == 0
-
-    run(scenario)
-
-
-def test_a_watch_that_is_closed_during_a_look_hears_nothing_more() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        watch(client)
-        await settle()
-
-        async def look(load: Callable[[], Awaitable[Any]]) -> Any:
-            await asyncio.sleep(1)
-            return await load()
-
-        look_by(world, look)
-        await create(world, A)
-        await asyncio.sleep(0.2)
-        client.send(pb.CommandWatchScalableTopicsClose(watch_id=1))
-        await asyncio.sleep(3)
-        assert told(client) == [set()]
-
-    run(scenario)
-
-
-def test_a_thousand_watches_that_came_and_went_leave_nothing() -> None:
-    async def scenario(world: World) -> None:
-        await create(world, A)
-        await settle()
-        before = len(world.store.watches)
-        for _ in range(10):
-            client = await world.client()
-            for number in range(100):
-                client.send(pb.CommandWatchScalableTopics(watch_id=number, namespace="public/default"))
-                client.send(pb.CommandScalableTopicLookup(session_id=number, topic=A))
-            await settle()
-            assert len(client.has(pb.CommandScalableTopicUpdate)) == 100
-            for number in range(0, 100, 2):
-                client.send(pb.CommandWatchScalableTopicsClose(watch_id=number))
-                client.send(pb.CommandScalableTopicClose(session_id=number))
-            await settle()
-            client.close()
-            await settle()
-        assert len(world.store.watches) == before
-
-    run(scenario)
+    assert len(world.store.watches) == before

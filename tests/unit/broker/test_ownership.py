@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from itertools import combinations
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,6 @@ from anabranch.errors import CorruptDataError, HeldError, MetadataError
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.records import BrokerRecord, StoreRecord
-from anabranch.testing.simloop import SimLoop
 
 PATIENCE_S = 5.0
 
@@ -154,11 +151,9 @@ class World:
         return records.decode(StoreRecord, found.value)
 
 
-def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    world = World()
-    with SimLoop(1) as loop:
-        loop.run(scenario(world))
-        assert not loop.errors
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
 def test_a_store_belongs_to_the_broker_of_its_number_else_to_one_that_all_agree_on() -> None:
@@ -185,228 +180,187 @@ def test_only_brokers_are_judged_and_only_by_the_start_that_took_the_lock() -> N
     assert holder_name(living[1]) == "broker 1/7"
 
 
-def test_a_broker_claims_its_own_store_and_each_owner_has_a_higher_term() -> None:
-    async def scenario(world: World) -> None:
-        first = await world.member(0, workers=1).start()
-        assert first.storages.opened == [0]
-        assert first.told == ["opened 0"]
-        assert first.directory.owner_of(0) == first.record
-        assert await world.owner(0) == StoreRecord(owner=0, generation=1, term=1)
-        await first.ownership.stop()
-        assert first.told == ["opened 0", "closing 0"]
-        assert await world.owner(0) == StoreRecord(owner=None, generation=1, term=1)
-        assert await MemoryStore(world.tree).children(records.BROKERS) == []
-        await first.stop()
-        second = await world.member(0, workers=1).start()
-        assert await world.owner(0) == StoreRecord(owner=0, generation=2, term=2)
-        await second.stop()
-
-    run(scenario)
+async def test_a_broker_claims_its_own_store_and_each_owner_has_a_higher_term(world: World) -> None:
+    first = await world.member(0, workers=1).start()
+    assert first.storages.opened == [0]
+    assert first.told == ["opened 0"]
+    assert first.directory.owner_of(0) == first.record
+    assert await world.owner(0) == StoreRecord(owner=0, generation=1, term=1)
+    await first.ownership.stop()
+    assert first.told == ["opened 0", "closing 0"]
+    assert await world.owner(0) == StoreRecord(owner=None, generation=1, term=1)
+    assert await MemoryStore(world.tree).children(records.BROKERS) == []
+    await first.stop()
+    second = await world.member(0, workers=1).start()
+    assert await world.owner(0) == StoreRecord(owner=0, generation=2, term=2)
+    await second.stop()
 
 
-def test_a_broker_without_others_claims_every_store_there_is() -> None:
-    async def scenario(world: World) -> None:
-        members = [await world.member(number, workers=3).start() for number in range(3)]
-        for member in members:
-            await member.stop()
-        alone = await world.member(0, workers=1).start()
-        assert alone.storages.opened == [0, 1, 2]
-        assert alone.directory.served == (0, 1, 2)
-        await alone.stop()
-
-    run(scenario)
-
-
-def test_a_holder_whose_lease_is_over_is_ended_before_its_store_is_opened() -> None:
-    async def scenario(world: World) -> None:
-        survivor, paused = await world.member(0).start(), await world.member(1).start()
-        await asyncio.sleep(2 * PATIENCE_S)
-        paused.store.expire()
-        await asyncio.sleep(1)
-        assert world.fenced == ["broker 1/2"]
-        assert not paused.storages.alive
-        assert survivor.storages.opened == [0, 1]
-        assert survivor.told == ["opened 0", "opened 1"]
-        assert await world.owner(1) == StoreRecord(owner=0, generation=1, term=2)
-        await survivor.stop()
-
-    run(scenario)
-
-
-def test_a_living_holder_is_left_alone_though_it_has_published_nothing_yet() -> None:
-    async def scenario(world: World) -> None:
-        recovering = world.member(1)
-        await recovering.store.put(records.broker_path(1), records.encode(recovering.record), ephemeral=True)
-        await recovering.storages.open(0, holder_name(recovering.record))
-        waiting = asyncio.ensure_future(world.member(0).start())
-        await asyncio.sleep(10 * PATIENCE_S)
-        assert not waiting.done()
-        assert world.fenced == []
-        await recovering.storages.close(0)
-        await (await waiting).stop()
-
-    run(scenario)
-
-
-def test_a_store_goes_back_to_its_own_broker_when_that_lives_again() -> None:
-    async def scenario(world: World) -> None:
-        survivor = await world.survivor()
-        assert survivor.storages.opened == [0, 1]
-        back = await world.member(1).start()
-        await asyncio.sleep(1)
-        assert survivor.told == ["opened 0", "opened 1", "closing 1"]
-        assert survivor.storages.opened == [0]
-        assert back.storages.opened == [1]
-        assert await world.owner(1) == StoreRecord(owner=1, generation=3, term=3)
-        assert world.fenced == []
-        await survivor.stop()
-        await back.stop()
-
-    run(scenario)
-
-
-def test_a_store_is_served_until_it_can_be_handed_over_quickly() -> None:
-    async def scenario(world: World) -> None:
-        survivor = await world.survivor()
-        world.checkpoint_s = 20.0
-        back = world.member(1)
-        starting = asyncio.ensure_future(back.start())
-        await asyncio.sleep(10)
-        assert survivor.directory.owner_of(1) == survivor.record
-        assert survivor.told == ["opened 0", "opened 1"]
-        await asyncio.sleep(11)
-        assert survivor.told == ["opened 0", "opened 1", "closing 1"]
-        assert survivor.directory.owner_of(1) == back.record
-        await (await starting).stop()
-        await survivor.stop()
-
-    run(scenario)
-
-
-def test_a_store_is_kept_when_its_own_broker_died_again_before_it_could_be_handed_over() -> None:
-    async def scenario(world: World) -> None:
-        survivor = await world.survivor()
-        world.checkpoint_s = 20.0
-        back = world.member(1)
-        starting = asyncio.ensure_future(back.start())
-        await asyncio.sleep(10)
-        starting.cancel()
-        back.kill()
-        await asyncio.sleep(20)
-        assert survivor.told == ["opened 0", "opened 1"]
-        assert survivor.directory.owner_of(1) == survivor.record
-        await survivor.stop()
-
-    run(scenario)
-
-
-def test_a_store_is_left_to_a_broker_that_is_expected_but_not_for_ever() -> None:
-    async def scenario(world: World) -> None:
-        early = await world.member(0).start()
-        await asyncio.sleep(PATIENCE_S - 1)
-        assert early.storages.opened == [0]
-        await asyncio.sleep(2)
-        assert early.storages.opened == [0, 1]
-        await early.stop()
-
-    run(scenario)
-
-
-def test_a_broker_that_stops_gives_its_stores_to_the_others() -> None:
-    async def scenario(world: World) -> None:
-        stayer, leaver = await world.member(0).start(), await world.member(1).start()
-        await asyncio.sleep(2 * PATIENCE_S)
-        await leaver.stop()
-        await asyncio.sleep(1)
-        assert leaver.told == ["opened 1", "closing 1"]
-        assert stayer.storages.opened == [0, 1]
-        assert world.fenced == []
-        await stayer.stop()
-
-    run(scenario)
-
-
-def test_a_broker_whose_lease_was_over_goes_on_with_the_stores_it_still_holds() -> None:
-    async def scenario(world: World) -> None:
-        member = await world.member(0, workers=1).start()
-        opens = world.opens
-        member.store.lapse()
-        assert await MemoryStore(world.tree).children(records.BROKERS) == []
-        await asyncio.sleep(1)
-        assert member.directory.owner_of(0) == member.record
-        assert world.opens == opens
-        assert member.told == ["opened 0"]
+async def test_a_broker_without_others_claims_every_store_there_is(world: World) -> None:
+    members = [await world.member(number, workers=3).start() for number in range(3)]
+    for member in members:
         await member.stop()
+    alone = await world.member(0, workers=1).start()
+    assert alone.storages.opened == [0, 1, 2]
+    assert alone.directory.served == (0, 1, 2)
+    await alone.stop()
 
-    run(scenario)
+
+async def test_a_holder_whose_lease_is_over_is_ended_before_its_store_is_opened(world: World) -> None:
+    survivor, paused = await world.member(0).start(), await world.member(1).start()
+    await asyncio.sleep(2 * PATIENCE_S)
+    paused.store.expire()
+    await asyncio.sleep(1)
+    assert world.fenced == ["broker 1/2"]
+    assert not paused.storages.alive
+    assert survivor.storages.opened == [0, 1]
+    assert survivor.told == ["opened 0", "opened 1"]
+    assert await world.owner(1) == StoreRecord(owner=0, generation=1, term=2)
+    await survivor.stop()
+
+
+async def test_a_living_holder_is_left_alone_though_it_has_published_nothing_yet(world: World) -> None:
+    recovering = world.member(1)
+    await recovering.store.put(records.broker_path(1), records.encode(recovering.record), ephemeral=True)
+    await recovering.storages.open(0, holder_name(recovering.record))
+    waiting = asyncio.ensure_future(world.member(0).start())
+    await asyncio.sleep(10 * PATIENCE_S)
+    assert not waiting.done()
+    assert world.fenced == []
+    await recovering.storages.close(0)
+    await (await waiting).stop()
+
+
+async def test_a_store_goes_back_to_its_own_broker_when_that_lives_again(world: World) -> None:
+    survivor = await world.survivor()
+    assert survivor.storages.opened == [0, 1]
+    back = await world.member(1).start()
+    await asyncio.sleep(1)
+    assert survivor.told == ["opened 0", "opened 1", "closing 1"]
+    assert survivor.storages.opened == [0]
+    assert back.storages.opened == [1]
+    assert await world.owner(1) == StoreRecord(owner=1, generation=3, term=3)
+    assert world.fenced == []
+    await survivor.stop()
+    await back.stop()
+
+
+async def test_a_store_is_served_until_it_can_be_handed_over_quickly(world: World) -> None:
+    survivor = await world.survivor()
+    world.checkpoint_s = 20.0
+    back = world.member(1)
+    starting = asyncio.ensure_future(back.start())
+    await asyncio.sleep(10)
+    assert survivor.directory.owner_of(1) == survivor.record
+    assert survivor.told == ["opened 0", "opened 1"]
+    await asyncio.sleep(11)
+    assert survivor.told == ["opened 0", "opened 1", "closing 1"]
+    assert survivor.directory.owner_of(1) == back.record
+    await (await starting).stop()
+    await survivor.stop()
+
+
+async def test_a_store_is_kept_when_its_own_broker_died_again_before_it_could_be_handed_over(
+    world: World,
+) -> None:
+    survivor = await world.survivor()
+    world.checkpoint_s = 20.0
+    back = world.member(1)
+    starting = asyncio.ensure_future(back.start())
+    await asyncio.sleep(10)
+    starting.cancel()
+    back.kill()
+    await asyncio.sleep(20)
+    assert survivor.told == ["opened 0", "opened 1"]
+    assert survivor.directory.owner_of(1) == survivor.record
+    await survivor.stop()
+
+
+async def test_a_store_is_left_to_a_broker_that_is_expected_but_not_for_ever(world: World) -> None:
+    early = await world.member(0).start()
+    await asyncio.sleep(PATIENCE_S - 1)
+    assert early.storages.opened == [0]
+    await asyncio.sleep(2)
+    assert early.storages.opened == [0, 1]
+    await early.stop()
+
+
+async def test_a_broker_that_stops_gives_its_stores_to_the_others(world: World) -> None:
+    stayer, leaver = await world.member(0).start(), await world.member(1).start()
+    await asyncio.sleep(2 * PATIENCE_S)
+    await leaver.stop()
+    await asyncio.sleep(1)
+    assert leaver.told == ["opened 1", "closing 1"]
+    assert stayer.storages.opened == [0, 1]
+    assert world.fenced == []
+    await stayer.stop()
+
+
+async def test_a_broker_whose_lease_was_over_goes_on_with_the_stores_it_still_holds(world: World) -> None:
+    member = await world.member(0, workers=1).start()
+    opens = world.opens
+    member.store.lapse()
+    assert await MemoryStore(world.tree).children(records.BROKERS) == []
+    await asyncio.sleep(1)
+    assert member.directory.owner_of(0) == member.record
+    assert world.opens == opens
+    assert member.told == ["opened 0"]
+    await member.stop()
 
 
 @pytest.mark.parametrize("what", ["open", "publish", "tell"])
-def test_a_takeover_that_fails_is_tried_until_it_succeeds(what: str) -> None:
-    async def scenario(world: World) -> None:
-        survivor, dead = await world.member(0).start(), await world.member(1).start()
-        await asyncio.sleep(2 * PATIENCE_S)
-        world.damaged = 6 if what == "open" else 0
-        survivor.store.refusals = 6 if what == "publish" else 0
-        survivor.failures = 6 if what == "tell" else 0
-        dead.kill()
-        await asyncio.sleep(30)
-        assert survivor.storages.opened == [0, 1]
-        assert survivor.told == ["opened 0", "opened 1"]
-        assert survivor.directory.owner_of(1) == survivor.record
-        await survivor.stop()
-
-    run(scenario)
+async def test_a_takeover_that_fails_is_tried_until_it_succeeds(world: World, what: str) -> None:
+    survivor, dead = await world.member(0).start(), await world.member(1).start()
+    await asyncio.sleep(2 * PATIENCE_S)
+    world.damaged = 6 if what == "open" else 0
+    survivor.store.refusals = 6 if what == "publish" else 0
+    survivor.failures = 6 if what == "tell" else 0
+    dead.kill()
+    await asyncio.sleep(30)
+    assert survivor.storages.opened == [0, 1]
+    assert survivor.told == ["opened 0", "opened 1"]
+    assert survivor.directory.owner_of(1) == survivor.record
+    await survivor.stop()
 
 
 @pytest.mark.parametrize("what", ["publish", "tell"])
-def test_giving_back_goes_on_when_a_part_of_it_fails(what: str) -> None:
-    async def scenario(world: World) -> None:
-        survivor = await world.survivor()
-        survivor.store.refusals = 3 if what == "publish" else 0
-        survivor.failures = 3 if what == "tell" else 0
-        back = await world.member(1).start()
-        await asyncio.sleep(10)
-        assert survivor.storages.opened == [0]
-        assert back.directory.owner_of(1) == back.record
-        await survivor.stop()
-        await back.stop()
-
-    run(scenario)
+async def test_giving_back_goes_on_when_a_part_of_it_fails(world: World, what: str) -> None:
+    survivor = await world.survivor()
+    survivor.store.refusals = 3 if what == "publish" else 0
+    survivor.failures = 3 if what == "tell" else 0
+    back = await world.member(1).start()
+    await asyncio.sleep(10)
+    assert survivor.storages.opened == [0]
+    assert back.directory.owner_of(1) == back.record
+    await survivor.stop()
+    await back.stop()
 
 
-def test_nobody_is_said_to_own_what_was_given_back_also_when_that_could_not_be_said_at_once() -> None:
-    async def scenario(world: World) -> None:
-        survivor = await world.survivor()
-        survivor.store.refusals = 3
-        slow = world.member(1)
-        await slow.store.put(records.broker_path(1), records.encode(slow.record), ephemeral=True)
-        await asyncio.sleep(10)
-        assert survivor.storages.opened == [0]
-        assert (await world.owner(1)).owner is None
-        await survivor.stop()
+async def test_nobody_is_said_to_own_what_was_given_back_also_when_that_could_not_be_said_at_once(
+    world: World,
+) -> None:
+    survivor = await world.survivor()
+    survivor.store.refusals = 3
+    slow = world.member(1)
+    await slow.store.put(records.broker_path(1), records.encode(slow.record), ephemeral=True)
+    await asyncio.sleep(10)
+    assert survivor.storages.opened == [0]
+    assert (await world.owner(1)).owner is None
+    await survivor.stop()
 
-    run(scenario)
+
+async def test_a_start_fails_when_the_own_store_cannot_be_opened(world: World) -> None:
+    world.damaged = 1
+    member = world.member(0, workers=1)
+    with pytest.raises(CorruptDataError):
+        await member.start()
+    await member.stop()
+    assert await MemoryStore(world.tree).children(records.BROKERS) == []
 
 
-def test_a_start_fails_when_the_own_store_cannot_be_opened() -> None:
-    async def scenario(world: World) -> None:
-        world.damaged = 1
-        member = world.member(0, workers=1)
-        with pytest.raises(CorruptDataError):
-            await member.start()
+async def test_a_stop_does_not_wait_for_ever_for_a_store_that_cannot_be_told(world: World) -> None:
+    member = await world.member(0, workers=1).start()
+    member.store.refusals = 10_000
+    async with asyncio.timeout(60):
         await member.stop()
-        assert await MemoryStore(world.tree).children(records.BROKERS) == []
-
-    run(scenario)
-
-
-def test_a_stop_does_not_wait_for_ever_for_a_store_that_cannot_be_told() -> None:
-    async def scenario(world: World) -> None:
-        member = await world.member(0, workers=1).start()
-        member.store.refusals = 10_000
-        async with asyncio.timeout(60):
-            await member.stop()
-        assert world.holders == {}
-
-    run(scenario)
+    assert world.holders == {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
@@ -138,227 +138,229 @@ class Caller:
         self.peers.tell(self.lines[-1], "echo", verb, arguments)
 
 
-def run(scenario: Callable[[Host, Peers, Echo, Caller], Awaitable[None]], secret: bytes = SECRET) -> None:
-    async def main() -> None:
-        host, peers = Host(), Peers()
-        peers.secret = secret
-        caller = Caller(peers)
-        await host.start()
-        try:
-            await scenario(host, peers, ECHO.proxy(caller), caller)
-        finally:
-            await peers.close()
-            await host.stop()
-
-    with SimLoop(1) as loop:
-        SimNetwork(loop)
-        loop.run(main())
-        assert not loop.errors
+@pytest.fixture
+async def host(loop: SimLoop) -> AsyncIterator[Host]:
+    SimNetwork(loop)
+    host = Host()
+    await host.start()
+    yield host
+    await host.stop()
 
 
-def test_calls_are_answered_out_of_order_over_one_connection() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        slow = asyncio.get_running_loop().create_task(echo.hang())
-        said = await asyncio.gather(*(echo.say(str(number), 2) for number in range(50)))
-        assert said == [str(number) * 2 for number in range(50)]
-        assert await echo.say("alone") == "alone"
-        assert len(host.connections) == 1
-        host.echo.going.set()
-        await slow
-
-    run(main)
+@pytest.fixture
+def secret() -> bytes:
+    return SECRET
 
 
-def test_an_error_is_raised_as_its_own_class_and_a_bug_stays_where_it_is() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        with pytest.raises(LayoutError, match="the layout says no"):
-            await echo.fail("layout")
-        with pytest.raises(UnknownServerError) as failed:
-            await echo.fail("bug")
-        assert "oops" not in str(failed.value)
-        verb = Port(Echo).verbs["hang"]
-        verb.name = "fly"
-        with pytest.raises(RemoteProtocolError, match="no verb"):
-            await caller.call(verb, {})
-        mistaken = Verb("say", LocalEcho.hang)
-        mistaken.encode_arguments = ECHO.verb("say").encode_arguments  # type: ignore[method-assign]
-        with pytest.raises(RemoteProtocolError, match="the result of say"):
-            await caller.call(mistaken, {"text": "hello"})
-        with pytest.raises(RemoteProtocolError, match="do not call"):
-            await peers.call(URL, "moon", ECHO.verb("hang"), {})
-
-    run(main)
+@pytest.fixture
+async def peers(host: Host, secret: bytes) -> AsyncIterator[Peers]:
+    peers = Peers()
+    peers.secret = secret
+    yield peers
+    await peers.close()
 
 
-def test_a_call_fails_in_time_and_when_the_connection_is_lost_and_the_next_one_dials_again() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        with pytest.raises(OperationTimeoutError, match="did not answer hang"):
-            await echo.hang()
-        waiting = asyncio.get_running_loop().create_task(echo.hang())
-        await asyncio.sleep(1.0)
-        host.cut()
-        with pytest.raises(NotConnectedError):
-            await waiting
-        assert await echo.say("again") == "again"
-        await host.stop()
-        await asyncio.sleep(1.0)
-        with pytest.raises(ConnectError):
-            await echo.say("nobody")
-
-    run(main)
+@pytest.fixture
+def caller(peers: Peers) -> Caller:
+    return Caller(peers)
 
 
-def test_a_call_does_not_wait_for_the_address_of_a_broker_that_is_gone() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        waiting = asyncio.get_running_loop().create_task(echo.say("hello"))
-        await asyncio.sleep(0)
-        peers.keep([])
-        with pytest.raises(ConnectError, match="is gone"):
-            await waiting
-        assert not host.connections
-        assert await echo.say("again") == "again"
-
-    run(main)
+@pytest.fixture
+def echo(caller: Caller) -> Echo:
+    echo: Echo = ECHO.proxy(caller)
+    return echo
 
 
-def test_calls_under_way_are_bounded_and_others_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_are_answered_out_of_order_over_one_connection(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    slow = asyncio.get_running_loop().create_task(echo.hang())
+    said = await asyncio.gather(*(echo.say(str(number), 2) for number in range(50)))
+    assert said == [str(number) * 2 for number in range(50)]
+    assert await echo.say("alone") == "alone"
+    assert len(host.connections) == 1
+    host.echo.going.set()
+    await slow
+
+
+async def test_an_error_is_raised_as_its_own_class_and_a_bug_stays_where_it_is(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    with pytest.raises(LayoutError, match="the layout says no"):
+        await echo.fail("layout")
+    with pytest.raises(UnknownServerError) as failed:
+        await echo.fail("bug")
+    assert "oops" not in str(failed.value)
+    verb = Port(Echo).verbs["hang"]
+    verb.name = "fly"
+    with pytest.raises(RemoteProtocolError, match="no verb"):
+        await caller.call(verb, {})
+    mistaken = Verb("say", LocalEcho.hang)
+    mistaken.encode_arguments = ECHO.verb("say").encode_arguments  # type: ignore[method-assign]
+    with pytest.raises(RemoteProtocolError, match="the result of say"):
+        await caller.call(mistaken, {"text": "hello"})
+    with pytest.raises(RemoteProtocolError, match="do not call"):
+        await peers.call(URL, "moon", ECHO.verb("hang"), {})
+
+
+async def test_a_call_fails_in_time_and_when_the_connection_is_lost_and_the_next_one_dials_again(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    with pytest.raises(OperationTimeoutError, match="did not answer hang"):
+        await echo.hang()
+    waiting = asyncio.get_running_loop().create_task(echo.hang())
+    await asyncio.sleep(1.0)
+    host.cut()
+    with pytest.raises(NotConnectedError):
+        await waiting
+    assert await echo.say("again") == "again"
+    await host.stop()
+    await asyncio.sleep(1.0)
+    with pytest.raises(ConnectError):
+        await echo.say("nobody")
+
+
+async def test_a_call_does_not_wait_for_the_address_of_a_broker_that_is_gone(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    waiting = asyncio.get_running_loop().create_task(echo.say("hello"))
+    await asyncio.sleep(0)
+    peers.keep([])
+    with pytest.raises(ConnectError, match="is gone"):
+        await waiting
+    assert not host.connections
+    assert await echo.say("again") == "again"
+
+
+async def test_calls_under_way_are_bounded_and_others_wait_for_their_turn(
+    host: Host, peers: Peers, echo: Echo, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(peers_module, "PENDING_MAX", 3)
     monkeypatch.setattr(peers_module, "WAITING_MAX", 5)
 
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        loop = asyncio.get_running_loop()
-        slow = [loop.create_task(echo.hang()) for _ in range(3)]
-        await asyncio.sleep(0.5)
-        waiting = [loop.create_task(echo.say(str(number))) for number in range(5)]
-        await asyncio.sleep(0.5)
-        assert host.echo.noted == []
-        with pytest.raises(TooManyRequestsError):
-            await echo.say("one too many")
-        host.echo.going.set()
-        assert await asyncio.gather(*waiting) == ["0", "1", "2", "3", "4"]
-        await asyncio.gather(*slow)
-
-    run(main)
+    loop = asyncio.get_running_loop()
+    slow = [loop.create_task(echo.hang()) for _ in range(3)]
+    await asyncio.sleep(0.5)
+    waiting = [loop.create_task(echo.say(str(number))) for number in range(5)]
+    await asyncio.sleep(0.5)
+    assert host.echo.noted == []
+    with pytest.raises(TooManyRequestsError):
+        await echo.say("one too many")
+    host.echo.going.set()
+    assert await asyncio.gather(*waiting) == ["0", "1", "2", "3", "4"]
+    await asyncio.gather(*slow)
 
 
-def test_what_is_too_large_to_be_sent_fails_and_the_connection_lives() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        await echo.say("hello")
-        with pytest.raises(LocalProtocolError):
-            await echo.say("x" * 200_000)
-        with pytest.raises(LocalProtocolError):
-            await echo.say("x", 200_000)
-        assert await echo.say("hello") == "hello"
-        assert len(host.connections) == 1
-
-    run(main)
-
-
-def test_pushes_come_until_the_line_ends_and_none_when_the_connection_does() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        one: list[str | None] = []
-        two: list[str | None] = []
-        assert await echo.follow("a", one.append) == 1
-        assert await echo.follow("b", two.append) == 2
-        first = caller.lines[0]
-        for push in host.echo.followers:
-            push("news")
-        await asyncio.sleep(0.5)
-        assert (one, two) == (["news"], ["news"])
-        first.end()
-        for push in host.echo.followers:
-            push("more")
-        await asyncio.sleep(0.5)
-        assert (one, two) == (["news"], ["news", "more"])
-        host.cut()
-        await asyncio.sleep(0.5)
-        assert (one, two) == (["news"], ["news", "more", None])
-        assert not first.open
-
-    run(main)
+async def test_what_is_too_large_to_be_sent_fails_and_the_connection_lives(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    await echo.say("hello")
+    with pytest.raises(LocalProtocolError):
+        await echo.say("x" * 200_000)
+    with pytest.raises(LocalProtocolError):
+        await echo.say("x", 200_000)
+    assert await echo.say("hello") == "hello"
+    assert len(host.connections) == 1
 
 
-def test_what_is_told_comes_before_what_is_called_later() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        await echo.say("first")
-        echo.note("second")
-        await echo.say("third")
-        assert host.echo.noted == ["first", "second", "third"]
-        host.cut()
-        await asyncio.sleep(0.5)
-        echo.note("to nobody")
-        await echo.say("fourth")
-        assert host.echo.noted == ["first", "second", "third", "fourth"]
+async def test_pushes_come_until_the_line_ends_and_none_when_the_connection_does(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    one: list[str | None] = []
+    two: list[str | None] = []
+    assert await echo.follow("a", one.append) == 1
+    assert await echo.follow("b", two.append) == 2
+    first = caller.lines[0]
+    for push in host.echo.followers:
+        push("news")
+    await asyncio.sleep(0.5)
+    assert (one, two) == (["news"], ["news"])
+    first.end()
+    for push in host.echo.followers:
+        push("more")
+    await asyncio.sleep(0.5)
+    assert (one, two) == (["news"], ["news", "more"])
+    host.cut()
+    await asyncio.sleep(0.5)
+    assert (one, two) == (["news"], ["news", "more", None])
+    assert not first.open
 
-    run(main)
+
+async def test_what_is_told_comes_before_what_is_called_later(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    await echo.say("first")
+    echo.note("second")
+    await echo.say("third")
+    assert host.echo.noted == ["first", "second", "third"]
+    host.cut()
+    await asyncio.sleep(0.5)
+    echo.note("to nobody")
+    await echo.say("fourth")
+    assert host.echo.noted == ["first", "second", "third", "fourth"]
 
 
-def test_a_result_that_nobody_waits_for_any_more_is_handed_over() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        orphans: list[Any] = []
-        await echo.say("connect")
-        task = asyncio.get_running_loop().create_task(
-            peers.call(
-                URL,
-                "echo",
-                ECHO.verb("say"),
-                {"text": "late"},
-                orphaned=lambda result, line: orphans.append((result, line.open)),
-            )
+async def test_a_result_that_nobody_waits_for_any_more_is_handed_over(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    orphans: list[Any] = []
+    await echo.say("connect")
+    task = asyncio.get_running_loop().create_task(
+        peers.call(
+            URL,
+            "echo",
+            ECHO.verb("say"),
+            {"text": "late"},
+            orphaned=lambda result, line: orphans.append((result, line.open)),
         )
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.sleep(1.0)
-        assert orphans == [("late", True)]
-
-    run(main)
-
-
-def test_a_dead_broker_is_hung_up_on_at_once() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        waiting = asyncio.get_running_loop().create_task(echo.hang())
-        await asyncio.sleep(1.0)
-        peers.keep([URL])
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        peers.keep([])
-        with pytest.raises(NotConnectedError):
-            await waiting
-
-    run(main)
+    )
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(1.0)
+    assert orphans == [("late", True)]
 
 
-def test_who_does_not_know_the_secret_is_no_broker() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        with pytest.raises((NotConnectedError, ConnectError)):
-            await echo.say("let me in")
-        assert host.echo.noted == []
-
-    run(main, b"guess")
-    run(main, b"")
-
-
-def test_a_client_cannot_call_what_brokers_call() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        client = await connect("Anabranch-Test")
-        arguments = ECHO.verb("say").encode_arguments({"text": "hello"})
-        answer = await client.request(
-            pb.CommandPeerCall(request_id=0, target="echo", verb="say", arguments=arguments)
-        )
-        assert answer.error == AuthorizationError.__name__
-        assert host.echo.noted == []
-
-    run(main)
+async def test_a_dead_broker_is_hung_up_on_at_once(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    waiting = asyncio.get_running_loop().create_task(echo.hang())
+    await asyncio.sleep(1.0)
+    peers.keep([URL])
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    peers.keep([])
+    with pytest.raises(NotConnectedError):
+        await waiting
 
 
-def test_who_only_says_that_it_is_a_broker_must_go() -> None:
-    async def main(host: Host, peers: Peers, echo: Echo, caller: Caller) -> None:
-        client = await connect(PEER_VERSION)
-        await asyncio.sleep(0.5)
-        assert client.hung_up
-        assert not host.connections
+@pytest.mark.parametrize("secret", [b"guess", b""])
+async def test_who_does_not_know_the_secret_is_no_broker(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    with pytest.raises((NotConnectedError, ConnectError)):
+        await echo.say("let me in")
+    assert host.echo.noted == []
 
-    run(main)
+
+async def test_a_client_cannot_call_what_brokers_call(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    client = await connect("Anabranch-Test")
+    arguments = ECHO.verb("say").encode_arguments({"text": "hello"})
+    answer = await client.request(
+        pb.CommandPeerCall(request_id=0, target="echo", verb="say", arguments=arguments)
+    )
+    assert answer.error == AuthorizationError.__name__
+    assert host.echo.noted == []
+
+
+async def test_who_only_says_that_it_is_a_broker_must_go(
+    host: Host, peers: Peers, echo: Echo, caller: Caller
+) -> None:
+    client = await connect(PEER_VERSION)
+    await asyncio.sleep(0.5)
+    assert client.hung_up
+    assert not host.connections
 
 
 async def connect(version: str) -> Client:

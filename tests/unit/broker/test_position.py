@@ -6,7 +6,7 @@ import asyncio
 
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, batch, error_of, run, settle, values_of
+from tests.unit.broker.wire import Client, World, batch, error_of, settle, values_of
 
 
 async def filled(world: World, count: int = 10) -> Client:
@@ -16,133 +16,112 @@ async def filled(world: World, count: int = 10) -> Client:
     return client
 
 
-def test_seek_closes_every_consumer_then_answers_and_starts_at_the_entry() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await filled(world), await world.client()
-        await one.subscribe(kind=pb.CommandSubscribe.Shared)
-        await two.subscribe(kind=pb.CommandSubscribe.Shared, consumer_id=2)
+async def test_seek_closes_every_consumer_then_answers_and_starts_at_the_entry(world: World) -> None:
+    one, two = await filled(world), await world.client()
+    await one.subscribe(kind=pb.CommandSubscribe.Shared)
+    await two.subscribe(kind=pb.CommandSubscribe.Shared, consumer_id=2)
+    await settle()
+    everything = [*one.has(Delivery), *two.has(Delivery)]
+    third = sorted(everything, key=lambda d: d.entry)[3]
+    one.acknowledge(*everything)
+    one.inbox.clear()
+    aim = pb.MessageIdData(ledgerId=third.ledger, entryId=third.entry)
+    one.send(pb.CommandSeek(consumer_id=1, request_id=50, message_id=aim))
+    await settle()
+    assert [type(c) for c in one.inbox] == [pb.CommandCloseConsumer, pb.CommandSuccess]
+    assert (await two.expect(pb.CommandCloseConsumer)).request_id == NO_ID
+    one.inbox.clear()
+    await one.subscribe(kind=pb.CommandSubscribe.Shared)
+    assert values_of(await one.deliveries(7)) == [b"%d" % n for n in range(3, 10)]
+
+
+async def test_seek_to_the_ends_and_to_a_time(world: World) -> None:
+    client = await filled(world, 3)
+    await asyncio.sleep(100)
+    await client.publish_all([b"3"], first=3)
+    await client.subscribe()
+    await client.deliveries(4)
+
+    async def seek(**aim: object) -> None:
+        answer = await client.request(pb.CommandSeek(consumer_id=1, request_id=0, **aim))  # type: ignore[arg-type]
+        assert isinstance(answer, pb.CommandSuccess)
+        client.inbox.clear()
+        await client.subscribe()
         await settle()
-        everything = [*one.has(Delivery), *two.has(Delivery)]
-        third = sorted(everything, key=lambda d: d.entry)[3]
-        one.acknowledge(*everything)
-        one.inbox.clear()
-        aim = pb.MessageIdData(ledgerId=third.ledger, entryId=third.entry)
-        one.send(pb.CommandSeek(consumer_id=1, request_id=50, message_id=aim))
-        await settle()
-        assert [type(c) for c in one.inbox] == [pb.CommandCloseConsumer, pb.CommandSuccess]
-        assert (await two.expect(pb.CommandCloseConsumer)).request_id == NO_ID
-        one.inbox.clear()
-        await one.subscribe(kind=pb.CommandSubscribe.Shared)
-        assert values_of(await one.deliveries(7)) == [b"%d" % n for n in range(3, 10)]
 
-    run(scenario)
+    await seek(message_id=pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1))
+    assert client.has(Delivery) == []
+    await seek(message_id=pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID))
+    assert len(client.has(Delivery)) == 4
+    await seek(message_publish_time=1_700_000_000_000 + 50_000)
+    assert values_of(client.has(Delivery)) == [b"3"]
+    await seek(message_publish_time=0)
+    assert len(client.has(Delivery)) == 4
 
 
-def test_seek_to_the_ends_and_to_a_time() -> None:
-    async def scenario(world: World) -> None:
-        client = await filled(world, 3)
-        await asyncio.sleep(100)
-        await client.publish_all([b"3"], first=3)
-        await client.subscribe()
-        await client.deliveries(4)
-
-        async def seek(**aim: object) -> None:
-            answer = await client.request(pb.CommandSeek(consumer_id=1, request_id=0, **aim))  # type: ignore[arg-type]
-            assert isinstance(answer, pb.CommandSuccess)
-            client.inbox.clear()
-            await client.subscribe()
-            await settle()
-
-        await seek(message_id=pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1))
-        assert client.has(Delivery) == []
-        await seek(message_id=pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID))
-        assert len(client.has(Delivery)) == 4
-        await seek(message_publish_time=1_700_000_000_000 + 50_000)
-        assert values_of(client.has(Delivery)) == [b"3"]
-        await seek(message_publish_time=0)
-        assert len(client.has(Delivery)) == 4
-
-    run(scenario)
+async def test_seek_into_a_batch_leaves_out_what_lies_before(world: World) -> None:
+    client = await world.client()
+    await client.producer()
+    client.publish(b"", 0, entry=batch([b"a", b"b", b"c", b"d"]), messages=4)
+    await client.receipt()
+    await client.subscribe()
+    entry = (await client.deliveries(1))[0]
+    aim = pb.MessageIdData(ledgerId=entry.ledger, entryId=entry.entry, ack_set=[0b1100])
+    await client.request(pb.CommandSeek(consumer_id=1, request_id=0, message_id=aim))
+    await client.subscribe()
+    assert (await client.deliveries(1))[0].ack_set == (0b1100,)
 
 
-def test_seek_into_a_batch_leaves_out_what_lies_before() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        await client.producer()
-        client.publish(b"", 0, entry=batch([b"a", b"b", b"c", b"d"]), messages=4)
-        await client.receipt()
-        await client.subscribe()
-        entry = (await client.deliveries(1))[0]
-        aim = pb.MessageIdData(ledgerId=entry.ledger, entryId=entry.entry, ack_set=[0b1100])
-        await client.request(pb.CommandSeek(consumer_id=1, request_id=0, message_id=aim))
-        await client.subscribe()
-        assert (await client.deliveries(1))[0].ack_set == (0b1100,)
-
-    run(scenario)
+async def test_seek_of_an_unknown_consumer_is_refused(world: World) -> None:
+    client = await world.client()
+    answer = await client.request(pb.CommandSeek(consumer_id=4, request_id=0, message_publish_time=1))
+    assert error_of(answer) == pb.MetadataError
 
 
-def test_seek_of_an_unknown_consumer_is_refused() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        answer = await client.request(pb.CommandSeek(consumer_id=4, request_id=0, message_publish_time=1))
-        assert error_of(answer) == pb.MetadataError
-
-    run(scenario)
-
-
-def test_the_position_after_a_seek_survives_a_restart() -> None:
-    async def scenario(world: World) -> None:
-        client = await filled(world)
-        await client.subscribe()
-        got = await client.deliveries(10)
-        client.acknowledge(got[9], cumulative=True)
-        aim = pb.MessageIdData(ledgerId=got[5].ledger, entryId=got[5].entry)
-        await client.request(pb.CommandSeek(consumer_id=1, request_id=0, message_id=aim))
-        await world.restart()
-        client = await world.client()
-        await client.subscribe()
-        assert values_of(await client.deliveries(5)) == [b"%d" % n for n in range(5, 10)]
-
-    run(scenario)
+async def test_the_position_after_a_seek_survives_a_restart(world: World) -> None:
+    client = await filled(world)
+    await client.subscribe()
+    got = await client.deliveries(10)
+    client.acknowledge(got[9], cumulative=True)
+    aim = pb.MessageIdData(ledgerId=got[5].ledger, entryId=got[5].entry)
+    await client.request(pb.CommandSeek(consumer_id=1, request_id=0, message_id=aim))
+    await world.restart()
+    client = await world.client()
+    await client.subscribe()
+    assert values_of(await client.deliveries(5)) == [b"%d" % n for n in range(5, 10)]
 
 
-def test_the_last_id_says_where_the_log_ends_and_more_to_our_clients() -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        await client.producer()
-        await client.subscribe()
-        empty = await client.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
-        assert (empty.last_message_id.ledgerId, empty.last_message_id.batch_index) == (NO_ID, -1)
-        assert (empty.first_index, empty.next_index, empty.sealed) == (0, 0, False)
-        client.publish(b"", 0, entry=batch([b"a", b"b", b"c"]), messages=3)
-        receipt = await client.receipt()
-        last = await client.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
-        place = last.last_message_id
-        assert (place.ledgerId, place.entryId, place.batch_index, place.partition) == (
-            receipt.ledger,
-            receipt.entry,
-            2,
-            -1,
-        )
-        assert last.next_index == 3
-        assert last.HasField("consumer_mark_delete_position")
-        other = await world.client("Pulsar-Java-v4.0")
-        await other.subscribe(subscription="other")
-        plain = await other.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
-        assert not plain.HasField("next_index")
-
-    run(scenario)
+async def test_the_last_id_says_where_the_log_ends_and_more_to_our_clients(world: World) -> None:
+    client = await world.client()
+    await client.producer()
+    await client.subscribe()
+    empty = await client.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
+    assert (empty.last_message_id.ledgerId, empty.last_message_id.batch_index) == (NO_ID, -1)
+    assert (empty.first_index, empty.next_index, empty.sealed) == (0, 0, False)
+    client.publish(b"", 0, entry=batch([b"a", b"b", b"c"]), messages=3)
+    receipt = await client.receipt()
+    last = await client.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
+    place = last.last_message_id
+    assert (place.ledgerId, place.entryId, place.batch_index, place.partition) == (
+        receipt.ledger,
+        receipt.entry,
+        2,
+        -1,
+    )
+    assert last.next_index == 3
+    assert last.HasField("consumer_mark_delete_position")
+    other = await world.client("Pulsar-Java-v4.0")
+    await other.subscribe(subscription="other")
+    plain = await other.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
+    assert not plain.HasField("next_index")
 
 
-def test_stats_of_a_consumer() -> None:
-    async def scenario(world: World) -> None:
-        client = await filled(world)
-        await client.subscribe(permits=15, name="me")
-        await client.deliveries(10)
-        stats = await client.request(pb.CommandConsumerStats(consumer_id=1, request_id=0))
-        assert (stats.consumerName, stats.availablePermits, stats.msgBacklog) == ("me", 5, 10)
-        assert (stats.unackedMessages, stats.type) == (10, "Exclusive")
-        unknown = await client.request(pb.CommandConsumerStats(consumer_id=8, request_id=0))
-        assert unknown.error_code == pb.ConsumerNotFound
-
-    run(scenario)
+async def test_stats_of_a_consumer(world: World) -> None:
+    client = await filled(world)
+    await client.subscribe(permits=15, name="me")
+    await client.deliveries(10)
+    stats = await client.request(pb.CommandConsumerStats(consumer_id=1, request_id=0))
+    assert (stats.consumerName, stats.availablePermits, stats.msgBacklog) == ("me", 5, 10)
+    assert (stats.unackedMessages, stats.type) == (10, "Exclusive")
+    unknown = await client.request(pb.CommandConsumerStats(consumer_id=8, request_id=0))
+    assert unknown.error_code == pb.ConsumerNotFound

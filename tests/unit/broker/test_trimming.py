@@ -20,8 +20,9 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX
+from anabranch.testing.plugin import marker_options
 from tests.fakes.disk import DictDisk
-from tests.unit.broker.wire import TOPIC, Client, World, batch, run, settle, values_of
+from tests.unit.broker.wire import TOPIC, Client, World, batch, settle, values_of
 from tests.unit.ledger.support import make
 
 RETENTION_S = 200.0
@@ -30,19 +31,36 @@ OTHER = "persistent://public/default/other"
 Stored = Callable[[], SegmentStorage]
 
 
+@pytest.fixture
+def disk() -> DictDisk:
+    return DictDisk()
+
+
 @pytest.fixture(params=["memory", "files"])
-def stored(request: pytest.FixtureRequest) -> Stored:
+def stored(request: pytest.FixtureRequest, disk: DictDisk) -> Stored:
     """How to open the storage, the first time and again after a stop; ledgers are small, memory is none."""
     if request.param == "memory":
         memory = MemoryStorage(ledger_entries_max=2)
         return lambda: memory
-    disk = DictDisk()
 
     def files() -> SegmentStorage:
         disk.locked = False
         return make(disk, ledger_bytes_max=200, cache_bytes=0, behind_bytes=1)
 
     return files
+
+
+@pytest.fixture
+def storage(request: pytest.FixtureRequest) -> SegmentStorage:
+    """The storage of `world`: the parameter or the fixture `stored` of the test, or its marker, opens it."""
+    opens: Stored
+    if hasattr(request, "param"):
+        opens = request.param
+    elif "stored" in request.fixturenames:
+        opens = request.getfixturevalue("stored")
+    else:
+        opens = marker_options(request.node, "world").get("storage", MemoryStorage)
+    return opens()
 
 
 def log_of(world: World, topic: str = TOPIC) -> SegmentLog:
@@ -101,37 +119,35 @@ def test_the_last_entry_stays_however_old_and_acknowledged() -> None:
 # The round.
 
 
-def test_what_is_old_and_acknowledged_goes_and_the_young_stays(stored: Stored) -> None:
-    async def scenario(world: World) -> None:
-        client = await aged(world)
-        log = log_of(world)
-        before = log.extent.size_bytes
-        await acknowledge(client, 20)
-        assert log.extent.first_ordinal == 0
-        await asyncio.sleep(ROUND_S)
-        assert 8 <= log.extent.first_ordinal <= 10
-        assert log.extent.size_bytes < before * 0.7
-        await asyncio.sleep(RETENTION_S)
-        assert 18 <= log.extent.first_ordinal < 20
-        assert log.extent.next_ordinal == 20
-
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_what_is_old_and_acknowledged_goes_and_the_young_stays(world: World, stored: Stored) -> None:
+    client = await aged(world)
+    log = log_of(world)
+    before = log.extent.size_bytes
+    await acknowledge(client, 20)
+    assert log.extent.first_ordinal == 0
+    await asyncio.sleep(ROUND_S)
+    assert 8 <= log.extent.first_ordinal <= 10
+    assert log.extent.size_bytes < before * 0.7
+    await asyncio.sleep(RETENTION_S)
+    assert 18 <= log.extent.first_ordinal < 20
+    assert log.extent.next_ordinal == 20
 
 
 @pytest.mark.parametrize("minutes", [2, -1, None])
-def test_a_namespace_may_have_a_retention_time_of_its_own(stored: Stored, minutes: int | None) -> None:
-    async def scenario(world: World) -> None:
-        if minutes is not None:
-            await limit(world, minutes, -1)
-        client = await world.client()
-        await client.producer()
-        await publish(client, 0, 10)
-        await asyncio.sleep(2 * 60 + 2 * ROUND_S)
-        assert (log_of(world).extent.first_ordinal > 0) == (minutes == 2)
-        await asyncio.sleep(500)
-        assert (log_of(world).extent.first_ordinal > 0) == (minutes != -1)
-
-    run(scenario, storage=stored(), segment_retention_s=600.0)
+@pytest.mark.world(segment_retention_s=600.0)
+async def test_a_namespace_may_have_a_retention_time_of_its_own(
+    world: World, stored: Stored, minutes: int | None
+) -> None:
+    if minutes is not None:
+        await limit(world, minutes, -1)
+    client = await world.client()
+    await client.producer()
+    await publish(client, 0, 10)
+    await asyncio.sleep(2 * 60 + 2 * ROUND_S)
+    assert (log_of(world).extent.first_ordinal > 0) == (minutes == 2)
+    await asyncio.sleep(500)
+    assert (log_of(world).extent.first_ordinal > 0) == (minutes != -1)
 
 
 async def limit(world: World, minutes: int, megabytes: int) -> None:
@@ -142,144 +158,129 @@ async def limit(world: World, minutes: int, megabytes: int) -> None:
 
 
 @pytest.mark.parametrize("megabytes", [1, -1, 0])
-def test_a_namespace_may_limit_what_a_topic_keeps_of_what_is_acknowledged(
-    stored: Stored, megabytes: int
+async def test_a_namespace_may_limit_what_a_topic_keeps_of_what_is_acknowledged(
+    world: World, stored: Stored, megabytes: int
 ) -> None:
-    async def scenario(world: World) -> None:
-        await limit(world, -1, megabytes)
-        client = await world.client()
-        await client.producer()
-        await client.subscribe(permits=0)
-        await client.publish_all([bytes(400_000)] * 8)
-        log = log_of(world)
-        await asyncio.sleep(ROUND_S)
-        assert log.extent.first_ordinal == 0
-        await acknowledge(client, 8)
-        await asyncio.sleep(ROUND_S)
-        if megabytes == 1:
-            assert MEGABYTE <= log.extent.size_bytes < MEGABYTE + 800_000
-        else:
-            assert log.extent.first_ordinal == 0
-
-    run(scenario, storage=stored())
-
-
-def test_the_time_limit_holds_beside_a_size_that_is_not_reached(stored: Stored) -> None:
-    async def scenario(world: World) -> None:
-        await limit(world, 2, 100)
-        client = await world.client()
-        await client.producer()
-        await publish(client, 0, 10)
-        await asyncio.sleep(ROUND_S)
-        assert log_of(world).extent.first_ordinal == 0
-        await asyncio.sleep(2 * 60 + ROUND_S)
-        assert log_of(world).extent.first_ordinal > 0
-
-    run(scenario, storage=stored())
-
-
-def test_how_much_of_a_segment_stays_is_left_to_the_leader_of_its_topic() -> None:
-    async def scenario(world: World) -> None:
-        await limit(world, -1, 1)
-        place = Place(TopicName.parse("segment://public/default/orders/0000-ffff-7"), 0)
-        await world.broker.segments.create(place, {}, 1)
-        log = world.broker.topics.require(place.name).log
-        for _ in range(8):
-            log.append(bytes(400_000), 1, 1_000, lambda appended, error: None)
-        await asyncio.sleep(2 * ROUND_S)
+    await limit(world, -1, megabytes)
+    client = await world.client()
+    await client.producer()
+    await client.subscribe(permits=0)
+    await client.publish_all([bytes(400_000)] * 8)
+    log = log_of(world)
+    await asyncio.sleep(ROUND_S)
+    assert log.extent.first_ordinal == 0
+    await acknowledge(client, 8)
+    await asyncio.sleep(ROUND_S)
+    if megabytes == 1:
+        assert MEGABYTE <= log.extent.size_bytes < MEGABYTE + 800_000
+    else:
         assert log.extent.first_ordinal == 0
 
-    run(scenario, storage=MemoryStorage(ledger_entries_max=2))
+
+async def test_the_time_limit_holds_beside_a_size_that_is_not_reached(world: World, stored: Stored) -> None:
+    await limit(world, 2, 100)
+    client = await world.client()
+    await client.producer()
+    await publish(client, 0, 10)
+    await asyncio.sleep(ROUND_S)
+    assert log_of(world).extent.first_ordinal == 0
+    await asyncio.sleep(2 * 60 + ROUND_S)
+    assert log_of(world).extent.first_ordinal > 0
 
 
-@pytest.mark.parametrize("kind", ["memory", "files"])
-def test_a_ledger_ends_when_it_is_old_so_that_a_slow_log_can_be_dropped_too(kind: str) -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        await client.producer()
-        for number in range(20):
-            await publish(client, number, number + 1)
-            await asyncio.sleep(30)
-        log = log_of(world)
-        positions = [
-            log.extent.position_of(ordinal)
-            for ordinal in range(log.extent.first_ordinal, log.extent.next_ordinal)
-        ]
-        assert len({position.ledger for position in positions}) > 1
-        assert 8 <= log.extent.first_ordinal <= 14
-
-    storage: SegmentStorage = (
-        MemoryStorage(ledger_age_max_s=50.0) if kind == "memory" else make(DictDisk(), ledger_age_max_s=50.0)
-    )
-    run(scenario, storage=storage, segment_retention_s=RETENTION_S)
+@pytest.mark.world(storage=lambda: MemoryStorage(ledger_entries_max=2))
+async def test_how_much_of_a_segment_stays_is_left_to_the_leader_of_its_topic(world: World) -> None:
+    await limit(world, -1, 1)
+    place = Place(TopicName.parse("segment://public/default/orders/0000-ffff-7"), 0)
+    await world.broker.segments.create(place, {}, 1)
+    log = world.broker.topics.require(place.name).log
+    for _ in range(8):
+        log.append(bytes(400_000), 1, 1_000, lambda appended, error: None)
+    await asyncio.sleep(2 * ROUND_S)
+    assert log.extent.first_ordinal == 0
 
 
-def test_dropped_files_are_deleted() -> None:
-    disk = DictDisk()
-
-    async def scenario(world: World) -> None:
-        client = await aged(world)
-        before = sum(name.endswith(".data") for name in disk.files)
-        await acknowledge(client, 20)
-        await asyncio.sleep(RETENTION_S + ROUND_S)
-        assert sum(name.endswith(".data") for name in disk.files) == 1 < before
-
-    storage = make(disk, ledger_bytes_max=200, cache_bytes=0, behind_bytes=1)
-    run(scenario, storage=storage, segment_retention_s=RETENTION_S)
-
-
-def test_what_one_subscription_has_not_acknowledged_stays(stored: Stored) -> None:
-    async def scenario(world: World) -> None:
-        client = await aged(world)
-        await acknowledge(client, 20)
-        await client.subscribe(subscription="slow", consumer_id=2, permits=0)
-        await asyncio.sleep(5 * RETENTION_S)
-        log = log_of(world)
-        assert log.extent.first_ordinal == 0
-        client.flow(20, consumer_id=2)
-        found = await client.deliveries(20, consumer_id=2)
-        assert values_of(found) == values(0, 20)
-        # A hole at the seventh entry keeps that one and all behind it.
-        client.acknowledge(*(d for at, d in enumerate(found) if at != 7), consumer_id=2)
-        await asyncio.sleep(ROUND_S)
-        assert 5 <= log.extent.first_ordinal <= 7
-
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+@pytest.mark.parametrize(
+    "storage",
+    [
+        pytest.param(lambda: MemoryStorage(ledger_age_max_s=50.0), id="memory"),
+        pytest.param(lambda: make(DictDisk(), ledger_age_max_s=50.0), id="files"),
+    ],
+    indirect=True,
+)
+async def test_a_ledger_ends_when_it_is_old_so_that_a_slow_log_can_be_dropped_too(
+    world: World,
+) -> None:
+    client = await world.client()
+    await client.producer()
+    for number in range(20):
+        await publish(client, number, number + 1)
+        await asyncio.sleep(30)
+    log = log_of(world)
+    positions = [
+        log.extent.position_of(ordinal)
+        for ordinal in range(log.extent.first_ordinal, log.extent.next_ordinal)
+    ]
+    assert len({position.ledger for position in positions}) > 1
+    assert 8 <= log.extent.first_ordinal <= 14
 
 
-def test_without_subscriptions_old_entries_go_by_their_age(stored: Stored) -> None:
-    async def scenario(world: World) -> None:
-        client = await aged(world)
-        client.send(pb.CommandUnsubscribe(consumer_id=1, request_id=90))
-        await asyncio.sleep(ROUND_S)
-        assert 8 <= log_of(world).extent.first_ordinal <= 10
-
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
-
-
-def test_a_log_nobody_asked_for_since_the_start_is_trimmed_too(stored: Stored) -> None:
-    async def scenario(world: World) -> None:
-        await acknowledge(await aged(world), 20)
-        world.storage = stored()
-        await world.restart()
-        await asyncio.sleep(ROUND_S * 1.5)
-        assert world.broker.topics.served == ()
-        assert 8 <= log_of(world).extent.first_ordinal <= 10
-
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+@pytest.mark.parametrize("stored", ["files"], indirect=True)
+async def test_dropped_files_are_deleted(world: World, stored: Stored, disk: DictDisk) -> None:
+    client = await aged(world)
+    before = sum(name.endswith(".data") for name in disk.files)
+    await acknowledge(client, 20)
+    await asyncio.sleep(RETENTION_S + ROUND_S)
+    assert sum(name.endswith(".data") for name in disk.files) == 1 < before
 
 
-def test_minus_one_keeps_everything_for_ever(stored: Stored) -> None:
-    async def scenario(world: World) -> None:
-        await acknowledge(await aged(world), 20)
-        await asyncio.sleep(10 * RETENTION_S)
-        assert log_of(world).extent.first_ordinal == 0
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_what_one_subscription_has_not_acknowledged_stays(world: World, stored: Stored) -> None:
+    client = await aged(world)
+    await acknowledge(client, 20)
+    await client.subscribe(subscription="slow", consumer_id=2, permits=0)
+    await asyncio.sleep(5 * RETENTION_S)
+    log = log_of(world)
+    assert log.extent.first_ordinal == 0
+    client.flow(20, consumer_id=2)
+    found = await client.deliveries(20, consumer_id=2)
+    assert values_of(found) == values(0, 20)
+    # A hole at the seventh entry keeps that one and all behind it.
+    client.acknowledge(*(d for at, d in enumerate(found) if at != 7), consumer_id=2)
+    await asyncio.sleep(ROUND_S)
+    assert 5 <= log.extent.first_ordinal <= 7
 
-    run(scenario, storage=stored(), segment_retention_s=-1)
+
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_without_subscriptions_old_entries_go_by_their_age(world: World, stored: Stored) -> None:
+    client = await aged(world)
+    client.send(pb.CommandUnsubscribe(consumer_id=1, request_id=90))
+    await asyncio.sleep(ROUND_S)
+    assert 8 <= log_of(world).extent.first_ordinal <= 10
 
 
-def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_a_log_nobody_asked_for_since_the_start_is_trimmed_too(world: World, stored: Stored) -> None:
+    await acknowledge(await aged(world), 20)
+    world.storage = stored()
+    await world.restart()
+    await asyncio.sleep(ROUND_S * 1.5)
+    assert world.broker.topics.served == ()
+    assert 8 <= log_of(world).extent.first_ordinal <= 10
+
+
+@pytest.mark.world(segment_retention_s=-1)
+async def test_minus_one_keeps_everything_for_ever(world: World, stored: Stored) -> None:
+    await acknowledge(await aged(world), 20)
+    await asyncio.sleep(10 * RETENTION_S)
+    assert log_of(world).extent.first_ordinal == 0
+
+
+@pytest.mark.world(storage=lambda: MemoryStorage(ledger_entries_max=2), segment_retention_s=RETENTION_S)
+async def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = MemoryLog.trim
     broken = [TOPIC]
@@ -291,7 +292,7 @@ def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
 
     monkeypatch.setattr(MemoryLog, "trim", trim)
 
-    async def scenario(world: World) -> None:
+    with caplog.at_level(logging.WARNING, logger="anabranch.broker.catalog.trimming"):
         client = await world.client()
         for number, topic in enumerate((TOPIC, OTHER)):
             await client.producer(topic, producer_id=number)
@@ -303,9 +304,6 @@ def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
         broken.clear()
         await asyncio.sleep(ROUND_S)
         assert log_of(world).extent.first_ordinal == 8
-
-    with caplog.at_level(logging.WARNING, logger="anabranch.broker.catalog.trimming"):
-        run(scenario, storage=MemoryStorage(ledger_entries_max=2), segment_retention_s=RETENTION_S)
 
 
 # What clients see of a trimmed log.
@@ -327,158 +325,144 @@ async def last_id(client: Client) -> pb.CommandGetLastMessageIdResponse:
     return answer
 
 
-def test_the_last_message_and_both_indexes_are_told(stored: Stored) -> None:
-    async def scenario(world: World) -> None:
-        client = await trimmed(world)
-        log = log_of(world)
-        for _ in range(2):
-            found = await last_id(client)
-            assert found.last_message_id.entryId != NO_ID
-            assert (found.last_message_id.ledgerId, found.last_message_id.entryId) == log.extent.position_of(
-                19
-            )
-            assert (found.first_index, found.next_index) == (log.extent.first_index, 20)
-            # Again when all of it is old: the last ledger is there still.
-            await asyncio.sleep(2 * RETENTION_S)
-        assert log.extent.first_index >= 18
-
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_the_last_message_and_both_indexes_are_told(world: World, stored: Stored) -> None:
+    client = await trimmed(world)
+    log = log_of(world)
+    for _ in range(2):
+        found = await last_id(client)
+        assert found.last_message_id.entryId != NO_ID
+        assert (found.last_message_id.ledgerId, found.last_message_id.entryId) == log.extent.position_of(19)
+        assert (found.first_index, found.next_index) == (log.extent.first_index, 20)
+        # Again when all of it is old: the last ledger is there still.
+        await asyncio.sleep(2 * RETENTION_S)
+    assert log.extent.first_index >= 18
 
 
-def test_indexes_count_messages_and_not_entries_behind_a_trim(stored: Stored) -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        await client.producer()
-        for number in range(10):
-            client.publish(b"", 3 * number, entry=batch([b"a", b"b", b"c"], 3 * number), messages=3)
-            await client.receipt()
-        await asyncio.sleep(RETENTION_S + 2 * ROUND_S)
-        log = log_of(world)
-        assert log.extent.first_ordinal >= 8
-        assert (log.extent.first_index, log.extent.next_index) == (3 * log.extent.first_ordinal, 30)
-
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_indexes_count_messages_and_not_entries_behind_a_trim(world: World, stored: Stored) -> None:
+    client = await world.client()
+    await client.producer()
+    for number in range(10):
+        client.publish(b"", 3 * number, entry=batch([b"a", b"b", b"c"], 3 * number), messages=3)
+        await client.receipt()
+    await asyncio.sleep(RETENTION_S + 2 * ROUND_S)
+    log = log_of(world)
+    assert log.extent.first_ordinal >= 8
+    assert (log.extent.first_index, log.extent.next_index) == (3 * log.extent.first_ordinal, 30)
 
 
-def test_a_seek_to_the_earliest_starts_at_the_first_stored_entry(stored: Stored) -> None:
-    async def scenario(world: World) -> None:
-        client = await trimmed(world)
-        first = log_of(world).extent.first_ordinal
-        aim = pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID)
-        await client.request(pb.CommandSeek(consumer_id=1, request_id=0, message_id=aim))
-        assert segment_of(world).subscriptions["sub"].backlog == 20 - first
-        await client.subscribe()
-        assert values_of(await client.deliveries(20 - first)) == values(first, 20)
-
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_a_seek_to_the_earliest_starts_at_the_first_stored_entry(world: World, stored: Stored) -> None:
+    client = await trimmed(world)
+    first = log_of(world).extent.first_ordinal
+    aim = pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID)
+    await client.request(pb.CommandSeek(consumer_id=1, request_id=0, message_id=aim))
+    assert segment_of(world).subscriptions["sub"].backlog == 20 - first
+    await client.subscribe()
+    assert values_of(await client.deliveries(20 - first)) == values(first, 20)
 
 
 @pytest.mark.parametrize("start", [None, 0, 3])
-def test_readers_that_start_before_a_trim_begin_at_the_first_stored_entry(
-    stored: Stored, start: int | None
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_readers_that_start_before_a_trim_begin_at_the_first_stored_entry(
+    world: World, stored: Stored, start: int | None
 ) -> None:
-    async def scenario(world: World) -> None:
-        client = await trimmed(world)
-        first = log_of(world).extent.first_ordinal
-        asked = [] if start is None else [pb.KeyValue(key=START_INDEX, value=str(start))]
-        await client.subscribe(subscription="reader", consumer_id=2, durable=False, metadata=asked)
-        assert values_of(await client.deliveries(20 - first, consumer_id=2)) == values(first, 20)
-
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+    client = await trimmed(world)
+    first = log_of(world).extent.first_ordinal
+    asked = [] if start is None else [pb.KeyValue(key=START_INDEX, value=str(start))]
+    await client.subscribe(subscription="reader", consumer_id=2, durable=False, metadata=asked)
+    assert values_of(await client.deliveries(20 - first, consumer_id=2)) == values(first, 20)
 
 
-def test_a_restart_after_a_trim_finds_the_same_log_and_goes_on(stored: Stored) -> None:
-    async def scenario(world: World) -> None:
-        client = await trimmed(world)
-        log = log_of(world)
-        before = (
-            log.extent.first_ordinal,
-            log.extent.first_index,
-            log.extent.next_ordinal,
-            log.extent.next_index,
-            log.extent.position_of(19),
-        )
-        world.storage = stored()
-        await world.restart()
-        log = log_of(world)
-        after = (
-            log.extent.first_ordinal,
-            log.extent.first_index,
-            log.extent.next_ordinal,
-            log.extent.next_index,
-            log.extent.position_of(19),
-        )
-        assert after == before
-        assert log.cursors["sub"].acks.mark == 20
-        client = await world.client()
-        await client.subscribe()
-        await client.producer()
-        await publish(client, 20, 23)
-        assert values_of(await client.deliveries(3)) == values(20, 23)
-
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_a_restart_after_a_trim_finds_the_same_log_and_goes_on(world: World, stored: Stored) -> None:
+    client = await trimmed(world)
+    log = log_of(world)
+    before = (
+        log.extent.first_ordinal,
+        log.extent.first_index,
+        log.extent.next_ordinal,
+        log.extent.next_index,
+        log.extent.position_of(19),
+    )
+    world.storage = stored()
+    await world.restart()
+    log = log_of(world)
+    after = (
+        log.extent.first_ordinal,
+        log.extent.first_index,
+        log.extent.next_ordinal,
+        log.extent.next_index,
+        log.extent.position_of(19),
+    )
+    assert after == before
+    assert log.cursors["sub"].acks.mark == 20
+    client = await world.client()
+    await client.subscribe()
+    await client.producer()
+    await publish(client, 20, 23)
+    assert values_of(await client.deliveries(3)) == values(20, 23)
 
 
 KINDS = [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_reader_that_was_overtaken_goes_on_at_the_first_stored_entry(stored: Stored, kind: int) -> None:
-    async def scenario(world: World) -> None:
-        client = await world.client()
-        await client.producer()
-        await publish(client, 0, 10)
-        await client.subscribe(subscription="reader", kind=kind, durable=False, permits=2)
-        await client.deliveries(2)
-        await asyncio.sleep(RETENTION_S)
-        await publish(client, 10, 14)
-        await asyncio.sleep(2 * ROUND_S)
-        first = log_of(world).extent.first_ordinal
-        assert 8 <= first <= 10
-        found = segment_of(world).subscriptions["reader"]
-        assert found.backlog == 14 - first
-        assert found.reading.unacked == 0
-        # What it had got and now wants again is gone too, and must not come as something else.
-        client.send(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
-        client.flow(100)
-        await settle()
-        assert values_of(client.has(Delivery)) == values(first, 14)
-
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_a_reader_that_was_overtaken_goes_on_at_the_first_stored_entry(
+    world: World, stored: Stored, kind: int
+) -> None:
+    client = await world.client()
+    await client.producer()
+    await publish(client, 0, 10)
+    await client.subscribe(subscription="reader", kind=kind, durable=False, permits=2)
+    await client.deliveries(2)
+    await asyncio.sleep(RETENTION_S)
+    await publish(client, 10, 14)
+    await asyncio.sleep(2 * ROUND_S)
+    first = log_of(world).extent.first_ordinal
+    assert 8 <= first <= 10
+    found = segment_of(world).subscriptions["reader"]
+    assert found.backlog == 14 - first
+    assert found.reading.unacked == 0
+    # What it had got and now wants again is gone too, and must not come as something else.
+    client.send(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
+    client.flow(100)
+    await settle()
+    assert values_of(client.has(Delivery)) == values(first, 14)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cursor_that_a_seek_left_below_a_trim_can_be_drained(stored: Stored, kind: int) -> None:
-    async def scenario(world: World) -> None:
-        client = await trimmed(world)
-        client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=90))
-        segment = segment_of(world)
-        told: list[str] = []
-        world.broker.topics.drained = lambda segment, name, ranges: told.append(name)
-        # As a seek that came between the decision and the commit of the trim.
-        segment.subscriptions["sub"].cursor.reset(0)
-        await segment.seal()
-        await client.subscribe(kind=kind)
-        first = segment.log.extent.first_ordinal
-        found = await client.deliveries(20 - first)
-        assert values_of(found) == values(first, 20)
-        assert told == []
-        await client.acknowledge_durably(*found)
-        await settle()
-        assert told == ["sub"]
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_a_cursor_that_a_seek_left_below_a_trim_can_be_drained(
+    world: World, stored: Stored, kind: int
+) -> None:
+    client = await trimmed(world)
+    client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=90))
+    segment = segment_of(world)
+    told: list[str] = []
+    world.broker.topics.drained = lambda segment, name, ranges: told.append(name)
+    # As a seek that came between the decision and the commit of the trim.
+    segment.subscriptions["sub"].cursor.reset(0)
+    await segment.seal()
+    await client.subscribe(kind=kind)
+    first = segment.log.extent.first_ordinal
+    found = await client.deliveries(20 - first)
+    assert values_of(found) == values(first, 20)
+    assert told == []
+    await client.acknowledge_durably(*found)
+    await settle()
+    assert told == ["sub"]
 
-    run(scenario, storage=stored(), segment_retention_s=RETENTION_S)
 
-
-def test_a_deleted_log_is_not_taken_for_a_drained_one() -> None:
-    async def scenario(world: World) -> None:
-        client = await aged(world)
-        told: list[str] = []
-        world.broker.topics.drained = lambda segment, name, ranges: told.append(name)
-        await segment_of(world).seal()
-        client.flow(1)
-        await world.broker.topics.drop(TopicName.parse(TOPIC))
-        await asyncio.sleep(2 * ROUND_S)
-        assert told == []
-
-    run(scenario, segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_a_deleted_log_is_not_taken_for_a_drained_one(world: World) -> None:
+    client = await aged(world)
+    told: list[str] = []
+    world.broker.topics.drained = lambda segment, name, ranges: told.append(name)
+    await segment_of(world).seal()
+    client.flow(1)
+    await world.broker.topics.drop(TopicName.parse(TOPIC))
+    await asyncio.sleep(2 * ROUND_S)
+    assert told == []

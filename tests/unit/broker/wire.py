@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -20,8 +19,6 @@ from anabranch.protocol import batches, commands
 from anabranch.protocol.commands import Command, Delivery, SendReceipt
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.network import SimNetwork
-from anabranch.testing.simloop import SimLoop
 from anabranch.transport.pump import Pump, dial
 
 T = TypeVar("T")
@@ -251,29 +248,6 @@ class SlowStorage(MemoryStorage):
         if not self._queue and not self._waiters:
             asyncio.get_running_loop().call_later(self.COMMIT_S, self._commit)
         self._queue.append(applied)
-
-
-def run(
-    scenario: Callable[[World], Coroutine[Any, Any, None]],
-    *,
-    storage: SegmentStorage | None = None,
-    **settings: Any,
-) -> None:
-    """Run a scenario against a fresh broker; an error nobody handled fails it too."""
-
-    async def main() -> None:
-        world = World(dataclasses.replace(BrokerConfig(port=0), **settings), storage)
-        await world.broker.start()
-        try:
-            await scenario(world)
-        finally:
-            await world.broker.stop()
-            await world.store.close()
-
-    with SimLoop(1) as loop:
-        SimNetwork(loop)
-        loop.run(main())
-        assert not loop.errors
 
 
 def error_of(answer: Any) -> int:

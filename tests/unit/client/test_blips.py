@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncClient, Checkpoint
-from tests.unit.client.world import TOPIC, World, run
+from tests.unit.client.world import TOPIC, World
 
 KEYS = [f"key-{n}" for n in range(10)]
 
@@ -34,26 +34,23 @@ async def take(consumer: Any, kind: str, seen: dict[str, list[int]]) -> None:
 
 @pytest.mark.parametrize("kind", ["queue", "stream", "checkpoint"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_clients_go_on_after_a_split_they_did_not_hear_of(kind: str, when: str) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client, world.client() as sender:
-            producer = await sender.create_producer(TOPIC)
-            consumer = await open_consumer(client, kind)
-            controller = await world.controller()
-            seen: dict[str, list[int]] = defaultdict(list)
-            for step in range(4):
-                await producer.send_many([b"%d" % step] * len(KEYS), keys=KEYS)
-                await take(consumer, kind, seen)
-                if when == "before":
-                    world.reset_links()
-                await controller.split(controller.layout.active[0].id)
-                if when == "after":
-                    world.reset_links()
-            await producer.send_many([b"4"] * len(KEYS), keys=KEYS)
-            await asyncio.sleep(5)
+async def test_clients_go_on_after_a_split_they_did_not_hear_of(world: World, kind: str, when: str) -> None:
+    async with world.client() as client, world.client() as sender:
+        producer = await sender.create_producer(TOPIC)
+        consumer = await open_consumer(client, kind)
+        controller = await world.controller()
+        seen: dict[str, list[int]] = defaultdict(list)
+        for step in range(4):
+            await producer.send_many([b"%d" % step] * len(KEYS), keys=KEYS)
             await take(consumer, kind, seen)
-            for key in KEYS:
-                assert sorted(set(seen[key])) == list(range(5))
-                assert kind == "queue" or seen[key] == list(range(5))
-
-    run(test)
+            if when == "before":
+                world.reset_links()
+            await controller.split(controller.layout.active[0].id)
+            if when == "after":
+                world.reset_links()
+        await producer.send_many([b"4"] * len(KEYS), keys=KEYS)
+        await asyncio.sleep(5)
+        await take(consumer, kind, seen)
+        for key in KEYS:
+            assert sorted(set(seen[key])) == list(range(5))
+            assert kind == "queue" or seen[key] == list(range(5))

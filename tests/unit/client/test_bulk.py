@@ -14,7 +14,7 @@ from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
 from anabranch.protocol.batches import MessageBatch, decode_columns
-from tests.unit.client.world import TOPIC, Orders, World, run
+from tests.unit.client.world import TOPIC, Orders, World
 
 
 class Rows:
@@ -63,67 +63,60 @@ async def stored(client: AsyncClient) -> list[Message[bytes]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_columns_and_single_messages_keep_their_order_through_kills_and_splits(seed: int) -> None:
-    async def test(world: World) -> None:
-        rng = world.rng
-        client = world.client()
+async def test_columns_and_single_messages_keep_their_order_through_kills_and_splits(
+    world: World, seed: int
+) -> None:
+    rng = world.rng
+    client = world.client()
+    producer = await client.create_producer(TOPIC)
+    over = asyncio.Event()
+
+    troubling = asyncio.ensure_future(world.trouble(over, changes=0.4, interrupted=0.3, pause_s_max=0.02))
+    waiting = []
+    number = 0
+    while number < 150:
+        if rng.random() < 0.3:
+            for key in range(15):
+                waiting.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
+            number += 1
+        else:
+            count = rng.randrange(1, 10)
+            pairs = [
+                (f"key-{key}", b"%d" % n)
+                for n in range(number, min(number + count, 150))
+                for key in range(15)
+            ]
+            rows = Rows([key for key, _ in pairs], [value for _, value in pairs])
+            waiting.append(await producer.enqueue_encoded(rows))  # type: ignore[arg-type]
+            number = min(number + count, 150)
+        await asyncio.sleep(rng.uniform(0.0, 0.004))
+    over.set()
+    await troubling
+    for outcome in waiting:
+        await outcome
+    await client.close()
+    orders = Orders()
+    orders.take(await stored(world.client()))
+    orders.check(15, 150)
+
+
+async def test_columns_are_stored_as_entries_of_their_buckets(world: World) -> None:
+    async with world.client() as client:
         producer = await client.create_producer(TOPIC)
-        over = asyncio.Event()
-
-        troubling = asyncio.ensure_future(world.trouble(over, changes=0.4, interrupted=0.3, pause_s_max=0.02))
-        waiting = []
-        number = 0
-        while number < 150:
-            if rng.random() < 0.3:
-                for key in range(15):
-                    waiting.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
-                number += 1
-            else:
-                count = rng.randrange(1, 10)
-                pairs = [
-                    (f"key-{key}", b"%d" % n)
-                    for n in range(number, min(number + count, 150))
-                    for key in range(15)
-                ]
-                rows = Rows([key for key, _ in pairs], [value for _, value in pairs])
-                waiting.append(await producer.enqueue_encoded(rows))  # type: ignore[arg-type]
-                number = min(number + count, 150)
-            await asyncio.sleep(rng.uniform(0.0, 0.004))
-        over.set()
-        await troubling
-        for outcome in waiting:
-            await outcome
-        await client.close()
-        orders = Orders()
-        orders.take(await stored(world.client()))
-        orders.check(15, 150)
-
-    run(test, seed=seed)
+        keys = [f"key-{n}" for n in range(100)]
+        await (await producer.enqueue_encoded(Rows(keys, [b"%d" % n for n in range(100)])))
+        assert producer.last_sequence_id == 99
+        layout = await client.layout(TOPIC)
+        (segment,) = layout.layout.active
+        reader = client.read_segment(layout.segment_topic(segment), 0, 100)
+        entries = [entry async for entry in reader]
+        assert len(entries) == segment.bucket_count
+        assert sum(decode_columns(entry.data, 2**20).count for entry in entries) == 100
 
 
-def test_columns_are_stored_as_entries_of_their_buckets() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            keys = [f"key-{n}" for n in range(100)]
-            await (await producer.enqueue_encoded(Rows(keys, [b"%d" % n for n in range(100)])))
-            assert producer.last_sequence_id == 99
-            layout = await client.layout(TOPIC)
-            (segment,) = layout.layout.active
-            reader = client.read_segment(layout.segment_topic(segment), 0, 100)
-            entries = [entry async for entry in reader]
-            assert len(entries) == segment.bucket_count
-            assert sum(decode_columns(entry.data, 2**20).count for entry in entries) == 100
-
-    run(test)
-
-
-def test_a_closed_producer_takes_no_columns() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            await producer.close()
-            with pytest.raises(AlreadyClosedError):
-                await producer.enqueue_encoded(Rows(["k"], [b"v"]))
-
-    run(test)
+async def test_a_closed_producer_takes_no_columns(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        await producer.close()
+        with pytest.raises(AlreadyClosedError):
+            await producer.enqueue_encoded(Rows(["k"], [b"v"]))

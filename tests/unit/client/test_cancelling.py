@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncClient
-from tests.unit.client.world import TOPIC, World, run
+from tests.unit.client.world import TOPIC, World
 
 OPENERS: dict[str, Callable[[AsyncClient], Coroutine[Any, Any, Any]]] = {
     "producer": lambda client: client.create_producer(TOPIC, name="me"),
@@ -30,29 +30,26 @@ def left_behind(world: World) -> list[object]:
 
 
 @pytest.mark.parametrize("kind", OPENERS)
-def test_a_cancelled_opening_leaves_nothing_behind(kind: str) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            await producer.send(b"x")
-            await producer.close()
-            finished = 0
-            for step in range(60):
-                opening = asyncio.ensure_future(OPENERS[kind](client))
-                await asyncio.sleep(step * 0.0004)
-                opening.cancel()
-                try:
-                    handle = await opening
-                except asyncio.CancelledError:
-                    pass
-                else:
-                    finished += 1
-                    await handle.close()
-                await asyncio.sleep(0.1)
-                assert left_behind(world) == []
-            assert 0 < finished < 60, "some were cancelled in time and some were not"
-            if kind == "stream":
-                controller = await world.controller()
-                assert not any(record.consumers for record in controller.subscriptions().values())
-
-    run(test)
+async def test_a_cancelled_opening_leaves_nothing_behind(world: World, kind: str) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        await producer.send(b"x")
+        await producer.close()
+        finished = 0
+        for step in range(60):
+            opening = asyncio.ensure_future(OPENERS[kind](client))
+            await asyncio.sleep(step * 0.0004)
+            opening.cancel()
+            try:
+                handle = await opening
+            except asyncio.CancelledError:
+                pass
+            else:
+                finished += 1
+                await handle.close()
+            await asyncio.sleep(0.1)
+            assert left_behind(world) == []
+        assert 0 < finished < 60, "some were cancelled in time and some were not"
+        if kind == "stream":
+            controller = await world.controller()
+            assert not any(record.consumers for record in controller.subscriptions().values())

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from anabranch import AsyncCheckpointConsumer, Checkpoint, Message
-from tests.unit.client.world import TOPIC, Orders, World, run
+from tests.unit.client.world import TOPIC, Orders, World
 
 
 async def drain(consumer: AsyncCheckpointConsumer[bytes], timeout: float = 1.0) -> list[Message[bytes]]:
@@ -18,314 +18,273 @@ async def drain(consumer: AsyncCheckpointConsumer[bytes], timeout: float = 1.0) 
     return found
 
 
-def test_a_topic_is_read_from_its_beginning_or_its_end() -> None:
-    async def test(world: World) -> None:
-        await world.publish(5, 2)
-        async with world.client() as client:
-            from_start = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
-            from_end = await client.create_checkpoint_consumer("orders")
-            assert from_end.topic == TOPIC
-            await world.publish(5, 1, first=2)
-            assert len(await drain(from_start)) == 15
-            assert {message.value for message in await drain(from_end)} == {b"2"}
-
-    run(test)
+async def test_a_topic_is_read_from_its_beginning_or_its_end(world: World) -> None:
+    await world.publish(5, 2)
+    async with world.client() as client:
+        from_start = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
+        from_end = await client.create_checkpoint_consumer("orders")
+        assert from_end.topic == TOPIC
+        await world.publish(5, 1, first=2)
+        assert len(await drain(from_start)) == 15
+        assert {message.value for message in await drain(from_end)} == {b"2"}
 
 
-def test_a_checkpoint_taken_before_anything_was_received_loses_nothing() -> None:
-    async def test(world: World) -> None:
-        await world.publish(5, 2)
-        controller = await world.controller()
-        await controller.split(0)
-        async with world.client() as client:
-            consumer = await client.create_checkpoint_consumer(TOPIC)
-            checkpoint = consumer.checkpoint()
-            assert sorted(checkpoint.positions) == [0, 1, 2]
+async def test_a_checkpoint_taken_before_anything_was_received_loses_nothing(world: World) -> None:
+    await world.publish(5, 2)
+    controller = await world.controller()
+    await controller.split(0)
+    async with world.client() as client:
+        consumer = await client.create_checkpoint_consumer(TOPIC)
+        checkpoint = consumer.checkpoint()
+        assert sorted(checkpoint.positions) == [0, 1, 2]
+        await consumer.close()
+        await world.publish(5, 1, first=2)
+        restored = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
+        assert {message.value for message in await drain(restored)} == {b"2"}
+
+
+@pytest.mark.virtual_time(seed="client 0")
+async def test_a_checkpoint_is_exactly_what_was_handed_out(world: World) -> None:
+    await world.publish(7, 30)
+    async with world.client() as client:
+        orders = Orders()
+        checkpoint = Checkpoint.earliest()
+        while True:
+            consumer = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
+            messages = await consumer.receive_many(world.rng.randrange(1, 40), timeout=1)
+            if messages and world.rng.random() < 0.5:
+                messages.append(await consumer.receive(timeout=1))
+            orders.take(messages)
+            checkpoint = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
+            assert consumer.checkpoint() == checkpoint
             await consumer.close()
-            await world.publish(5, 1, first=2)
-            restored = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
-            assert {message.value for message in await drain(restored)} == {b"2"}
+            assert consumer.checkpoint() == checkpoint
+            if not messages:
+                break
+        orders.check(7, 30)
 
-    run(test)
 
-
-def test_a_checkpoint_is_exactly_what_was_handed_out() -> None:
-    async def test(world: World) -> None:
-        await world.publish(7, 30)
-        async with world.client() as client:
+async def test_children_come_after_their_parents(world: World) -> None:
+    await world.publish(10, 3)
+    controller = await world.controller()
+    await controller.split(0)
+    await world.publish(10, 3, first=3)
+    await controller.merge([1, 2])
+    await world.publish(10, 3, first=6)
+    async with world.client() as client:
+        for queue in (1, 10, 1000):
+            consumer = await client.create_checkpoint_consumer(
+                TOPIC, start=Checkpoint.earliest(), receiver_queue_size=queue
+            )
             orders = Orders()
-            checkpoint = Checkpoint.earliest()
-            while True:
-                consumer = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
-                messages = await consumer.receive_many(world.rng.randrange(1, 40), timeout=1)
-                if messages and world.rng.random() < 0.5:
-                    messages.append(await consumer.receive(timeout=1))
-                orders.take(messages)
-                checkpoint = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
-                assert consumer.checkpoint() == checkpoint
-                await consumer.close()
-                assert consumer.checkpoint() == checkpoint
-                if not messages:
-                    break
-            orders.check(7, 30)
-
-    run(test)
+            orders.take(await drain(consumer))
+            orders.check(10, 9)
 
 
-def test_children_come_after_their_parents() -> None:
-    async def test(world: World) -> None:
-        await world.publish(10, 3)
-        controller = await world.controller()
-        await controller.split(0)
-        await world.publish(10, 3, first=3)
-        await controller.merge([1, 2])
-        await world.publish(10, 3, first=6)
-        async with world.client() as client:
-            for queue in (1, 10, 1000):
-                consumer = await client.create_checkpoint_consumer(
-                    TOPIC, start=Checkpoint.earliest(), receiver_queue_size=queue
-                )
-                orders = Orders()
-                orders.take(await drain(consumer))
-                orders.check(10, 9)
-
-    run(test)
-
-
-def test_a_checkpoint_from_before_a_split_reads_the_rest_of_the_parent_first() -> None:
-    async def test(world: World) -> None:
-        await world.publish(10, 4)
-        async with world.client() as client:
-            consumer = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
-            orders = Orders()
-            orders.take(await consumer.receive_many(13, timeout=1))
-            checkpoint = consumer.checkpoint()
-            await (await world.controller()).split(0)
-            await world.publish(10, 4, first=4)
-            restored = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
-            orders.take(await drain(restored))
-            orders.check(10, 8)
-
-    run(test)
+async def test_a_checkpoint_from_before_a_split_reads_the_rest_of_the_parent_first(world: World) -> None:
+    await world.publish(10, 4)
+    async with world.client() as client:
+        consumer = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
+        orders = Orders()
+        orders.take(await consumer.receive_many(13, timeout=1))
+        checkpoint = consumer.checkpoint()
+        await (await world.controller()).split(0)
+        await world.publish(10, 4, first=4)
+        restored = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
+        orders.take(await drain(restored))
+        orders.check(10, 8)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_restoring_again_and_again_gives_each_message_once_in_order(seed: int) -> None:
-    async def test(world: World) -> None:
-        rng = world.rng
-        client = world.client()
-        producer = await client.create_producer(TOPIC)
-        over = asyncio.Event()
+async def test_restoring_again_and_again_gives_each_message_once_in_order(world: World, seed: int) -> None:
+    rng = world.rng
+    client = world.client()
+    producer = await client.create_producer(TOPIC)
+    over = asyncio.Event()
+    orders = Orders()
+
+    async def consume() -> None:
+        checkpoint = Checkpoint.earliest()
+        while orders.total < 800:
+            consumer = await client.create_checkpoint_consumer(
+                TOPIC, start=checkpoint, receiver_queue_size=rng.choice([3, 30, 1000])
+            )
+            for _ in range(rng.randrange(1, 15)):
+                orders.take(await consumer.receive_many(rng.randrange(1, 50), timeout=0.2))
+            checkpoint = consumer.checkpoint()
+            await consumer.close()
+
+    troubling = asyncio.ensure_future(world.trouble(over))
+    consuming = asyncio.ensure_future(consume())
+    for number in range(80):
+        await producer.enqueue_many([b"%d" % number] * 10, keys=[f"key-{key}" for key in range(10)])
+        await asyncio.sleep(rng.uniform(0.0, 0.004))
+    over.set()
+    await troubling
+    await consuming
+    orders.check(10, 80)
+    await client.close()
+
+
+async def test_reading_can_start_at_a_time(world: World) -> None:
+    await world.publish(5, 1)
+    await (await world.controller()).split(0)
+    await world.publish(5, 1, first=1)
+    await asyncio.sleep(10.0)
+    now = datetime.fromtimestamp(1_700_000_000 + world.loop.time(), UTC)
+    await world.publish(5, 1, first=2)
+    async with world.client() as client:
+        start = Checkpoint.at_ms(int((now - timedelta(seconds=1)).timestamp() * 1000))
+        consumer = await client.create_checkpoint_consumer(TOPIC, start=start)
+        assert {message.value for message in await drain(consumer)} == {b"2"}
+
+
+async def test_a_checkpoint_of_a_reader_that_started_at_a_time_keeps_the_time(world: World) -> None:
+    await world.publish(5, 10)
+    await asyncio.sleep(10.0)
+    now_ms = int(1000 * (1_700_000_000 + world.loop.time()))
+    await world.publish(5, 1, first=10)
+    async with world.client() as client:
+        start = Checkpoint.at_ms(now_ms - 1000)
+        consumer = await client.create_checkpoint_consumer(TOPIC, start=start, receiver_queue_size=1)
+        early = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
+        taken = [await consumer.receive(timeout=5) for _ in range(2)]
+        later = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
+        for checkpoint, expected in ((early, 5), (later, 5 - len(taken))):
+            again = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
+            assert [message.value for message in await drain(again)] == [b"10"] * expected
+
+
+async def test_iteration_hands_out_and_ends_with_the_consumer(world: World) -> None:
+    await world.publish(1, 5)
+    async with world.client() as client:
+        async with await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest()) as consumer:
+            values = []
+            async for message in consumer:
+                values.append(message.value)
+                if len(values) == 3:
+                    break
+            assert values == [b"0", b"1", b"2"]
+            checkpoint = consumer.checkpoint()
+        rest = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
+        assert [message.value for message in await drain(rest)] == [b"3", b"4"]
+
+
+async def test_the_members_of_a_group_share_the_segments(world: World) -> None:
+    await world.publish(20, 2)
+    await (await world.controller()).split(0)
+    await world.publish(20, 2, first=2)
+    start = Checkpoint.earliest()
+    async with world.client() as one, world.client() as two:
+        first = await one.create_checkpoint_consumer(TOPIC, start=start, group="g")
+        second = await two.create_checkpoint_consumer(TOPIC, start=start, group="g")
+        await asyncio.sleep(1.0)
         orders = Orders()
-
-        async def consume() -> None:
-            checkpoint = Checkpoint.earliest()
-            while orders.total < 800:
-                consumer = await client.create_checkpoint_consumer(
-                    TOPIC, start=checkpoint, receiver_queue_size=rng.choice([3, 30, 1000])
-                )
-                for _ in range(rng.randrange(1, 15)):
-                    orders.take(await consumer.receive_many(rng.randrange(1, 50), timeout=0.2))
-                checkpoint = consumer.checkpoint()
-                await consumer.close()
-
-        troubling = asyncio.ensure_future(world.trouble(over))
-        consuming = asyncio.ensure_future(consume())
-        for number in range(80):
-            await producer.enqueue_many([b"%d" % number] * 10, keys=[f"key-{key}" for key in range(10)])
-            await asyncio.sleep(rng.uniform(0.0, 0.004))
-        over.set()
-        await troubling
-        await consuming
-        orders.check(10, 80)
-        await client.close()
-
-    run(test, seed=seed)
-
-
-def test_reading_can_start_at_a_time() -> None:
-    async def test(world: World) -> None:
-        await world.publish(5, 1)
-        await (await world.controller()).split(0)
-        await world.publish(5, 1, first=1)
-        await asyncio.sleep(10.0)
-        now = datetime.fromtimestamp(1_700_000_000 + world.loop.time(), UTC)
-        await world.publish(5, 1, first=2)
-        async with world.client() as client:
-            start = Checkpoint.at_ms(int((now - timedelta(seconds=1)).timestamp() * 1000))
-            consumer = await client.create_checkpoint_consumer(TOPIC, start=start)
-            assert {message.value for message in await drain(consumer)} == {b"2"}
-
-    run(test)
-
-
-def test_a_checkpoint_of_a_reader_that_started_at_a_time_keeps_the_time() -> None:
-    async def test(world: World) -> None:
-        await world.publish(5, 10)
-        await asyncio.sleep(10.0)
-        now_ms = int(1000 * (1_700_000_000 + world.loop.time()))
-        await world.publish(5, 1, first=10)
-        async with world.client() as client:
-            start = Checkpoint.at_ms(now_ms - 1000)
-            consumer = await client.create_checkpoint_consumer(TOPIC, start=start, receiver_queue_size=1)
-            early = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
-            taken = [await consumer.receive(timeout=5) for _ in range(2)]
-            later = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
-            for checkpoint, expected in ((early, 5), (later, 5 - len(taken))):
-                again = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
-                assert [message.value for message in await drain(again)] == [b"10"] * expected
-
-    run(test)
-
-
-def test_iteration_hands_out_and_ends_with_the_consumer() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 5)
-        async with world.client() as client:
-            async with await client.create_checkpoint_consumer(
-                TOPIC, start=Checkpoint.earliest()
-            ) as consumer:
-                values = []
-                async for message in consumer:
-                    values.append(message.value)
-                    if len(values) == 3:
-                        break
-                assert values == [b"0", b"1", b"2"]
-                checkpoint = consumer.checkpoint()
-            rest = await client.create_checkpoint_consumer(TOPIC, start=checkpoint)
-            assert [message.value for message in await drain(rest)] == [b"3", b"4"]
-
-    run(test)
-
-
-def test_the_members_of_a_group_share_the_segments() -> None:
-    async def test(world: World) -> None:
-        await world.publish(20, 2)
-        await (await world.controller()).split(0)
-        await world.publish(20, 2, first=2)
-        start = Checkpoint.earliest()
-        async with world.client() as one, world.client() as two:
-            first = await one.create_checkpoint_consumer(TOPIC, start=start, group="g")
-            second = await two.create_checkpoint_consumer(TOPIC, start=start, group="g")
-            await asyncio.sleep(1.0)
-            orders = Orders()
-            for _ in range(3):
-                for consumer in (first, second):
-                    orders.take(await drain(consumer))
-            orders.check(20, 4)
-            assert len(first._sources) == len(second._sources) == 1
-            both = Checkpoint.merge([first.checkpoint(), second.checkpoint()])
-            assert sorted(both.positions) == [0, 1, 2]
-            await first.close()
-            await second.close()
-            await world.publish(20, 1, first=4)
-            alone = await one.create_checkpoint_consumer(TOPIC, start=both, group="g")
-            assert {message.value for message in await drain(alone)} == {b"4"}
-
-    run(test)
+        for _ in range(3):
+            for consumer in (first, second):
+                orders.take(await drain(consumer))
+        orders.check(20, 4)
+        assert len(first._sources) == len(second._sources) == 1
+        both = Checkpoint.merge([first.checkpoint(), second.checkpoint()])
+        assert sorted(both.positions) == [0, 1, 2]
+        await first.close()
+        await second.close()
+        await world.publish(20, 1, first=4)
+        alone = await one.create_checkpoint_consumer(TOPIC, start=both, group="g")
+        assert {message.value for message in await drain(alone)} == {b"4"}
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_members_of_a_group_that_open_at_once_find_their_shares_at_its_end(seed: int) -> None:
-    async def test(world: World) -> None:
-        await world.publish(20, 1)
-        controller = await world.controller()
-        await controller.split(0, [0x2000 * number for number in range(1, 8)])
-        clients = [world.client() for _ in range(6)]
-        began = world.loop.time()
-        members = await asyncio.gather(
-            *(client.create_checkpoint_consumer(TOPIC, group="g") for client in clients)
-        )
-        assert world.loop.time() - began < 5
-        await world.publish(20, 1, first=1)
-        found = [message for member in members for message in await drain(member)]
-        assert sorted(message.value for message in found) == [b"1"] * 20
-        for member in members:
-            assert not member._pins
-        for client in clients:
-            await client.close()
-
-    run(test, seed)
-
-
-def test_a_member_gets_a_child_when_another_has_read_the_parent() -> None:
-    async def test(world: World) -> None:
-        await world.publish(20, 2)
-        controller = await world.controller()
-        await controller.split(0)
-        await world.publish(20, 2, first=2)
-        await controller.merge([1, 2])
-        await world.publish(20, 2, first=4)
-        await controller.split(3)
-        await world.publish(20, 2, first=6)
-        start = Checkpoint.earliest()
-        async with world.client() as one, world.client() as two:
-            members = [
-                await client.create_checkpoint_consumer(TOPIC, start=start, group="g", receiver_queue_size=5)
-                for client in (one, two)
-            ]
-            orders = Orders()
-            idle = 0
-            while idle < 10:
-                # One member at a time: while it rests, its segments hold the other one back.
-                member = members[idle % 2 if idle else world.rng.randrange(2)]
-                got = await member.receive_many(world.rng.randrange(1, 10), timeout=0.5)
-                idle = 0 if got else idle + 1
-                orders.take(got)
-            orders.check(20, 8)
-            waiting = (await controller.explain())["subscriptions"]["g"]["waiting"]  # type: ignore[index]
-            assert waiting == {}
-
-    for seed in range(5):
-        run(test, seed=seed)
+async def test_members_of_a_group_that_open_at_once_find_their_shares_at_its_end(
+    world: World, seed: int
+) -> None:
+    await world.publish(20, 1)
+    controller = await world.controller()
+    await controller.split(0, [0x2000 * number for number in range(1, 8)])
+    clients = [world.client() for _ in range(6)]
+    began = world.loop.time()
+    members = await asyncio.gather(
+        *(client.create_checkpoint_consumer(TOPIC, group="g") for client in clients)
+    )
+    assert world.loop.time() - began < 5
+    await world.publish(20, 1, first=1)
+    found = [message for member in members for message in await drain(member)]
+    assert sorted(message.value for message in found) == [b"1"] * 20
+    for member in members:
+        assert not member._pins
+    for client in clients:
+        await client.close()
 
 
-def test_what_a_member_had_read_is_read_again_when_it_leaves() -> None:
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_member_gets_a_child_when_another_has_read_the_parent(world: World) -> None:
+    await world.publish(20, 2)
+    controller = await world.controller()
+    await controller.split(0)
+    await world.publish(20, 2, first=2)
+    await controller.merge([1, 2])
+    await world.publish(20, 2, first=4)
+    await controller.split(3)
+    await world.publish(20, 2, first=6)
+    start = Checkpoint.earliest()
+    async with world.client() as one, world.client() as two:
+        members = [
+            await client.create_checkpoint_consumer(TOPIC, start=start, group="g", receiver_queue_size=5)
+            for client in (one, two)
+        ]
+        orders = Orders()
+        idle = 0
+        while idle < 10:
+            # One member at a time: while it rests, its segments hold the other one back.
+            member = members[idle % 2 if idle else world.rng.randrange(2)]
+            got = await member.receive_many(world.rng.randrange(1, 10), timeout=0.5)
+            idle = 0 if got else idle + 1
+            orders.take(got)
+        orders.check(20, 8)
+        waiting = (await controller.explain())["subscriptions"]["g"]["waiting"]  # type: ignore[index]
+        assert waiting == {}
+
+
+async def test_what_a_member_had_read_is_read_again_when_it_leaves(world: World) -> None:
     """Its checkpoint left with it, so nobody can tell what its messages have led to."""
 
-    async def test(world: World) -> None:
-        await world.publish(5, 1)
-        controller = await world.controller()
-        start = Checkpoint.earliest()
-        async with world.client() as client:
-            first = await client.create_checkpoint_consumer(TOPIC, start=start, group="g")
-            assert len(await drain(first)) == 5
-            await controller.split(0)
-            await world.publish(20, 1, first=1)
-            assert len(await drain(first)) == 20
-            second = await client.create_checkpoint_consumer(TOPIC, start=start, group="g")
-            await asyncio.sleep(1.0)
-            assert len(second._sources) == 1
-            await first.close()
-            orders = Orders()
-            orders.take(await drain(second))
-            assert orders.total >= 25
-            for key in range(5):
-                assert orders.seen[f"key-{key}"][-2:] == [0, 1], "in order once more"
-
-    run(test)
+    await world.publish(5, 1)
+    controller = await world.controller()
+    start = Checkpoint.earliest()
+    async with world.client() as client:
+        first = await client.create_checkpoint_consumer(TOPIC, start=start, group="g")
+        assert len(await drain(first)) == 5
+        await controller.split(0)
+        await world.publish(20, 1, first=1)
+        assert len(await drain(first)) == 20
+        second = await client.create_checkpoint_consumer(TOPIC, start=start, group="g")
+        await asyncio.sleep(1.0)
+        assert len(second._sources) == 1
+        await first.close()
+        orders = Orders()
+        orders.take(await drain(second))
+        assert orders.total >= 25
+        for key in range(5):
+            assert orders.seen[f"key-{key}"][-2:] == [0, 1], "in order once more"
 
 
-def test_a_group_survives_the_loss_of_its_broker_without_reading_again() -> None:
-    async def test(world: World) -> None:
-        await world.publish(10, 1)
-        await (await world.controller()).split(0)
-        await world.publish(10, 1, first=1)
-        async with world.client() as client:
-            members = [
-                await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest(), group="g")
-                for _ in range(2)
-            ]
-            orders = Orders()
-            for _ in range(3):
-                for member in members:
-                    orders.take(await drain(member))
-            world.kill()
-            await asyncio.sleep(0.1)
-            await world.start()
-            await world.publish(10, 1, first=2)
+async def test_a_group_survives_the_loss_of_its_broker_without_reading_again(world: World) -> None:
+    await world.publish(10, 1)
+    await (await world.controller()).split(0)
+    await world.publish(10, 1, first=1)
+    async with world.client() as client:
+        members = [
+            await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest(), group="g")
+            for _ in range(2)
+        ]
+        orders = Orders()
+        for _ in range(3):
             for member in members:
-                orders.take(await drain(member, timeout=5.0))
-            orders.check(10, 3)
-
-    run(test)
+                orders.take(await drain(member))
+        world.kill()
+        await asyncio.sleep(0.1)
+        await world.start()
+        await world.publish(10, 1, first=2)
+        for member in members:
+            orders.take(await drain(member, timeout=5.0))
+        orders.check(10, 3)

@@ -16,7 +16,7 @@ from anabranch.errors import (
 )
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.simloop import SimProcess
-from tests.unit.client.world import HOST, PORT, TOPIC, World, run
+from tests.unit.client.world import HOST, PORT, TOPIC, World
 
 
 def pool(world: World, *hosts: tuple[str, int]) -> ConnectionPool:
@@ -25,93 +25,75 @@ def pool(world: World, *hosts: tuple[str, int]) -> ConnectionPool:
     )
 
 
-def test_everybody_shares_one_connection() -> None:
-    async def test(world: World) -> None:
-        connections = pool(world)
-        found = await asyncio.gather(*(connections.any_connection() for _ in range(5)))
-        assert len(set(map(id, found))) == 1
-        assert await connections.connection_for(TOPIC) is found[0]
-        assert await connections.connection_to(f"pulsar://{HOST}:{PORT}/") is found[0]
-        assert found[0].is_ours
-        await connections.close()
-
-    run(test)
+async def test_everybody_shares_one_connection(world: World) -> None:
+    connections = pool(world)
+    found = await asyncio.gather(*(connections.any_connection() for _ in range(5)))
+    assert len(set(map(id, found))) == 1
+    assert await connections.connection_for(TOPIC) is found[0]
+    assert await connections.connection_to(f"pulsar://{HOST}:{PORT}/") is found[0]
+    assert found[0].is_ours
+    await connections.close()
 
 
-def test_one_who_gives_up_does_not_end_the_attempt_for_others() -> None:
-    async def test(world: World) -> None:
-        connections = pool(world)
-        first = asyncio.ensure_future(connections.any_connection())
-        second = asyncio.ensure_future(connections.any_connection())
-        await asyncio.sleep(0)
-        first.cancel()
-        assert (await second).open
-        await connections.close()
-
-    run(test)
+async def test_one_who_gives_up_does_not_end_the_attempt_for_others(world: World) -> None:
+    connections = pool(world)
+    first = asyncio.ensure_future(connections.any_connection())
+    second = asyncio.ensure_future(connections.any_connection())
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).open
+    await connections.close()
 
 
-def test_the_next_host_is_tried_when_one_is_down() -> None:
-    async def test(world: World) -> None:
-        connections = pool(world, ("nowhere", 1), (HOST, PORT), ("nowhere", 2))
-        assert (await connections.any_connection()).address == (HOST, PORT)
-        await connections.close()
-        with pytest.raises(ConnectError):
-            await pool(world, ("nowhere", 1)).any_connection()
-
-    run(test)
+async def test_the_next_host_is_tried_when_one_is_down(world: World) -> None:
+    connections = pool(world, ("nowhere", 1), (HOST, PORT), ("nowhere", 2))
+    assert (await connections.any_connection()).address == (HOST, PORT)
+    await connections.close()
+    with pytest.raises(ConnectError):
+        await pool(world, ("nowhere", 1)).any_connection()
 
 
-def test_a_lost_connection_fails_its_requests_and_is_forgotten() -> None:
-    async def test(world: World) -> None:
-        connections = pool(world)
-        connection = await connections.any_connection()
-        world.hold_links()
-        waiting = asyncio.ensure_future(
-            connection.request(
-                pb.CommandLookupTopic(topic=TOPIC, request_id=99), pb.CommandLookupTopicResponse, 60.0
-            )
+async def test_a_lost_connection_fails_its_requests_and_is_forgotten(world: World) -> None:
+    connections = pool(world)
+    connection = await connections.any_connection()
+    world.hold_links()
+    waiting = asyncio.ensure_future(
+        connection.request(
+            pb.CommandLookupTopic(topic=TOPIC, request_id=99), pb.CommandLookupTopicResponse, 60.0
         )
-        await asyncio.sleep(0.1)
-        world.network.heal()
-        world.reset_links()
-        with pytest.raises(NotConnectedError):
-            await waiting
-        assert not connection.open
-        with pytest.raises(NotConnectedError):
-            await connection.post(pb.CommandLookupTopic(topic=TOPIC, request_id=100))
-        again = await connections.any_connection()
-        assert again is not connection
-        await connections.close()
-        with pytest.raises(AlreadyClosedError):
-            await connections.any_connection()
-
-    run(test)
-
-
-def test_an_unanswered_request_times_out() -> None:
-    async def test(world: World) -> None:
-        connections = pool(world)
-        connection = await connections.any_connection()
-        world.hold_links()
-        with pytest.raises(OperationTimeoutError, match="LookupTopic"):
-            await connection.request(
-                pb.CommandLookupTopic(topic=TOPIC, request_id=99), pb.CommandLookupTopicResponse, 1.0
-            )
-        world.network.heal()
-        await connections.close()
-
-    run(test)
+    )
+    await asyncio.sleep(0.1)
+    world.network.heal()
+    world.reset_links()
+    with pytest.raises(NotConnectedError):
+        await waiting
+    assert not connection.open
+    with pytest.raises(NotConnectedError):
+        await connection.post(pb.CommandLookupTopic(topic=TOPIC, request_id=100))
+    again = await connections.any_connection()
+    assert again is not connection
+    await connections.close()
+    with pytest.raises(AlreadyClosedError):
+        await connections.any_connection()
 
 
-def test_a_url_of_a_broker_must_be_an_address() -> None:
-    async def test(world: World) -> None:
-        connections = pool(world)
-        with pytest.raises(InvalidServiceUrlError):
-            await connections.connection_to("pulsar://")
-        await connections.close()
+async def test_an_unanswered_request_times_out(world: World) -> None:
+    connections = pool(world)
+    connection = await connections.any_connection()
+    world.hold_links()
+    with pytest.raises(OperationTimeoutError, match="LookupTopic"):
+        await connection.request(
+            pb.CommandLookupTopic(topic=TOPIC, request_id=99), pb.CommandLookupTopicResponse, 1.0
+        )
+    world.network.heal()
+    await connections.close()
 
-    run(test)
+
+async def test_a_url_of_a_broker_must_be_an_address(world: World) -> None:
+    connections = pool(world)
+    with pytest.raises(InvalidServiceUrlError):
+        await connections.connection_to("pulsar://")
+    await connections.close()
 
 
 async def start_mute(world: World, host: str) -> None:
@@ -119,33 +101,27 @@ async def start_mute(world: World, host: str) -> None:
     await SimProcess(world.loop, host).spawn(world.loop.create_server(asyncio.Protocol, host, PORT))
 
 
-def test_a_host_that_never_answers_is_left_for_the_next_soon() -> None:
-    async def test(world: World) -> None:
-        await start_mute(world, "mute")
-        for _ in range(4):
-            connections = pool(world, ("mute", PORT), (HOST, PORT))
-            began = world.loop.time()
-            assert (await connections.any_connection()).address == (HOST, PORT)
-            assert world.loop.time() - began < 1.5
-            await connections.close()
-
-    run(test)
-
-
-def test_patience_grows_with_a_broker_that_may_only_be_slow() -> None:
-    async def test(world: World) -> None:
-        await start_mute(world, "mute")
-        connections = ConnectionPool((("mute", PORT),), connect_timeout_s=3.0, rng=world.rng)
-        waits = []
-        for _ in range(4):
-            began = world.loop.time()
-            with pytest.raises(ConnectError):
-                await connections.any_connection()
-            waits.append(round(world.loop.time() - began))
-        assert waits == [1, 2, 3, 3]
+async def test_a_host_that_never_answers_is_left_for_the_next_soon(world: World) -> None:
+    await start_mute(world, "mute")
+    for _ in range(4):
+        connections = pool(world, ("mute", PORT), (HOST, PORT))
+        began = world.loop.time()
+        assert (await connections.any_connection()).address == (HOST, PORT)
+        assert world.loop.time() - began < 1.5
         await connections.close()
 
-    run(test)
+
+async def test_patience_grows_with_a_broker_that_may_only_be_slow(world: World) -> None:
+    await start_mute(world, "mute")
+    connections = ConnectionPool((("mute", PORT),), connect_timeout_s=3.0, rng=world.rng)
+    waits = []
+    for _ in range(4):
+        began = world.loop.time()
+        with pytest.raises(ConnectError):
+            await connections.any_connection()
+        waits.append(round(world.loop.time() - began))
+    assert waits == [1, 2, 3, 3]
+    await connections.close()
 
 
 class Watcher:
@@ -156,71 +132,59 @@ class Watcher:
     def connection_lost(self) -> None: ...
 
 
-def test_a_connection_that_answers_no_look_up_gets_no_new_users() -> None:
-    async def test(world: World) -> None:
-        connections = pool(world)
-        paused = await connections.any_connection()
-        paused.watches[99] = Watcher()
-        assert world.process is not None
-        world.process.pause()
-        with pytest.raises(OperationTimeoutError):
-            await connections.connection_for(TOPIC)
-        world.process.resume()
-        assert paused.open, "those who use it may still get their answers"
-        again = await connections.connection_for(TOPIC)
-        assert again is not paused
+async def test_a_connection_that_answers_no_look_up_gets_no_new_users(world: World) -> None:
+    connections = pool(world)
+    paused = await connections.any_connection()
+    paused.watches[99] = Watcher()
+    assert world.process is not None
+    world.process.pause()
+    with pytest.raises(OperationTimeoutError):
+        await connections.connection_for(TOPIC)
+    world.process.resume()
+    assert paused.open, "those who use it may still get their answers"
+    again = await connections.connection_for(TOPIC)
+    assert again is not paused
+    await connections.close()
+    await asyncio.sleep(1)
+    assert not paused.open
+    assert not again.open
+
+
+async def test_silent_connections_that_nobody_uses_are_not_kept(world: World) -> None:
+    connections = pool(world)
+    paused = await connections.any_connection()
+    assert world.process is not None
+    world.process.pause()
+    with pytest.raises(OperationTimeoutError):
+        await connections.connection_for(TOPIC)
+    await asyncio.sleep(6)
+    assert not paused.open
+    world.process.resume()
+    await connections.close()
+    await asyncio.sleep(1)
+
+
+async def test_whoever_asks_for_a_layout_waits_for_a_broker_that_is_slow_to_answer(world: World) -> None:
+    async with world.client() as client:
+        await client.create_producer(TOPIC)
+    assert world.process is not None
+    world.process.pause()
+    world.loop.call_later(4.0, world.process.resume)
+    async with world.client() as client:
+        assert (await client.layout(TOPIC)).layout.active
+
+
+async def test_after_a_loss_another_host_is_asked(world: World) -> None:
+    other = SimProcess(world.loop, "other")
+    await other.spawn(world.loop.create_server(asyncio.Protocol, "other", PORT))
+    connections = pool(world, (HOST, PORT), ("other", PORT))
+    while (await connections.any_connection()).address != (HOST, PORT):
         await connections.close()
-        await asyncio.sleep(1)
-        assert not paused.open
-        assert not again.open
-
-    run(test)
-
-
-def test_silent_connections_that_nobody_uses_are_not_kept() -> None:
-    async def test(world: World) -> None:
-        connections = pool(world)
-        paused = await connections.any_connection()
-        assert world.process is not None
-        world.process.pause()
-        with pytest.raises(OperationTimeoutError):
-            await connections.connection_for(TOPIC)
-        await asyncio.sleep(6)
-        assert not paused.open
-        world.process.resume()
-        await connections.close()
-        await asyncio.sleep(1)
-
-    run(test)
-
-
-def test_whoever_asks_for_a_layout_waits_for_a_broker_that_is_slow_to_answer() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            await client.create_producer(TOPIC)
-        assert world.process is not None
-        world.process.pause()
-        world.loop.call_later(4.0, world.process.resume)
-        async with world.client() as client:
-            assert (await client.layout(TOPIC)).layout.active
-
-    run(test)
-
-
-def test_after_a_loss_another_host_is_asked() -> None:
-    async def test(world: World) -> None:
-        other = SimProcess(world.loop, "other")
-        await other.spawn(world.loop.create_server(asyncio.Protocol, "other", PORT))
         connections = pool(world, (HOST, PORT), ("other", PORT))
-        while (await connections.any_connection()).address != (HOST, PORT):
-            await connections.close()
-            connections = pool(world, (HOST, PORT), ("other", PORT))
-        world.kill()
-        await asyncio.sleep(0.1)
-        dialing = asyncio.ensure_future(connections.any_connection())
-        await asyncio.sleep(0.1)
-        assert list(connections._dialing) == [("other", PORT)]
-        dialing.cancel()
-        await connections.close()
-
-    run(test)
+    world.kill()
+    await asyncio.sleep(0.1)
+    dialing = asyncio.ensure_future(connections.any_connection())
+    await asyncio.sleep(0.1)
+    assert list(connections._dialing) == [("other", PORT)]
+    dialing.cancel()
+    await connections.close()

@@ -10,9 +10,8 @@ import pytest
 from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import SubscriptionNotFoundError
 from anabranch.model.names import TopicName
-from tests.unit.broker import cluster
 from tests.unit.broker.cluster import Brokers
-from tests.unit.client.world import TOPIC, LoopClock, World, run
+from tests.unit.client.world import TOPIC, LoopClock, World
 
 NAME = TopicName.parse(TOPIC)
 KINDS = ["stream", "queue", "group"]
@@ -59,194 +58,185 @@ async def check_gone(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whoever_has_it_open_hears_that_it_was_deleted_and_may_begin_anew(kind: str) -> None:
-    async def test(world: World) -> None:
-        assert world.broker is not None
-        await world.broker.controllers.create_topic(NAME, 2)
-        await world.publish(len(KEYS), 1)
-        async with world.client() as one, world.client() as two:
-            consumers = [await open_consumer(one, kind, "a"), await open_consumer(two, kind, "b")]
-            both = await asyncio.gather(*(take(consumer) for consumer in consumers))
-            assert sum(map(len, both)) == len(KEYS)
-            waiting = [asyncio.ensure_future(consumer.receive()) for consumer in consumers]
-            controller = await world.controller()
-            await controller.delete_subscription("s", force=True)
-            for consumer, receiving in zip(consumers, waiting, strict=True):
-                await check_told(consumer, kind, receiving)
-            await asyncio.sleep(5)
-            await check_gone(world)
-            again = await open_consumer(one, kind, "a")
-            assert len(await take(again)) == len(KEYS)
-
-    run(test)
+async def test_whoever_has_it_open_hears_that_it_was_deleted_and_may_begin_anew(
+    world: World, kind: str
+) -> None:
+    assert world.broker is not None
+    await world.broker.controllers.create_topic(NAME, 2)
+    await world.publish(len(KEYS), 1)
+    async with world.client() as one, world.client() as two:
+        consumers = [await open_consumer(one, kind, "a"), await open_consumer(two, kind, "b")]
+        both = await asyncio.gather(*(take(consumer) for consumer in consumers))
+        assert sum(map(len, both)) == len(KEYS)
+        waiting = [asyncio.ensure_future(consumer.receive()) for consumer in consumers]
+        controller = await world.controller()
+        await controller.delete_subscription("s", force=True)
+        for consumer, receiving in zip(consumers, waiting, strict=True):
+            await check_told(consumer, kind, receiving)
+        await asyncio.sleep(5)
+        await check_gone(world)
+        again = await open_consumer(one, kind, "a")
+        assert len(await take(again)) == len(KEYS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_consumer_that_meets_the_children_of_a_split_only_later_does_not_make_it_on_them(kind: str) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            consumer = await open_consumer(client, kind)
-            controller = await world.controller()
-            splitting = asyncio.ensure_future(controller.split(0))
-            await asyncio.gather(splitting, controller.delete_subscription("s", force=True))
-            await check_told(consumer, kind)
-            await controller.split(1)
-            await asyncio.sleep(5)
-            await check_gone(world)
-
-    run(test)
+async def test_a_consumer_that_meets_the_children_of_a_split_only_later_does_not_make_it_on_them(
+    world: World, kind: str
+) -> None:
+    async with world.client() as client:
+        consumer = await open_consumer(client, kind)
+        controller = await world.controller()
+        splitting = asyncio.ensure_future(controller.split(0))
+        await asyncio.gather(splitting, controller.delete_subscription("s", force=True))
+        await check_told(consumer, kind)
+        await controller.split(1)
+        await asyncio.sleep(5)
+        await check_gone(world)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after_s", [0.0, 0.0001, 0.001, 0.003, None])
-def test_who_is_not_told_because_the_leader_dies_hears_it_from_the_next(
-    kind: str, after_s: float | None
+async def test_who_is_not_told_because_the_leader_dies_hears_it_from_the_next(
+    world: World, kind: str, after_s: float | None
 ) -> None:
-    async def test(world: World) -> None:
-        await world.publish(len(KEYS), 1)
-        async with world.client() as client:
-            consumer = await open_consumer(client, kind)
-            await take(consumer)
-            waiting = asyncio.ensure_future(consumer.receive())
-            controller = await world.controller()
-            assert world.process is not None
-            deleting = world.process.spawn(controller.delete_subscription("s", force=True))
-            if after_s is None:
-                await deleting
-            else:
-                await asyncio.sleep(after_s)
-            world.kill()
-            await asyncio.sleep(1)
-            await world.start()
-            await asyncio.sleep(5)
-            if "s" in (await world.controller()).subscriptions():
-                assert after_s is not None
-                await world.publish(1, 1, first=1)
-                assert (await asyncio.wait_for(waiting, 5)).value == b"1"
-            else:
-                await check_told(consumer, kind, waiting)
-                await check_gone(world)
-
-    run(test)
+    await world.publish(len(KEYS), 1)
+    async with world.client() as client:
+        consumer = await open_consumer(client, kind)
+        await take(consumer)
+        waiting = asyncio.ensure_future(consumer.receive())
+        controller = await world.controller()
+        assert world.process is not None
+        deleting = world.process.spawn(controller.delete_subscription("s", force=True))
+        if after_s is None:
+            await deleting
+        else:
+            await asyncio.sleep(after_s)
+        world.kill()
+        await asyncio.sleep(1)
+        await world.start()
+        await asyncio.sleep(5)
+        if "s" in (await world.controller()).subscriptions():
+            assert after_s is not None
+            await world.publish(1, 1, first=1)
+            assert (await asyncio.wait_for(waiting, 5)).value == b"1"
+        else:
+            await check_told(consumer, kind, waiting)
+            await check_gone(world)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_was_away_hears_it_when_it_is_back_unless_others_have_made_it_again(kind: str) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as one, world.client() as two:
-            consumer = await open_consumer(one, kind, "a")
-            for again in (True, False):
-                world.hold_links()
-                controller = await world.controller()
-                await controller.delete_subscription("s", force=True)
-                assert one._pool is not None
-                for connection in list(one._pool._connections.values()):
-                    connection.pump.abort()
-                await asyncio.sleep(0)
-                if again:
-                    start: Any = "CHECKPOINT" if kind == "group" else kind.upper()
-                    await controller.ensure_subscription("s", start, "earliest")
-                world.open_links()
-                if again:
-                    await asyncio.sleep(5)
-                    await world.publish(len(KEYS), 1)
-                    assert len(await take(consumer)) == len(KEYS)
-                else:
-                    await check_told(consumer, kind)
-            assert await open_consumer(two, kind, "b")
-
-    run(test)
+async def test_who_was_away_hears_it_when_it_is_back_unless_others_have_made_it_again(
+    world: World, kind: str
+) -> None:
+    async with world.client() as one, world.client() as two:
+        consumer = await open_consumer(one, kind, "a")
+        for again in (True, False):
+            world.hold_links()
+            controller = await world.controller()
+            await controller.delete_subscription("s", force=True)
+            assert one._pool is not None
+            for connection in list(one._pool._connections.values()):
+                connection.pump.abort()
+            await asyncio.sleep(0)
+            if again:
+                start: Any = "CHECKPOINT" if kind == "group" else kind.upper()
+                await controller.ensure_subscription("s", start, "earliest")
+            world.open_links()
+            if again:
+                await asyncio.sleep(5)
+                await world.publish(len(KEYS), 1)
+                assert len(await take(consumer)) == len(KEYS)
+            else:
+                await check_told(consumer, kind)
+        assert await open_consumer(two, kind, "b")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("leader_goes", [False, True])
-def test_it_is_heard_of_whichever_broker_one_is_connected_to(kind: str, leader_goes: bool) -> None:
-    async def test(brokers: Brokers) -> None:
-        await brokers[0].controllers.create_topic(NAME, 4)
-        leader = brokers.leader_of(NAME)
-        loop = asyncio.get_running_loop()
-        rng = loop.random("clients")  # type: ignore[attr-defined]
-        urls = ",".join(f"broker-{number}:6650" for number in (1 - leader, leader))
-        async with AsyncClient(f"pulsar://{urls}", clock=LoopClock(), rng=rng) as client:
-            consumer = await open_consumer(client, kind)
-            waiting = asyncio.ensure_future(consumer.receive())
-            far = await brokers[1 - leader].controllers.controller(NAME)
-            await far.delete_subscription("s", force=True)
-            if leader_goes:
-                await brokers.stop(leader)
-            await check_told(consumer, kind, waiting)
-            await asyncio.sleep(10)
-            number = brokers.leader_of(NAME)
-            assert "s" not in (await brokers[number].controllers.lead(NAME)).subscriptions()
-
-    cluster.run(test)
+async def test_it_is_heard_of_whichever_broker_one_is_connected_to(
+    brokers: Brokers, kind: str, leader_goes: bool
+) -> None:
+    await brokers[0].controllers.create_topic(NAME, 4)
+    leader = brokers.leader_of(NAME)
+    loop = asyncio.get_running_loop()
+    rng = loop.random("clients")  # type: ignore[attr-defined]
+    urls = ",".join(f"broker-{number}:6650" for number in (1 - leader, leader))
+    async with AsyncClient(f"pulsar://{urls}", clock=LoopClock(), rng=rng) as client:
+        consumer = await open_consumer(client, kind)
+        waiting = asyncio.ensure_future(consumer.receive())
+        far = await brokers[1 - leader].controllers.controller(NAME)
+        await far.delete_subscription("s", force=True)
+        if leader_goes:
+            await brokers.stop(leader)
+        await check_told(consumer, kind, waiting)
+        await asyncio.sleep(10)
+        number = brokers.leader_of(NAME)
+        assert "s" not in (await brokers[number].controllers.lead(NAME)).subscriptions()
 
 
 @pytest.mark.parametrize("after_ms", range(6))
-def test_a_member_that_is_given_its_first_segment_just_then_does_not_make_it_again(after_ms: int) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as one, world.client() as two:
-            reads = await open_consumer(one, "stream", "a")
-            assigned = asyncio.Event()
-            waits = await open_consumer(two, "stream", "b", on_assignment=lambda *_: assigned.set())
-            assert waits.assignment == ()
-            controller = await world.controller()
-            leaving = asyncio.ensure_future(reads.close())
-            await assigned.wait()
-            await asyncio.sleep(after_ms / 1000)
-            await controller.delete_subscription("s", force=True)
-            await leaving
-            await check_told(waits, "stream")
-            await check_gone(world)
+@pytest.mark.world(bucket_budget=1)
+async def test_a_member_that_is_given_its_first_segment_just_then_does_not_make_it_again(
+    world: World, after_ms: int
+) -> None:
+    async with world.client() as one, world.client() as two:
+        reads = await open_consumer(one, "stream", "a")
+        assigned = asyncio.Event()
+        waits = await open_consumer(two, "stream", "b", on_assignment=lambda *_: assigned.set())
+        assert waits.assignment == ()
+        controller = await world.controller()
+        leaving = asyncio.ensure_future(reads.close())
+        await assigned.wait()
+        await asyncio.sleep(after_ms / 1000)
+        await controller.delete_subscription("s", force=True)
+        await leaving
+        await check_told(waits, "stream")
+        await check_gone(world)
 
-    run(test, bucket_budget=1)
 
-
-def test_a_queue_consumer_that_has_heard_it_takes_nothing_from_those_that_began_anew() -> None:
-    async def test(world: World) -> None:
-        assert world.broker is not None
-        await world.broker.controllers.create_topic(NAME, 2)
-        async with world.client() as one, world.client() as two:
-            told = await open_consumer(one, "queue", "a")
-            controller = await world.controller()
-            # One segment is enough to know: the other may be away, and back when there is a new one.
-            source = told._sources[0]
-            await source.close()
-            told.gave_up(source, SubscriptionNotFoundError("deleted"))
-            fresh = await open_consumer(two, "queue", "b")
-            await asyncio.sleep(1)
-            await controller.split(0)
-            await asyncio.sleep(1)
-            await world.publish(len(KEYS), 3)
-            assert len(await take(fresh)) == 3 * len(KEYS)
-
-    run(test)
+async def test_a_queue_consumer_that_has_heard_it_takes_nothing_from_those_that_began_anew(
+    world: World,
+) -> None:
+    assert world.broker is not None
+    await world.broker.controllers.create_topic(NAME, 2)
+    async with world.client() as one, world.client() as two:
+        told = await open_consumer(one, "queue", "a")
+        controller = await world.controller()
+        # One segment is enough to know: the other may be away, and back when there is a new one.
+        source = told._sources[0]
+        await source.close()
+        told.gave_up(source, SubscriptionNotFoundError("deleted"))
+        fresh = await open_consumer(two, "queue", "b")
+        await asyncio.sleep(1)
+        await controller.split(0)
+        await asyncio.sleep(1)
+        await world.publish(len(KEYS), 3)
+        assert len(await take(fresh)) == 3 * len(KEYS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
-def test_it_is_heard_of_through_lost_connections_kills_and_splits(kind: str, seed: int) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as one, world.client() as two:
-            consumers = [await open_consumer(one, kind, "a"), await open_consumer(two, kind, "b")]
-            waiting = [asyncio.ensure_future(consumer.receive()) for consumer in consumers]
-            await disturb(world)
-            assert not any(receiving.done() for receiving in waiting)
-            assert world.process is not None
-            controller = await world.controller()
-            world.process.spawn(controller.delete_subscription("s", force=True))
-            await asyncio.sleep(world.rng.uniform(0, 0.005))
-            await disturb(world)
-            controller = await world.controller()
-            if "s" in controller.subscriptions():
-                await controller.delete_subscription("s", force=True)
-            await disturb(world)
-            for consumer, receiving in zip(consumers, waiting, strict=True):
-                await check_told(consumer, kind, receiving)
-            await asyncio.sleep(5)
-            await check_gone(world)
-
-    run(test, seed=seed)
+async def test_it_is_heard_of_through_lost_connections_kills_and_splits(
+    world: World, kind: str, seed: int
+) -> None:
+    async with world.client() as one, world.client() as two:
+        consumers = [await open_consumer(one, kind, "a"), await open_consumer(two, kind, "b")]
+        waiting = [asyncio.ensure_future(consumer.receive()) for consumer in consumers]
+        await disturb(world)
+        assert not any(receiving.done() for receiving in waiting)
+        assert world.process is not None
+        controller = await world.controller()
+        world.process.spawn(controller.delete_subscription("s", force=True))
+        await asyncio.sleep(world.rng.uniform(0, 0.005))
+        await disturb(world)
+        controller = await world.controller()
+        if "s" in controller.subscriptions():
+            await controller.delete_subscription("s", force=True)
+        await disturb(world)
+        for consumer, receiving in zip(consumers, waiting, strict=True):
+            await check_told(consumer, kind, receiving)
+        await asyncio.sleep(5)
+        await check_gone(world)
 
 
 async def disturb(world: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import ConsumerBusyError, PersistenceError, TopicNotFoundError
 from anabranch.model.names import TopicName
-from tests.unit.client.world import TOPIC, Orders, World, drain, run
+from tests.unit.client.world import TOPIC, Orders, World, drain
 
 FIRST = TopicName.parse("segment://public/default/orders/0000-ffff-0")
 
@@ -30,186 +30,161 @@ async def forget(world: World, name: str) -> None:
     await asyncio.sleep(61)
 
 
-def test_a_refused_acknowledgement_is_not_done_and_is_made_again() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 10)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            messages = await consumer.receive_many(4, timeout=5)
-            cursor = served(world).cursor
-            flush, refused = cursor.flush, 0
+async def test_a_refused_acknowledgement_is_not_done_and_is_made_again(world: World) -> None:
+    await world.publish(1, 10)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        messages = await consumer.receive_many(4, timeout=5)
+        cursor = served(world).cursor
+        flush, refused = cursor.flush, 0
 
-            async def failing() -> None:
-                nonlocal refused
-                if refused < 3:
-                    refused += 1
-                    raise PersistenceError("not on disk")
-                await flush()
+        async def failing() -> None:
+            nonlocal refused
+            if refused < 3:
+                refused += 1
+                raise PersistenceError("not on disk")
+            await flush()
 
-            cursor.flush = failing  # type: ignore[method-assign]
-            await consumer.acknowledge_cumulative(messages[-1])
-            await consumer.flush_acks()
-            assert refused == 3
-            assert cursor.acks.mark > 0
-            rest = await drain(consumer)
-            assert [message.value for message in rest] == [b"%d" % number for number in range(4, 10)]
-
-    run(test)
+        cursor.flush = failing  # type: ignore[method-assign]
+        await consumer.acknowledge_cumulative(messages[-1])
+        await consumer.flush_acks()
+        assert refused == 3
+        assert cursor.acks.mark > 0
+        rest = await drain(consumer)
+        assert [message.value for message in rest] == [b"%d" % number for number in range(4, 10)]
 
 
-def test_an_evicted_consumer_is_told_that_its_acknowledgements_are_void() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 10)
-        async with world.client() as one, world.client() as two:
-            stale = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
-            messages = await stale.receive_many(10, timeout=5)
-            await forget(world, "a")
-            other = await two.subscribe_stream(TOPIC, "s", name="b")
-            assert len(await drain(other)) == 10, "all of it comes again"
-            await world.publish(1, 1, first=10)
-            assert await stale.receive_many(10, timeout=5) == []
-            await stale.acknowledge_cumulative(messages[-1])
-            with pytest.raises(ConsumerBusyError, match="not confirmed"):
-                await stale.flush_acks()
-            assert [message.value for message in await drain(other)] == [b"10"]
-
-    run(test)
+async def test_an_evicted_consumer_is_told_that_its_acknowledgements_are_void(world: World) -> None:
+    await world.publish(1, 10)
+    async with world.client() as one, world.client() as two:
+        stale = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+        messages = await stale.receive_many(10, timeout=5)
+        await forget(world, "a")
+        other = await two.subscribe_stream(TOPIC, "s", name="b")
+        assert len(await drain(other)) == 10, "all of it comes again"
+        await world.publish(1, 1, first=10)
+        assert await stale.receive_many(10, timeout=5) == []
+        await stale.acknowledge_cumulative(messages[-1])
+        with pytest.raises(ConsumerBusyError, match="not confirmed"):
+            await stale.flush_acks()
+        assert [message.value for message in await drain(other)] == [b"10"]
 
 
-def test_a_consumer_that_was_evicted_reads_again_once_it_is_registered_again() -> None:
-    async def test(world: World) -> None:
-        await world.publish(8, 1)
-        async with world.client() as one:
-            consumer = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
-            await drain(consumer)
-            await forget(world, "a")
-            world.reset_links()
-            await world.publish(8, 1, first=1)
-            assert len(await drain(consumer, timeout=5)) == 8
-
-    run(test)
+async def test_a_consumer_that_was_evicted_reads_again_once_it_is_registered_again(world: World) -> None:
+    await world.publish(8, 1)
+    async with world.client() as one:
+        consumer = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+        await drain(consumer)
+        await forget(world, "a")
+        world.reset_links()
+        await world.publish(8, 1, first=1)
+        assert len(await drain(consumer, timeout=5)) == 8
 
 
-def test_a_consumer_follows_its_topic_through_deletion_and_creation() -> None:
-    async def test(world: World) -> None:
-        await world.publish(4, 3)
-        await (await world.controller()).split(0)
-        assert world.broker is not None
-        controllers = world.broker.controllers
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            await drain(consumer)
-            for generation in (1, 2):
-                await (await world.controller()).delete(force=True)
-                await asyncio.sleep(3)
-                assert consumer.assignment == ()
-                with pytest.raises(TopicNotFoundError):
-                    await world.controller()
-                await controllers.create_topic(TopicName.parse(TOPIC), 2)
-                await world.publish(4, 1, first=10 * generation)
-                orders = Orders()
-                orders.take(await drain(consumer, timeout=5))
-                assert orders.seen == {f"key-{key}": [10 * generation] for key in range(4)}
-
-    run(test)
-
-
-def test_after_a_seek_an_id_covers_nothing_that_came_later_than_its_message() -> None:
-    async def test(world: World) -> None:
-        assert world.broker is not None
-        await world.broker.controllers.create_topic(TopicName.parse(TOPIC), 2)
-        await world.publish(8, 1)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            assert len(await drain(consumer)) == 8
-            await (await world.controller()).seek("s", 0)
-            await asyncio.sleep(1)
-            first, *later = await consumer.receive_many(8, timeout=5)
-            assert len(later) == 7
-            await consumer.acknowledge_cumulative(first.id)
-            await consumer.close()
-            heir = await client.subscribe_stream(TOPIC, "s")
-            assert len(await drain(heir)) == 7
-
-    run(test)
-
-
-def test_a_hand_over_goes_on_when_a_seek_takes_what_it_waits_for() -> None:
-    async def test(world: World) -> None:
-        await world.publish(8, 1)
-        controller = await world.controller()
-        async with world.client() as one, world.client() as two:
-            first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
-            assert len(await first.receive_many(8, timeout=5)) == 8
-            second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
-            await asyncio.sleep(0.5)
-            assert not second.done(), "the first holds messages"
-            await controller.seek("s", 0)
-            async with asyncio.timeout(3):
-                other = await second
+async def test_a_consumer_follows_its_topic_through_deletion_and_creation(world: World) -> None:
+    await world.publish(4, 3)
+    await (await world.controller()).split(0)
+    assert world.broker is not None
+    controllers = world.broker.controllers
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        await drain(consumer)
+        for generation in (1, 2):
+            await (await world.controller()).delete(force=True)
+            await asyncio.sleep(3)
+            assert consumer.assignment == ()
+            with pytest.raises(TopicNotFoundError):
+                await world.controller()
+            await controllers.create_topic(TopicName.parse(TOPIC), 2)
+            await world.publish(4, 1, first=10 * generation)
             orders = Orders()
-            for consumer in (first, other):
-                orders.take(await drain(consumer))
-            orders.check(8, 1)
-
-    run(test)
+            orders.take(await drain(consumer, timeout=5))
+            assert orders.seen == {f"key-{key}": [10 * generation] for key in range(4)}
 
 
-def test_a_hand_over_ends_when_the_broker_takes_what_it_waits_for_and_is_silent_then() -> None:
-    async def test(world: World) -> None:
-        await world.publish(8, 1)
-        async with world.client() as one, world.client() as two:
-            first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
-            assert len(await first.receive_many(8, timeout=5)) == 8
-            second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
-            await asyncio.sleep(0.5)
-            (source,) = first._sources.values()
-            assert source.released
-            world.hold_links()
-            source.closed_by_broker()
-            await asyncio.sleep(0.5)
-            assert source not in first._sources.values()
-            world.open_links()
-            world.reset_links()
-            await second
+async def test_after_a_seek_an_id_covers_nothing_that_came_later_than_its_message(world: World) -> None:
+    assert world.broker is not None
+    await world.broker.controllers.create_topic(TopicName.parse(TOPIC), 2)
+    await world.publish(8, 1)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        assert len(await drain(consumer)) == 8
+        await (await world.controller()).seek("s", 0)
+        await asyncio.sleep(1)
+        first, *later = await consumer.receive_many(8, timeout=5)
+        assert len(later) == 7
+        await consumer.acknowledge_cumulative(first.id)
+        await consumer.close()
+        heir = await client.subscribe_stream(TOPIC, "s")
+        assert len(await drain(heir)) == 7
 
-    run(test)
+
+async def test_a_hand_over_goes_on_when_a_seek_takes_what_it_waits_for(world: World) -> None:
+    await world.publish(8, 1)
+    controller = await world.controller()
+    async with world.client() as one, world.client() as two:
+        first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+        assert len(await first.receive_many(8, timeout=5)) == 8
+        second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
+        await asyncio.sleep(0.5)
+        assert not second.done(), "the first holds messages"
+        await controller.seek("s", 0)
+        async with asyncio.timeout(3):
+            other = await second
+        orders = Orders()
+        for consumer in (first, other):
+            orders.take(await drain(consumer))
+        orders.check(8, 1)
+
+
+async def test_a_hand_over_ends_when_the_broker_takes_what_it_waits_for_and_is_silent_then(
+    world: World,
+) -> None:
+    await world.publish(8, 1)
+    async with world.client() as one, world.client() as two:
+        first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+        assert len(await first.receive_many(8, timeout=5)) == 8
+        second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
+        await asyncio.sleep(0.5)
+        (source,) = first._sources.values()
+        assert source.released
+        world.hold_links()
+        source.closed_by_broker()
+        await asyncio.sleep(0.5)
+        assert source not in first._sources.values()
+        world.open_links()
+        world.reset_links()
+        await second
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_consumer_that_is_sent_elsewhere_keeps_what_it_holds(moved: bool) -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 10)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            held = await consumer.receive_many(4, timeout=5)
-            served(world).close_consumers(moved=moved)
-            await consumer.acknowledge_cumulative(held[1])
-            await asyncio.sleep(1)
-            if moved:
+async def test_a_consumer_that_is_sent_elsewhere_keeps_what_it_holds(world: World, moved: bool) -> None:
+    await world.publish(1, 10)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        held = await consumer.receive_many(4, timeout=5)
+        served(world).close_consumers(moved=moved)
+        await consumer.acknowledge_cumulative(held[1])
+        await asyncio.sleep(1)
+        if moved:
+            await consumer.flush_acks()
+        else:
+            with pytest.raises(ConsumerBusyError, match="not confirmed"):
                 await consumer.flush_acks()
-            else:
-                with pytest.raises(ConsumerBusyError, match="not confirmed"):
-                    await consumer.flush_acks()
-            rest = [int(message.value) for message in await drain(consumer)]
-            assert rest == list(range(4 if moved else 0, 10))
-
-    run(test)
+        rest = [int(message.value) for message in await drain(consumer)]
+        assert rest == list(range(4 if moved else 0, 10))
 
 
-def test_a_generation_is_said_with_each_subscribe() -> None:
-    async def test(world: World) -> None:
-        await world.publish(8, 1)
-        async with world.client() as one, world.client() as two:
-            first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
-            await drain(first)
-            second = await two.subscribe_stream(TOPIC, "s", name="b")
-            await asyncio.sleep(0.5)
-            record = (await world.controller()).subscriptions()["s"]
-            for name, consumer in (("a", first), ("b", second)):
-                (source,) = consumer._sources.values()
-                assert source.attachment.generation == record.consumers[name].generation
-            attached = {c.member: c.generation for c in served(world).consumers}
-            assert attached == {name: member.generation for name, member in record.consumers.items()}
-
-    run(test)
+async def test_a_generation_is_said_with_each_subscribe(world: World) -> None:
+    await world.publish(8, 1)
+    async with world.client() as one, world.client() as two:
+        first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+        await drain(first)
+        second = await two.subscribe_stream(TOPIC, "s", name="b")
+        await asyncio.sleep(0.5)
+        record = (await world.controller()).subscriptions()["s"]
+        for name, consumer in (("a", first), ("b", second)):
+            (source,) = consumer._sources.values()
+            assert source.attachment.generation == record.consumers[name].generation
+        attached = {c.member: c.generation for c in served(world).consumers}
+        assert attached == {name: member.generation for name, member in record.consumers.items()}

@@ -19,7 +19,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
 from anabranch.testing.network import Mode
 from tests.unit.client.test_producer import stored
-from tests.unit.client.world import TOPIC, World, run
+from tests.unit.client.world import TOPIC, World
 
 FIRST = "segment://public/default/orders/0000-ffff-0"
 LOW = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 < 0x8000)
@@ -53,176 +53,152 @@ def keyed(count: int) -> dict[int, str | None]:
 
 
 @pytest.mark.parametrize("with_keys", [True, False])
-def test_old_ids_sent_again_after_a_split_are_stored_once(with_keys: bool) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            numbers = keyed(20) if with_keys else dict.fromkeys(range(20))
-            await send(client, numbers)
-            await (await world.controller()).split(0)
-            await send(client, numbers)
-            await send(client, {**numbers, 20: "new", 21: None})
-            await check_once(client, set(range(22)))
-
-    run(test)
+async def test_old_ids_sent_again_after_a_split_are_stored_once(world: World, with_keys: bool) -> None:
+    async with world.client() as client:
+        numbers = keyed(20) if with_keys else dict.fromkeys(range(20))
+        await send(client, numbers)
+        await (await world.controller()).split(0)
+        await send(client, numbers)
+        await send(client, {**numbers, 20: "new", 21: None})
+        await check_once(client, set(range(22)))
 
 
 @pytest.mark.parametrize("with_keys", [True, False])
-def test_old_ids_sent_again_after_a_merge_are_stored_once(with_keys: bool) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            numbers = keyed(20) if with_keys else dict.fromkeys(range(20))
-            controller = await begin(world, client)
-            layout = await controller.split(0)
-            await send(client, numbers)
-            await controller.merge([segment.id for segment in layout.active])
-            await send(client, numbers)
-            await check_once(client, set(range(20)))
-
-    run(test)
+async def test_old_ids_sent_again_after_a_merge_are_stored_once(world: World, with_keys: bool) -> None:
+    async with world.client() as client:
+        numbers = keyed(20) if with_keys else dict.fromkeys(range(20))
+        controller = await begin(world, client)
+        layout = await controller.split(0)
+        await send(client, numbers)
+        await controller.merge([segment.id for segment in layout.active])
+        await send(client, numbers)
+        await check_once(client, set(range(20)))
 
 
-def test_a_merge_of_a_parent_that_the_producer_never_wrote_to_loses_nothing() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            controller = await begin(world, client)
-            layout = await controller.split(0)
-            await send(client, dict.fromkeys(range(5, 10), LOW))
-            await controller.merge([segment.id for segment in layout.active])
-            await send(client, {2: HIGH, 3: HIGH, **dict.fromkeys(range(5, 10), LOW), 10: HIGH})
-            await check_once(client, {2, 3, *range(5, 11)})
-
-    run(test)
+async def test_a_merge_of_a_parent_that_the_producer_never_wrote_to_loses_nothing(world: World) -> None:
+    async with world.client() as client:
+        controller = await begin(world, client)
+        layout = await controller.split(0)
+        await send(client, dict.fromkeys(range(5, 10), LOW))
+        await controller.merge([segment.id for segment in layout.active])
+        await send(client, {2: HIGH, 3: HIGH, **dict.fromkeys(range(5, 10), LOW), 10: HIGH})
+        await check_once(client, {2, 3, *range(5, 11)})
 
 
-def test_parents_whose_last_ids_differ_are_told_apart() -> None:
+async def test_parents_whose_last_ids_differ_are_told_apart(world: World) -> None:
     """What went to one parent and did not arrive is below what the other stored, and is no repetition."""
 
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            controller = await begin(world, client)
-            layout = await controller.split(0)
-            await send(client, {0: HIGH, 1: LOW, 2: HIGH, 8: LOW, 10: LOW})
-            await controller.merge([segment.id for segment in layout.active])
-            again = {0: HIGH, 1: LOW, 2: HIGH, 5: HIGH, 8: LOW, 9: HIGH, 10: LOW, 11: HIGH}
-            await send(client, again)
-            await send(client, again)
-            await check_once(client, set(again))
-
-    run(test)
+    async with world.client() as client:
+        controller = await begin(world, client)
+        layout = await controller.split(0)
+        await send(client, {0: HIGH, 1: LOW, 2: HIGH, 8: LOW, 10: LOW})
+        await controller.merge([segment.id for segment in layout.active])
+        again = {0: HIGH, 1: LOW, 2: HIGH, 5: HIGH, 8: LOW, 9: HIGH, 10: LOW, 11: HIGH}
+        await send(client, again)
+        await send(client, again)
+        await check_once(client, set(again))
 
 
 @pytest.mark.parametrize("with_keys", [True, False])
-def test_two_generations_and_a_restart_later_each_is_stored_once(with_keys: bool) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            numbers = keyed(30) if with_keys else dict.fromkeys(range(30))
-            early = {number: numbers[number] for number in range(20)}
-            await send(client, early)
-            controller = await world.controller()
-            layout = await controller.split(0)
-            await send(client, numbers)
-            await controller.merge([segment.id for segment in layout.active])
-            world.kill()
-            await world.start()
-            await (await world.controller()).split(3, [0x3000, 0x9000])
-            await send(client, early)
-            await send(client, numbers)
-            await check_once(client, set(range(30)))
-
-    run(test)
+async def test_two_generations_and_a_restart_later_each_is_stored_once(world: World, with_keys: bool) -> None:
+    async with world.client() as client:
+        numbers = keyed(30) if with_keys else dict.fromkeys(range(30))
+        early = {number: numbers[number] for number in range(20)}
+        await send(client, early)
+        controller = await world.controller()
+        layout = await controller.split(0)
+        await send(client, numbers)
+        await controller.merge([segment.id for segment in layout.active])
+        world.kill()
+        await world.start()
+        await (await world.controller()).split(3, [0x3000, 0x9000])
+        await send(client, early)
+        await send(client, numbers)
+        await check_once(client, set(range(30)))
 
 
 @pytest.mark.parametrize("with_keys", [True, False])
-def test_a_run_that_begins_before_what_is_stored_is_stored_once(with_keys: bool) -> None:
+async def test_a_run_that_begins_before_what_is_stored_is_stored_once(world: World, with_keys: bool) -> None:
     """Batches that reach over the last id known would carry old messages along with new ones."""
 
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            controller = await begin(world, client)
-            layout = await controller.split(0)
-            keys = [f"key-{n % 7}" if with_keys else None for n in range(100)]
-            values = [b"%d" % n for n in range(100)]
-            for end in (30, 60):
-                producer = await client.create_producer(TOPIC, name="p", initial_sequence_id=-1)
-                await producer.send_many(values[:end], keys[:end])
-                await producer.close()
-            await controller.merge([segment.id for segment in layout.active])
-            producer = await client.create_producer(
-                TOPIC, name="p", initial_sequence_id=-1, batching=Batching(max_messages=1000)
-            )
-            assert producer.last_sequence_id == -1
-            await producer.send_many(values[:50], keys[:50])
-            for n in range(50, 100):
-                await producer.enqueue(values[n], key=keys[n])
-            await producer.flush()
-            assert producer.last_sequence_id == 99
+    async with world.client() as client:
+        controller = await begin(world, client)
+        layout = await controller.split(0)
+        keys = [f"key-{n % 7}" if with_keys else None for n in range(100)]
+        values = [b"%d" % n for n in range(100)]
+        for end in (30, 60):
+            producer = await client.create_producer(TOPIC, name="p", initial_sequence_id=-1)
+            await producer.send_many(values[:end], keys[:end])
             await producer.close()
-            await check_once(client, set(range(100)))
+        await controller.merge([segment.id for segment in layout.active])
+        producer = await client.create_producer(
+            TOPIC, name="p", initial_sequence_id=-1, batching=Batching(max_messages=1000)
+        )
+        assert producer.last_sequence_id == -1
+        await producer.send_many(values[:50], keys[:50])
+        for n in range(50, 100):
+            await producer.enqueue(values[n], key=keys[n])
+        await producer.flush()
+        assert producer.last_sequence_id == 99
+        await producer.close()
+        await check_once(client, set(range(100)))
 
-    run(test)
 
-
-def test_what_a_merged_segment_inherited_is_not_mistaken_for_what_it_stored() -> None:
+async def test_what_a_merged_segment_inherited_is_not_mistaken_for_what_it_stored(world: World) -> None:
     """After a lost connection a producer takes for stored only what the segment itself has stored."""
 
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            controller = await begin(world, client)
-            layout = await controller.split(0)
-            await send(client, {0: HIGH, 10: LOW})
-            await controller.merge([segment.id for segment in layout.active])
-            producer = await client.create_producer(TOPIC, name="p")
-            # On its way when the connection breaks, and never stored.
-            for link in world.network.links():
-                world.network.set_mode(link, Mode.BLACK_HOLE)
-            sending = await producer.enqueue(b"5", key=HIGH, sequence_id=5)
-            await asyncio.sleep(0.5)
-            world.reset_links()
-            world.open_links()
-            await sending
-            await check_once(client, {0, 5, 10})
-
-    run(test)
+    async with world.client() as client:
+        controller = await begin(world, client)
+        layout = await controller.split(0)
+        await send(client, {0: HIGH, 10: LOW})
+        await controller.merge([segment.id for segment in layout.active])
+        producer = await client.create_producer(TOPIC, name="p")
+        # On its way when the connection breaks, and never stored.
+        for link in world.network.links():
+            world.network.set_mode(link, Mode.BLACK_HOLE)
+        sending = await producer.enqueue(b"5", key=HIGH, sequence_id=5)
+        await asyncio.sleep(0.5)
+        world.reset_links()
+        world.open_links()
+        await sending
+        await check_once(client, {0, 5, 10})
 
 
-def test_what_a_vanished_segment_cannot_tell_its_successors_do(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_vanished_segment_cannot_tell_its_successors_do(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A seal whose answers are lost, and a parent that says nothing any more."""
 
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            await producer.send(b"0", key="k")
-            refused = 0
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        await producer.send(b"0", key="k")
+        refused = 0
 
-            def refuse(metadata: Iterable[pb.KeyValue]) -> dict[str, str]:
-                nonlocal refused
-                found = attach.metadata_of(metadata)
-                if found.get(SETTLE) == "true":
-                    refused += 1
-                    raise NotAllowedError("it is gone")
-                return found
+        def refuse(metadata: Iterable[pb.KeyValue]) -> dict[str, str]:
+            nonlocal refused
+            found = attach.metadata_of(metadata)
+            if found.get(SETTLE) == "true":
+                refused += 1
+                raise NotAllowedError("it is gone")
+            return found
 
-            monkeypatch.setattr(produce, "metadata_of", refuse)
-            swallow_receipts(monkeypatch)
-            sending = [
-                await producer.enqueue(b"%d" % n, key=None if n % 3 else f"key-{n}") for n in range(1, 40)
-            ]
-            await asyncio.sleep(0.5)
-            monkeypatch.undo()
-            monkeypatch.setattr(produce, "metadata_of", refuse)
-            more = [await producer.enqueue(b"%d" % n, key=f"key-{n}") for n in range(40, 50)]
-            world.hold_links()
-            splitting = asyncio.ensure_future((await world.controller()).split(0))
-            await asyncio.sleep(0.5)
-            world.reset_links()
-            world.open_links()
-            await splitting
-            for outcome in [*sending, *more]:
-                await outcome
-            assert refused
-            await check_once(client, set(range(50)))
-
-    run(test)
+        monkeypatch.setattr(produce, "metadata_of", refuse)
+        swallow_receipts(monkeypatch)
+        sending = [await producer.enqueue(b"%d" % n, key=None if n % 3 else f"key-{n}") for n in range(1, 40)]
+        await asyncio.sleep(0.5)
+        monkeypatch.undo()
+        monkeypatch.setattr(produce, "metadata_of", refuse)
+        more = [await producer.enqueue(b"%d" % n, key=f"key-{n}") for n in range(40, 50)]
+        world.hold_links()
+        splitting = asyncio.ensure_future((await world.controller()).split(0))
+        await asyncio.sleep(0.5)
+        world.reset_links()
+        world.open_links()
+        await splitting
+        for outcome in [*sending, *more]:
+            await outcome
+        assert refused
+        await check_once(client, set(range(50)))
 
 
 def swallow_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,82 +207,73 @@ def swallow_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_happens_to_the_layout_each_number_is_stored_once(seed: int) -> None:
+async def test_whatever_happens_to_the_layout_each_number_is_stored_once(world: World, seed: int) -> None:
     """A sender that dies again and again, and each time begins somewhere in what it had done."""
 
-    async def test(world: World) -> None:
-        rng = world.rng
-        async with world.client() as client:
-            await begin(world, client)
-            done = -1
-            for _ in range(12):
-                start = rng.randrange(max(done - 20, 0), done + 2)
-                end = start + rng.randrange(1, 30)
-                style = rng.random()
-                producer = await client.create_producer(
-                    TOPIC, name="p", initial_sequence_id=start - 1 if style < 0.4 else None
-                )
-                sending = []
-                for n in range(start, end):
-                    given = None if style < 0.4 else n
-                    key = None if n % 4 == 0 else f"key-{n % 9}"
-                    sending.append(await producer.enqueue(b"%d" % n, key=key, sequence_id=given))
-                    if rng.random() < 0.03:
-                        world.reset_links()
-                    if rng.random() < 0.02:
-                        world.kill()
-                        await world.start()
-                    if rng.random() < 0.05:
-                        await world.change_layout(rng)
-                for outcome in sending:
-                    await outcome
-                done = max(done, end - 1)
-                await producer.close()
-                if rng.random() < 0.3:
+    rng = world.rng
+    async with world.client() as client:
+        await begin(world, client)
+        done = -1
+        for _ in range(12):
+            start = rng.randrange(max(done - 20, 0), done + 2)
+            end = start + rng.randrange(1, 30)
+            style = rng.random()
+            producer = await client.create_producer(
+                TOPIC, name="p", initial_sequence_id=start - 1 if style < 0.4 else None
+            )
+            sending = []
+            for n in range(start, end):
+                given = None if style < 0.4 else n
+                key = None if n % 4 == 0 else f"key-{n % 9}"
+                sending.append(await producer.enqueue(b"%d" % n, key=key, sequence_id=given))
+                if rng.random() < 0.03:
+                    world.reset_links()
+                if rng.random() < 0.02:
                     world.kill()
                     await world.start()
-                for _ in range(rng.randrange(3)):
+                if rng.random() < 0.05:
                     await world.change_layout(rng)
-            await check_once(client, set(range(done + 1)))
+            for outcome in sending:
+                await outcome
+            done = max(done, end - 1)
+            await producer.close()
+            if rng.random() < 0.3:
+                world.kill()
+                await world.start()
+            for _ in range(rng.randrange(3)):
+                await world.change_layout(rng)
+        await check_once(client, set(range(done + 1)))
 
-    run(test, seed=seed)
 
-
-def test_a_producer_that_opens_within_a_split_counts_on_from_what_is_stored() -> None:
+async def test_a_producer_that_opens_within_a_split_counts_on_from_what_is_stored(world: World) -> None:
     """Its segment is sealed already and the successors are not visible yet."""
 
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            await send(client, keyed(10))
-            assert world.broker is not None
-            await world.broker.topics.require(TopicName.parse(FIRST)).seal()
-            opening = asyncio.ensure_future(client.create_producer(TOPIC, name="p"))
-            await asyncio.sleep(2.5)
-            assert not opening.done()
-            await (await world.controller()).split(0)
-            producer = await opening
-            assert producer.last_sequence_id == 9
-            await producer.send_many([b"10", b"11"], ["a", "b"])
-            await check_once(client, set(range(12)))
-
-    run(test)
+    async with world.client() as client:
+        await send(client, keyed(10))
+        assert world.broker is not None
+        await world.broker.topics.require(TopicName.parse(FIRST)).seal()
+        opening = asyncio.ensure_future(client.create_producer(TOPIC, name="p"))
+        await asyncio.sleep(2.5)
+        assert not opening.done()
+        await (await world.controller()).split(0)
+        producer = await opening
+        assert producer.last_sequence_id == 9
+        await producer.send_many([b"10", b"11"], ["a", "b"])
+        await check_once(client, set(range(12)))
 
 
-def test_a_classic_topic_hands_on_what_it_stored_when_it_becomes_scalable() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            classic = TOPIC.replace("topic://", "persistent://")
-            producer = await client.create_producer(classic, name="p")
-            for number, key in keyed(10).items():
-                await producer.enqueue(b"%d" % number, key=key, sequence_id=number)
-            await producer.flush()
-            await producer.close()
-            assert world.broker is not None
-            name, former = TopicName.parse(TOPIC), TopicName.parse(classic)
-            await world.broker.topics.mark_migrated(former)
-            await world.broker.controllers.migrate_topic(name, [Place(former, 0)], {})
-            await (await world.controller()).split(1)
-            await send(client, keyed(12))
-            await check_once(client, set(range(12)))
-
-    run(test)
+async def test_a_classic_topic_hands_on_what_it_stored_when_it_becomes_scalable(world: World) -> None:
+    async with world.client() as client:
+        classic = TOPIC.replace("topic://", "persistent://")
+        producer = await client.create_producer(classic, name="p")
+        for number, key in keyed(10).items():
+            await producer.enqueue(b"%d" % number, key=key, sequence_id=number)
+        await producer.flush()
+        await producer.close()
+        assert world.broker is not None
+        name, former = TopicName.parse(TOPIC), TopicName.parse(classic)
+        await world.broker.topics.mark_migrated(former)
+        await world.broker.controllers.migrate_topic(name, [Place(former, 0)], {})
+        await (await world.controller()).split(1)
+        await send(client, keyed(12))
+        await check_once(client, set(range(12)))

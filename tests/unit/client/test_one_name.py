@@ -11,9 +11,8 @@ from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.names import TopicName
 from anabranch.testing.network import Mode
-from tests.unit.broker import cluster
 from tests.unit.broker.cluster import Brokers
-from tests.unit.client.world import TOPIC, LoopClock, World, drain, run
+from tests.unit.client.world import TOPIC, LoopClock, World, drain
 
 KINDS = ["stream", "checkpoint"]
 
@@ -40,146 +39,134 @@ async def die(world: World, client: AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_second_of_a_name_hears_at_once_who_has_it_and_the_first_reads_on(kind: str) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as one, world.client() as two:
-            first = await open_as_a(one, kind)
-            began_at = world.loop.time()
-            with pytest.raises(ConsumerBusyError, match=r"a is connected already, from .+:\d+; close it"):
-                await open_as_a(two, kind)
-            assert world.loop.time() - began_at < 1
-            await world.publish(4, 1)
-            assert len(await first.receive_many(10, timeout=5)) == 4
-            await first.close()
-            assert await open_as_a(two, kind)
-
-    run(test)
-
-
-def test_a_consumer_whose_former_connection_is_not_known_to_be_dead_comes_back_at_once() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            consumer = await open_as_a(client, "checkpoint")
-            assert world.broker is not None
-            known = world.broker.connections
-            (old,) = (connection for connection in known if connection.registrations)
-            await die(world, client)
-            await asyncio.sleep(1)
-            registered = [connection for connection in known if connection.registrations]
-            assert len(registered) == 2
-            assert old in registered, "nobody had to find out whether it lives"
-            await (await world.controller()).split(0)
-            await world.publish(4, 1)
-            assert len(await consumer.receive_many(10, timeout=5)) == 4
-
-    run(test)
+async def test_the_second_of_a_name_hears_at_once_who_has_it_and_the_first_reads_on(
+    world: World, kind: str
+) -> None:
+    async with world.client() as one, world.client() as two:
+        first = await open_as_a(one, kind)
+        began_at = world.loop.time()
+        with pytest.raises(ConsumerBusyError, match=r"a is connected already, from .+:\d+; close it"):
+            await open_as_a(two, kind)
+        assert world.loop.time() - began_at < 1
+        await world.publish(4, 1)
+        assert len(await first.receive_many(10, timeout=5)) == 4
+        await first.close()
+        assert await open_as_a(two, kind)
 
 
-def test_a_dead_consumer_whose_host_says_so_when_asked_leaves_its_name_at_once() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as one, world.client() as two:
-            dead = await open_as_a(one)
-            await dead.tasks.stop()
-            await die(world, one)
-            began_at = world.loop.time()
-            assert await open_as_a(two)
-            assert world.loop.time() - began_at < 1
+async def test_a_consumer_whose_former_connection_is_not_known_to_be_dead_comes_back_at_once(
+    world: World,
+) -> None:
+    async with world.client() as client:
+        consumer = await open_as_a(client, "checkpoint")
+        assert world.broker is not None
+        known = world.broker.connections
+        (old,) = (connection for connection in known if connection.registrations)
+        await die(world, client)
+        await asyncio.sleep(1)
+        registered = [connection for connection in known if connection.registrations]
+        assert len(registered) == 2
+        assert old in registered, "nobody had to find out whether it lives"
+        await (await world.controller()).split(0)
+        await world.publish(4, 1)
+        assert len(await consumer.receive_many(10, timeout=5)) == 4
 
-    run(test)
+
+async def test_a_dead_consumer_whose_host_says_so_when_asked_leaves_its_name_at_once(world: World) -> None:
+    async with world.client() as one, world.client() as two:
+        dead = await open_as_a(one)
+        await dead.tasks.stop()
+        await die(world, one)
+        began_at = world.loop.time()
+        assert await open_as_a(two)
+        assert world.loop.time() - began_at < 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_consumer_whose_name_is_anothers_by_now_says_so(kind: str) -> None:
-    async def test(world: World) -> None:
-        await world.publish(4, 1)
-        async with world.client() as one, world.client() as two:
-            first = await open_as_a(one, kind)
-            await first.receive_many(10, timeout=5)
-            waiting = [asyncio.ensure_future(first.receive()) for _ in range(2)]
-            members: Any = (await world.controller())._subs._members
-            members.lost("s", members.of("s")[0].token)
-            opening = asyncio.ensure_future(open_as_a(two, kind))
-            await asyncio.sleep(0.5)
-            hang_up(one)
-            for receiving in waiting:
-                with pytest.raises(ConsumerBusyError, match="a is connected already"):
-                    await asyncio.wait_for(receiving, 5)
-            with pytest.raises(ConsumerBusyError):
-                await first.receive_many(10, timeout=5)
-            if kind == "stream":
-                with pytest.raises(ConsumerBusyError):
-                    await first.flush_acks()
-            second = await asyncio.wait_for(opening, 5)
-            assert len(await second.receive_many(10, timeout=5)) == 4, "they come again"
-            began_at = world.loop.time()
-            await first.close()
-            assert world.loop.time() - began_at < 1
-
-    run(test)
-
-
-def test_a_name_has_one_owner_whichever_broker_leads() -> None:
-    async def test(brokers: Brokers) -> None:
-        name = TopicName.parse(TOPIC)
-        await brokers[0].controllers.create_topic(name, 2)
-        leader = brokers.leader_of(name)
-        loop = asyncio.get_running_loop()
-        rng = loop.random("clients")  # type: ignore[attr-defined]
-        urls = ",".join(f"broker-{number}:6650" for number in (1 - leader, leader))
-        one, two = (AsyncClient(f"pulsar://{urls}", clock=LoopClock(), rng=rng) for _ in range(2))
-        async with one, two:
-            first = await open_as_a(one)
-            await brokers.stop(leader)
+async def test_a_consumer_whose_name_is_anothers_by_now_says_so(world: World, kind: str) -> None:
+    await world.publish(4, 1)
+    async with world.client() as one, world.client() as two:
+        first = await open_as_a(one, kind)
+        await first.receive_many(10, timeout=5)
+        waiting = [asyncio.ensure_future(first.receive()) for _ in range(2)]
+        members: Any = (await world.controller())._subs._members
+        members.lost("s", members.of("s")[0].token)
+        opening = asyncio.ensure_future(open_as_a(two, kind))
+        await asyncio.sleep(0.5)
+        hang_up(one)
+        for receiving in waiting:
             with pytest.raises(ConsumerBusyError, match="a is connected already"):
-                await open_as_a(two)
-            assert brokers.leader_of(name) == 1 - leader
-            producer = await two.create_producer(TOPIC)
-            await producer.send_many([b"x"] * 8, keys=[f"k{n}" for n in range(8)])
-            assert len(await drain(first, timeout=5)) == 8
+                await asyncio.wait_for(receiving, 5)
+        with pytest.raises(ConsumerBusyError):
+            await first.receive_many(10, timeout=5)
+        if kind == "stream":
+            with pytest.raises(ConsumerBusyError):
+                await first.flush_acks()
+        second = await asyncio.wait_for(opening, 5)
+        assert len(await second.receive_many(10, timeout=5)) == 4, "they come again"
+        began_at = world.loop.time()
+        await first.close()
+        assert world.loop.time() - began_at < 1
 
-    cluster.run(test)
+
+async def test_a_name_has_one_owner_whichever_broker_leads(brokers: Brokers) -> None:
+    name = TopicName.parse(TOPIC)
+    await brokers[0].controllers.create_topic(name, 2)
+    leader = brokers.leader_of(name)
+    loop = asyncio.get_running_loop()
+    rng = loop.random("clients")  # type: ignore[attr-defined]
+    urls = ",".join(f"broker-{number}:6650" for number in (1 - leader, leader))
+    one, two = (AsyncClient(f"pulsar://{urls}", clock=LoopClock(), rng=rng) for _ in range(2))
+    async with one, two:
+        first = await open_as_a(one)
+        await brokers.stop(leader)
+        with pytest.raises(ConsumerBusyError, match="a is connected already"):
+            await open_as_a(two)
+        assert brokers.leader_of(name) == 1 - leader
+        producer = await two.create_producer(TOPIC)
+        await producer.send_many([b"x"] * 8, keys=[f"k{n}" for n in range(8)])
+        assert len(await drain(first, timeout=5)) == 8
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_of_those_who_want_a_name_one_has_it_and_reads_whatever_happens(seed: int) -> None:
-    async def test(world: World) -> None:
-        over = False
-        holders: dict[str, None] = {}
-        got: set[bytes] = set()
+async def test_of_those_who_want_a_name_one_has_it_and_reads_whatever_happens(
+    world: World, seed: int
+) -> None:
+    over = False
+    holders: dict[str, None] = {}
+    got: set[bytes] = set()
 
-        async def want(client: AsyncClient, who: str) -> None:
-            while not over:
-                try:
-                    consumer = await open_as_a(client)
-                    holders[who] = None
-                    while not over:
-                        messages = await consumer.receive_many(10, timeout=0.5)
-                        got.update(message.value for message in messages)
-                        if messages:
-                            await consumer.acknowledge_cumulative(messages[-1])
-                    await consumer.close()
-                except ConsumerBusyError:
-                    holders.pop(who, None)
-                    await asyncio.sleep(0.5)
+    async def want(client: AsyncClient, who: str) -> None:
+        while not over:
+            try:
+                consumer = await open_as_a(client)
+                holders[who] = None
+                while not over:
+                    messages = await consumer.receive_many(10, timeout=0.5)
+                    got.update(message.value for message in messages)
+                    if messages:
+                        await consumer.acknowledge_cumulative(messages[-1])
+                await consumer.close()
+            except ConsumerBusyError:
+                holders.pop(who, None)
+                await asyncio.sleep(0.5)
 
-        async with world.client() as one, world.client() as two, world.client() as other:
-            producer = await other.create_producer(TOPIC)
-            wanting = [asyncio.ensure_future(want(one, "one")), asyncio.ensure_future(want(two, "two"))]
-            for number in range(12):
-                await producer.send(b"%d" % number)
-                await asyncio.sleep(world.rng.choice([0.001, 0.1, 1.0]))
-                dice = world.rng.random()
-                if dice < 0.3:
-                    hang_up(world.rng.choice([one, two]))
-                elif dice < 0.5:
-                    world.reset_links()
-                elif dice < 0.7:
-                    world.kill()
-                    await world.start()
-            await asyncio.sleep(8)
-            assert len(holders) == 1, "the other has heard so"
-            assert len(got) == 12
-            over = True
-            await asyncio.gather(*wanting)
-
-    run(test, seed=seed)
+    async with world.client() as one, world.client() as two, world.client() as other:
+        producer = await other.create_producer(TOPIC)
+        wanting = [asyncio.ensure_future(want(one, "one")), asyncio.ensure_future(want(two, "two"))]
+        for number in range(12):
+            await producer.send(b"%d" % number)
+            await asyncio.sleep(world.rng.choice([0.001, 0.1, 1.0]))
+            dice = world.rng.random()
+            if dice < 0.3:
+                hang_up(world.rng.choice([one, two]))
+            elif dice < 0.5:
+                world.reset_links()
+            elif dice < 0.7:
+                world.kill()
+                await world.start()
+        await asyncio.sleep(8)
+        assert len(holders) == 1, "the other has heard so"
+        assert len(got) == 12
+        over = True
+        await asyncio.gather(*wanting)

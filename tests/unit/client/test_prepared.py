@@ -7,39 +7,36 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.world import TOPIC, World, run
+from tests.unit.client.world import TOPIC, World
 
 KEYS = [f"key-{n}" for n in range(12)]
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
-def test_everything_published_since_is_read_though_nobody_was_attached(kind: Any) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            controller = await world.controller()
-            await controller.ensure_subscription("s", kind, "earliest")
-            sent = 0
-            for step in range(5):
-                await producer.send_many([b"%d" % step] * len(KEYS), keys=KEYS)
-                sent += len(KEYS)
-                if step == 3:
-                    await controller.merge([s.id for s in controller.layout.active])
-                else:
-                    await controller.split(controller.layout.active[0].id)
-            # At the end, where the subscription was not there already.
-            subscribe = client.subscribe_queue if kind == "QUEUE" else client.subscribe_stream
-            consumer: Any = await subscribe(TOPIC, "s", initial_position="latest")
-            seen: dict[str, list[int]] = defaultdict(list)
-            while got := await consumer.receive_many(1000, timeout=3):
-                for message in got:
-                    seen[message.key].append(int(message.value))
-                    if kind == "QUEUE":
-                        await consumer.acknowledge(message)
-                if kind == "STREAM":
-                    await consumer.acknowledge_cumulative(got[-1])
-            assert sorted(seen) == sorted(KEYS)
-            for numbers in seen.values():
-                assert (numbers if kind == "STREAM" else sorted(numbers)) == list(range(5))
-
-    run(test)
+async def test_everything_published_since_is_read_though_nobody_was_attached(world: World, kind: Any) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        controller = await world.controller()
+        await controller.ensure_subscription("s", kind, "earliest")
+        sent = 0
+        for step in range(5):
+            await producer.send_many([b"%d" % step] * len(KEYS), keys=KEYS)
+            sent += len(KEYS)
+            if step == 3:
+                await controller.merge([s.id for s in controller.layout.active])
+            else:
+                await controller.split(controller.layout.active[0].id)
+        # At the end, where the subscription was not there already.
+        subscribe = client.subscribe_queue if kind == "QUEUE" else client.subscribe_stream
+        consumer: Any = await subscribe(TOPIC, "s", initial_position="latest")
+        seen: dict[str, list[int]] = defaultdict(list)
+        while got := await consumer.receive_many(1000, timeout=3):
+            for message in got:
+                seen[message.key].append(int(message.value))
+                if kind == "QUEUE":
+                    await consumer.acknowledge(message)
+            if kind == "STREAM":
+                await consumer.acknowledge_cumulative(got[-1])
+        assert sorted(seen) == sorted(KEYS)
+        for numbers in seen.values():
+            assert (numbers if kind == "STREAM" else sorted(numbers)) == list(range(5))

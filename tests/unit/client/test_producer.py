@@ -23,7 +23,8 @@ from anabranch.errors import (
 )
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import encode_send
-from tests.unit.client.world import TOPIC, Orders, World, run
+from anabranch.testing.simloop import SimLoop
+from tests.unit.client.world import TOPIC, Orders, World
 
 
 async def stored(client: AsyncClient, count: int, topic: str = TOPIC) -> list[Message[bytes]]:
@@ -45,239 +46,205 @@ async def fill(producer: AsyncProducer[bytes], keys: int, per_key: int) -> list[
     ]
 
 
-def test_a_send_returns_the_id_of_the_stored_message() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer("orders")
-            id_ = await producer.send(b"hello", key="a")
-            assert producer.topic == TOPIC
-            assert producer.last_sequence_id == 0
-            assert producer.name
-            assert producer.is_connected
-            (message,) = await stored(client, 1)
-            assert (message.value, message.key, message.sequence_id) == (b"hello", "a", 0)
-            assert (message.id, message.producer_name, message.topic) == (id_, producer.name, TOPIC)
-            assert MessageId.from_bytes(id_.to_bytes()) == id_
-
-    run(test)
+async def test_a_send_returns_the_id_of_the_stored_message(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer("orders")
+        id_ = await producer.send(b"hello", key="a")
+        assert producer.topic == TOPIC
+        assert producer.last_sequence_id == 0
+        assert producer.name
+        assert producer.is_connected
+        (message,) = await stored(client, 1)
+        assert (message.value, message.key, message.sequence_id) == (b"hello", "a", 0)
+        assert (message.id, message.producer_name, message.topic) == (id_, producer.name, TOPIC)
+        assert MessageId.from_bytes(id_.to_bytes()) == id_
 
 
-def test_everything_a_message_may_carry_arrives() -> None:
-    async def test(world: World) -> None:
-        moment = datetime(2026, 8, 20, 12, 30, tzinfo=UTC)
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            await producer.send(b"a", key="k", properties={"x": "y"}, event_time=moment)
-            await producer.send(None, key="k")
-            await producer.send(b"c", key=b"\xff\x00")
-            await producer.send(b"d")
-            messages = await stored(client, 4)
-            by_value = {message.data: message for message in messages}
-            first = by_value[b"a"]
-            assert (first.properties, first.event_time, first.size) == ({"x": "y"}, moment, 1)
-            assert by_value[b""].value is None
-            assert by_value[b""].event_time is None
-            assert by_value[b"c"].key_bytes == b"\xff\x00"
-            assert by_value[b"d"].key is None
-            assert first.publish_time.year == 2023
-
-    run(test)
+async def test_everything_a_message_may_carry_arrives(world: World) -> None:
+    moment = datetime(2026, 8, 20, 12, 30, tzinfo=UTC)
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        await producer.send(b"a", key="k", properties={"x": "y"}, event_time=moment)
+        await producer.send(None, key="k")
+        await producer.send(b"c", key=b"\xff\x00")
+        await producer.send(b"d")
+        messages = await stored(client, 4)
+        by_value = {message.data: message for message in messages}
+        first = by_value[b"a"]
+        assert (first.properties, first.event_time, first.size) == ({"x": "y"}, moment, 1)
+        assert by_value[b""].value is None
+        assert by_value[b""].event_time is None
+        assert by_value[b"c"].key_bytes == b"\xff\x00"
+        assert by_value[b"d"].key is None
+        assert first.publish_time.year == 2023
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zlib", "zstd", "snappy"])
-def test_compressed_batches_arrive(compression: CompressionName) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, compression=compression)
-            await producer.send_many([b"v" * 1000] * 50, keys=["k"] * 50)
-            assert {message.value for message in await stored(client, 50)} == {b"v" * 1000}
-
-    run(test)
+async def test_compressed_batches_arrive(world: World, compression: CompressionName) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, compression=compression)
+        await producer.send_many([b"v" * 1000] * 50, keys=["k"] * 50)
+        assert {message.value for message in await stored(client, 50)} == {b"v" * 1000}
 
 
-def test_schemas_encode_and_decode() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, schema=Schema.json())
-            await producer.send({"n": 1})
-            await producer.send_many([{"n": 2}, [3]])
-            consumer = await client.create_checkpoint_consumer(
-                TOPIC, start=Checkpoint.earliest(), schema=Schema.json()
-            )
-            values = [(await consumer.receive(timeout=2)).value for _ in range(3)]
-            assert sorted(map(str, values)) == ["[3]", "{'n': 1}", "{'n': 2}"]
-            plain = await client.create_producer(TOPIC)
-            with pytest.raises(TypeError, match="schema"):
-                await plain.send("text")  # type: ignore[arg-type]
-            with pytest.raises(TypeError):
-                await plain.send(b"x", key=5)  # type: ignore[arg-type]
-            with pytest.raises(TypeError):
-                await plain.send_many([b"x"], keys=[5])  # type: ignore[list-item]
-            with pytest.raises(InvalidConfigurationError):
-                await plain.send_many([b"x"], keys=["a", "b"])
-
-    run(test)
+async def test_schemas_encode_and_decode(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, schema=Schema.json())
+        await producer.send({"n": 1})
+        await producer.send_many([{"n": 2}, [3]])
+        consumer = await client.create_checkpoint_consumer(
+            TOPIC, start=Checkpoint.earliest(), schema=Schema.json()
+        )
+        values = [(await consumer.receive(timeout=2)).value for _ in range(3)]
+        assert sorted(map(str, values)) == ["[3]", "{'n': 1}", "{'n': 2}"]
+        plain = await client.create_producer(TOPIC)
+        with pytest.raises(TypeError, match="schema"):
+            await plain.send("text")  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            await plain.send(b"x", key=5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            await plain.send_many([b"x"], keys=[5])  # type: ignore[list-item]
+        with pytest.raises(InvalidConfigurationError):
+            await plain.send_many([b"x"], keys=["a", "b"])
 
 
-def test_batches_close_by_count_and_leave_bucket_by_bucket() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, batching=Batching(max_delay=60.0, max_messages=40))
-            await producer.send_many([b"x"] * 40, keys=[f"key-{n}" for n in range(40)])
-            messages = await stored(client, 40)
-            entries = {message.id.position for message in messages}
-            assert len(entries) == 4, "one entry per bucket"
-
-    run(test)
+async def test_batches_close_by_count_and_leave_bucket_by_bucket(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_delay=60.0, max_messages=40))
+        await producer.send_many([b"x"] * 40, keys=[f"key-{n}" for n in range(40)])
+        messages = await stored(client, 40)
+        entries = {message.id.position for message in messages}
+        assert len(entries) == 4, "one entry per bucket"
 
 
-def test_without_batching_each_message_is_an_entry() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, batching=False)
-            ids = [await producer.send(b"x", key="k") for _ in range(3)]
-            assert len({id_.position for id_ in ids}) == 3
-            assert {id_.batch_index for id_ in ids} == {-1}
-
-    run(test)
+async def test_without_batching_each_message_is_an_entry(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=False)
+        ids = [await producer.send(b"x", key="k") for _ in range(3)]
+        assert len({id_.position for id_ in ids}) == 3
+        assert {id_.batch_index for id_ in ids} == {-1}
 
 
-def test_messages_without_a_key_use_all_buckets_and_segments() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))
-            await producer.send(b"first")
-            controller = await world.controller()
-            await controller.split(0)
-            for _ in range(40):
-                await producer.send_many([b"x"] * 5)
-            messages = await stored(client, 201)
-            per_segment = dict.fromkeys(controller.layout.segments, 0)
-            for message in messages:
-                per_segment[message.id.segment] += 1
-            assert min(per_segment[segment.id] for segment in controller.layout.active) > 50
-
-    run(test)
+async def test_messages_without_a_key_use_all_buckets_and_segments(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))
+        await producer.send(b"first")
+        controller = await world.controller()
+        await controller.split(0)
+        for _ in range(40):
+            await producer.send_many([b"x"] * 5)
+        messages = await stored(client, 201)
+        per_segment = dict.fromkeys(controller.layout.segments, 0)
+        for message in messages:
+            per_segment[message.id.segment] += 1
+        assert min(per_segment[segment.id] for segment in controller.layout.active) > 50
 
 
-def test_five_thousand_in_flight_pass_ten_splits_and_merges_in_order() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            await producer.send(b"0", key="warm-up")
+async def test_five_thousand_in_flight_pass_ten_splits_and_merges_in_order(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        await producer.send(b"0", key="warm-up")
 
-            async def change() -> None:
-                for _ in range(10):
-                    await asyncio.sleep(0.01)
-                    await world.change_layout(world.rng)
+        async def change() -> None:
+            for _ in range(10):
+                await asyncio.sleep(0.01)
+                await world.change_layout(world.rng)
 
-            changing = asyncio.ensure_future(change())
-            outcomes: list[object] = []
-            in_flight_max = 0
-            for number in range(1000):
-                for key in range(20):
-                    outcomes.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
-                pending = sum(len(s.pending()) for s in producer._lanes.segments.values())
-                in_flight_max = max(in_flight_max, pending)
-                if number > 250:
-                    await asyncio.sleep(0.0001)
-            await changing
-            await producer.flush()
-            ids = [outcome.result() for outcome in outcomes]  # type: ignore[attr-defined]
-            assert len(set(ids)) == len(ids) == 20_000
-            orders = Orders()
-            orders.take([m for m in await stored(client, 20_001) if m.key != "warm-up"])
-            orders.check(20, 1000)
-
-    run(test)
+        changing = asyncio.ensure_future(change())
+        outcomes: list[object] = []
+        in_flight_max = 0
+        for number in range(1000):
+            for key in range(20):
+                outcomes.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
+            pending = sum(len(s.pending()) for s in producer._lanes.segments.values())
+            in_flight_max = max(in_flight_max, pending)
+            if number > 250:
+                await asyncio.sleep(0.0001)
+        await changing
+        await producer.flush()
+        ids = [outcome.result() for outcome in outcomes]  # type: ignore[attr-defined]
+        assert len(set(ids)) == len(ids) == 20_000
+        orders = Orders()
+        orders.take([m for m in await stored(client, 20_001) if m.key != "warm-up"])
+        orders.check(20, 1000)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_key_is_reordered_or_stored_twice_through_kills_and_splits(seed: int) -> None:
-    async def test(world: World) -> None:
-        rng = world.rng
-        client = world.client()
-        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=rng.choice([2, 7, 40])))
-        over = asyncio.Event()
+async def test_no_key_is_reordered_or_stored_twice_through_kills_and_splits(world: World, seed: int) -> None:
+    rng = world.rng
+    client = world.client()
+    producer = await client.create_producer(TOPIC, batching=Batching(max_messages=rng.choice([2, 7, 40])))
+    over = asyncio.Event()
 
-        troubling = asyncio.ensure_future(world.trouble(over, changes=0.4, interrupted=0.3, pause_s_max=0.02))
-        outcomes: list[object] = []
-        for number in range(150):
-            for key in range(15):
-                outcomes.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
-            # Always something in flight, so that trouble always hits something.
-            await asyncio.sleep(rng.uniform(0.0, 0.004))
-        over.set()
-        await troubling
-        await producer.flush()
-        assert all(outcome.done() for outcome in outcomes)  # type: ignore[attr-defined]
-        await client.close()
-        orders = Orders()
-        orders.take(await stored(world.client(), 15 * 150))
-        orders.check(15, 150)
-
-    run(test, seed=seed)
+    troubling = asyncio.ensure_future(world.trouble(over, changes=0.4, interrupted=0.3, pause_s_max=0.02))
+    outcomes: list[object] = []
+    for number in range(150):
+        for key in range(15):
+            outcomes.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
+        # Always something in flight, so that trouble always hits something.
+        await asyncio.sleep(rng.uniform(0.0, 0.004))
+    over.set()
+    await troubling
+    await producer.flush()
+    assert all(outcome.done() for outcome in outcomes)  # type: ignore[attr-defined]
+    await client.close()
+    orders = Orders()
+    orders.take(await stored(world.client(), 15 * 150))
+    orders.check(15, 150)
 
 
-def test_messages_without_a_key_that_are_taken_back_go_to_successors_only() -> None:
+async def test_messages_without_a_key_that_are_taken_back_go_to_successors_only(world: World) -> None:
     """Any other segment may have a later sequence id of theirs, and would take them for repetitions."""
 
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=3))
-            controller = await world.controller()
-            segments = (await controller.split(0, [0x4000, 0x8000, 0xC000])).active
-            await producer.send_many([b"%d" % number for number in range(30)])
-            await asyncio.sleep(1.0)
-            world.hold_links()
-            for number in range(30, 60):
-                await producer.enqueue(b"%d" % number)
-            await asyncio.sleep(0.1)
-            await controller.split(segments[1].id)
-            world.open_links()
-            await producer.flush()
-            found = await stored(client, 60)
-            assert sorted(int(message.value) for message in found) == list(range(60))
-
-    run(test)
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=3))
+        controller = await world.controller()
+        segments = (await controller.split(0, [0x4000, 0x8000, 0xC000])).active
+        await producer.send_many([b"%d" % number for number in range(30)])
+        await asyncio.sleep(1.0)
+        world.hold_links()
+        for number in range(30, 60):
+            await producer.enqueue(b"%d" % number)
+        await asyncio.sleep(0.1)
+        await controller.split(segments[1].id)
+        world.open_links()
+        await producer.flush()
+        found = await stored(client, 60)
+        assert sorted(int(message.value) for message in found) == list(range(60))
 
 
-def test_a_large_batch_that_shrinks_much_is_taken_back_like_any_other() -> None:
-    async def test(world: World) -> None:
-        batching = Batching(max_messages=10_000, max_bytes=32 * 2**20)
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, compression="zstd", batching=batching)
-            await producer.send(b"first", key="k")
-            world.hold_links()
-            for _ in range(12):
-                await producer.enqueue(bytes(2**20), key="k")
-            await asyncio.sleep(0.1)
-            await (await world.controller()).split(0)
-            world.open_links()
-            await producer.flush()
-            await stored(client, 13)
-
-    run(test)
+async def test_a_large_batch_that_shrinks_much_is_taken_back_like_any_other(world: World) -> None:
+    batching = Batching(max_messages=10_000, max_bytes=32 * 2**20)
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, compression="zstd", batching=batching)
+        await producer.send(b"first", key="k")
+        world.hold_links()
+        for _ in range(12):
+            await producer.enqueue(bytes(2**20), key="k")
+        await asyncio.sleep(0.1)
+        await (await world.controller()).split(0)
+        world.open_links()
+        await producer.flush()
+        await stored(client, 13)
 
 
-def test_a_batch_that_no_broker_takes_fails_and_the_next_one_goes_on() -> None:
-    async def test(world: World) -> None:
-        batching = Batching(max_messages=10_000, max_bytes=32 * 2**20)
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, batching=batching)
-            await producer.send(b"first", key="k")
-            world.hold_links()
-            sent = [await producer.enqueue(bytes(2**20), key="k") for _ in range(8)]
-            await asyncio.sleep(0.1)
-            world.open_links()
-            with pytest.raises(MessageTooBigError, match="max_bytes"):
-                await sent[-1]
-            await producer.send(b"last", key="k")
-
-    run(test)
+async def test_a_batch_that_no_broker_takes_fails_and_the_next_one_goes_on(world: World) -> None:
+    batching = Batching(max_messages=10_000, max_bytes=32 * 2**20)
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=batching)
+        await producer.send(b"first", key="k")
+        world.hold_links()
+        sent = [await producer.enqueue(bytes(2**20), key="k") for _ in range(8)]
+        await asyncio.sleep(0.1)
+        world.open_links()
+        with pytest.raises(MessageTooBigError, match="max_bytes"):
+            await sent[-1]
+        await producer.send(b"last", key="k")
 
 
-def test_an_entry_damaged_on_its_way_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_entry_damaged_on_its_way_is_sent_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     damaged: list[int] = []
 
     def encode_damaged(producer: int, sequence: int, count: int, highest: int, entry: bytes) -> list[bytes]:
@@ -286,349 +253,296 @@ def test_an_entry_damaged_on_its_way_is_sent_again(monkeypatch: pytest.MonkeyPat
             entry = entry[:-1] + bytes([entry[-1] ^ 1])
         return list(encode_send(producer, sequence, count, highest, entry))
 
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=1))
-            for number in range(20):
-                await producer.enqueue(b"%d" % number, key="k")
-            await producer.flush()
-            assert [int(m.value) for m in await stored(client, 20)] == list(range(20))
-
     monkeypatch.setattr(segment_producer, "encode_send", encode_damaged)
-    run(test)
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=1))
+        for number in range(20):
+            await producer.enqueue(b"%d" % number, key="k")
+        await producer.flush()
+        assert [int(m.value) for m in await stored(client, 20)] == list(range(20))
     assert damaged
 
 
-def test_a_merge_waits_until_all_its_parents_are_settled() -> None:
+async def test_a_merge_waits_until_all_its_parents_are_settled(world: World) -> None:
     """A successor must not get a higher sequence id first: it would take lower ones for repetitions."""
 
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=3))
-            await producer.send(b"x", key="first")
-            controller = await world.controller()
-            low, high = (await controller.split(0)).active
-            for _ in range(30):
-                filling = asyncio.ensure_future(fill(producer, 20, 3))
-                # Cut the connection while entries are unanswered, then merge: both parents are in doubt.
-                await asyncio.sleep(world.rng.uniform(0.0, 0.003))
-                world.reset_links()
-                merged = await controller.merge([low.id, high.id])
-                await filling
-                await asyncio.sleep(world.rng.uniform(0.0, 0.3))
-                low, high = (await controller.split(merged.active[0].id)).active
-            await producer.flush()
-            await stored(client, 1801)
-
-    run(test)
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=3))
+        await producer.send(b"x", key="first")
+        controller = await world.controller()
+        low, high = (await controller.split(0)).active
+        for _ in range(30):
+            filling = asyncio.ensure_future(fill(producer, 20, 3))
+            # Cut the connection while entries are unanswered, then merge: both parents are in doubt.
+            await asyncio.sleep(world.rng.uniform(0.0, 0.003))
+            world.reset_links()
+            merged = await controller.merge([low.id, high.id])
+            await filling
+            await asyncio.sleep(world.rng.uniform(0.0, 0.3))
+            low, high = (await controller.split(merged.active[0].id)).active
+        await producer.flush()
+        await stored(client, 1801)
 
 
-def test_flush_raises_failures_that_nobody_looked_at() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, send_timeout=1.0)
-            await producer.send(b"ok", key="a")
-            world.kill()
-            await producer.enqueue(b"lost", key="a")
-            with pytest.raises(SendTimeoutError):
-                await producer.flush()
-            await producer.flush()
-            seen = await producer.enqueue(b"lost too", key="a")
-            with pytest.raises(SendTimeoutError):
-                await seen
-            await producer.flush()
-
-    run(test)
-
-
-def test_a_message_waits_no_longer_than_its_send_timeout() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, send_timeout=5.0)
-            await producer.send(b"ok", key="a")
-            world.kill()
-            began = world.loop.time()
-            with pytest.raises(SendTimeoutError):
-                await producer.send(b"late", key="a")
-            assert 4.9 < world.loop.time() - began < 5.2
-            waiting = await producer.enqueue(b"in time", key="a")
-            await world.start()
-            await waiting
-            assert [m.value for m in await stored(client, 2)] == [b"ok", b"in time"]
-
-    run(test)
-
-
-def test_closing_completes_what_was_accepted() -> None:
-    async def test(world: World) -> None:
-        client = world.client()
-        producer = await client.create_producer(TOPIC)
-        outcomes = [await producer.enqueue(b"x", key="a") for _ in range(100)]
-        await producer.close()
-        await producer.close()
-        assert all(outcome.done() for outcome in outcomes)
-        with pytest.raises(AlreadyClosedError):
-            await producer.send(b"y")
-        with pytest.raises(AlreadyClosedError):
-            await producer.send_many([b"y"])
-        await client.close()
-        await client.close()
-        assert client.closed
-        with pytest.raises(AlreadyClosedError):
-            await client.create_producer(TOPIC)
-
-    run(test)
-
-
-def test_closing_with_a_timeout_fails_the_rest() -> None:
-    async def test(world: World) -> None:
-        client = world.client()
-        producer = await client.create_producer(TOPIC)
-        await producer.send(b"x", key="a")
+async def test_flush_raises_failures_that_nobody_looked_at(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, send_timeout=1.0)
+        await producer.send(b"ok", key="a")
         world.kill()
-        waiting = await producer.enqueue(b"y", key="a")
-        await producer.close(timeout=1.0)
-        with pytest.raises(AlreadyClosedError):
-            await waiting
-        await client.shutdown()
-
-    run(test)
-
-
-def test_a_message_too_big_is_refused_and_a_big_one_is_not() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            with pytest.raises(MessageTooBigError):
-                await producer.send(b"x" * (5 * 2**20 + 1))
-            with pytest.raises(MessageTooBigError):
-                await producer.send_many([b"a", b"x" * (5 * 2**20 + 1)])
-            await producer.send_many([b"small", b"x" * (4 * 2**20), b"small"], keys=["a", "a", "a"])
-            # Nothing of the list with the one that is too big was sent.
-            assert [m.size for m in await stored(client, 3)].count(4 * 2**20) == 1
-
-    run(test)
+        await producer.enqueue(b"lost", key="a")
+        with pytest.raises(SendTimeoutError):
+            await producer.flush()
+        await producer.flush()
+        seen = await producer.enqueue(b"lost too", key="a")
+        with pytest.raises(SendTimeoutError):
+            await seen
+        await producer.flush()
 
 
-def test_a_full_client_makes_senders_wait_or_raises() -> None:
-    async def test(world: World) -> None:
-        client = world.client(memory_limit=10_000)
-        blocking = await client.create_producer(TOPIC, batching=Batching(max_messages=1))
-        failing = await client.create_producer(TOPIC, block_if_full=False, batching=False)
-        await blocking.send(b"x")
+async def test_a_message_waits_no_longer_than_its_send_timeout(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, send_timeout=5.0)
+        await producer.send(b"ok", key="a")
         world.kill()
-        outcomes = [await blocking.enqueue(b"v" * 1000, key="k") for _ in range(10)]
-        late = asyncio.ensure_future(blocking.enqueue(b"v" * 1000, key="k"))
-        await asyncio.sleep(1.0)
-        assert not late.done()
-        with pytest.raises(MemoryBufferFullError):
-            await failing.send(b"v")
+        began = world.loop.time()
+        with pytest.raises(SendTimeoutError):
+            await producer.send(b"late", key="a")
+        assert 4.9 < world.loop.time() - began < 5.2
+        waiting = await producer.enqueue(b"in time", key="a")
         await world.start()
-        await asyncio.gather(*outcomes)
-        await (await late)
-        await client.close()
-
-    run(test)
+        await waiting
+        assert [m.value for m in await stored(client, 2)] == [b"ok", b"in time"]
 
 
-def test_cancelling_a_send_does_not_take_the_message_back() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(producer.send(b"x", key="a"), 0.00001)
-            await producer.flush()
-            await stored(client, 1)
-
-    run(test)
-
-
-def test_a_named_producer_goes_on_counting_after_a_restart() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, name="me")
-            await producer.send_many([b"x"] * 10, keys=[f"k{n}" for n in range(10)])
-            await producer.close()
-            again = await client.create_producer(TOPIC, name="me")
-            assert again.last_sequence_id == 9
-            await again.send(b"y", key="k0")
-            await stored(client, 11)
-
-    run(test)
+async def test_closing_completes_what_was_accepted(world: World) -> None:
+    client = world.client()
+    producer = await client.create_producer(TOPIC)
+    outcomes = [await producer.enqueue(b"x", key="a") for _ in range(100)]
+    await producer.close()
+    await producer.close()
+    assert all(outcome.done() for outcome in outcomes)
+    with pytest.raises(AlreadyClosedError):
+        await producer.send(b"y")
+    with pytest.raises(AlreadyClosedError):
+        await producer.send_many([b"y"])
+    await client.close()
+    await client.close()
+    assert client.closed
+    with pytest.raises(AlreadyClosedError):
+        await client.create_producer(TOPIC)
 
 
-def test_a_named_producer_goes_on_counting_after_a_split() -> None:
+async def test_closing_with_a_timeout_fails_the_rest(world: World) -> None:
+    client = world.client()
+    producer = await client.create_producer(TOPIC)
+    await producer.send(b"x", key="a")
+    world.kill()
+    waiting = await producer.enqueue(b"y", key="a")
+    await producer.close(timeout=1.0)
+    with pytest.raises(AlreadyClosedError):
+        await waiting
+    await client.shutdown()
+
+
+async def test_a_message_too_big_is_refused_and_a_big_one_is_not(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        with pytest.raises(MessageTooBigError):
+            await producer.send(b"x" * (5 * 2**20 + 1))
+        with pytest.raises(MessageTooBigError):
+            await producer.send_many([b"a", b"x" * (5 * 2**20 + 1)])
+        await producer.send_many([b"small", b"x" * (4 * 2**20), b"small"], keys=["a", "a", "a"])
+        # Nothing of the list with the one that is too big was sent.
+        assert [m.size for m in await stored(client, 3)].count(4 * 2**20) == 1
+
+
+async def test_a_full_client_makes_senders_wait_or_raises(world: World) -> None:
+    client = world.client(memory_limit=10_000)
+    blocking = await client.create_producer(TOPIC, batching=Batching(max_messages=1))
+    failing = await client.create_producer(TOPIC, block_if_full=False, batching=False)
+    await blocking.send(b"x")
+    world.kill()
+    outcomes = [await blocking.enqueue(b"v" * 1000, key="k") for _ in range(10)]
+    late = asyncio.ensure_future(blocking.enqueue(b"v" * 1000, key="k"))
+    await asyncio.sleep(1.0)
+    assert not late.done()
+    with pytest.raises(MemoryBufferFullError):
+        await failing.send(b"v")
+    await world.start()
+    await asyncio.gather(*outcomes)
+    await (await late)
+    await client.close()
+
+
+async def test_cancelling_a_send_does_not_take_the_message_back(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.send(b"x", key="a"), 0.00001)
+        await producer.flush()
+        await stored(client, 1)
+
+
+async def test_a_named_producer_goes_on_counting_after_a_restart(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, name="me")
+        await producer.send_many([b"x"] * 10, keys=[f"k{n}" for n in range(10)])
+        await producer.close()
+        again = await client.create_producer(TOPIC, name="me")
+        assert again.last_sequence_id == 9
+        await again.send(b"y", key="k0")
+        await stored(client, 11)
+
+
+async def test_a_named_producer_goes_on_counting_after_a_split(world: World) -> None:
     """What its former segments have stored counts."""
 
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, name="p")
-            await fill(producer, 10, 1)
-            await producer.close()
-            controller = await world.controller()
-            layout = await controller.split(0)
-            await controller.merge([segment.id for segment in layout.active])
-            again = await client.create_producer(TOPIC, name="p")
-            assert again.last_sequence_id == 9
-            await again.close()
-            given = await client.create_producer(TOPIC, name="p", initial_sequence_id=3)
-            assert given.last_sequence_id == 3
-
-    run(test)
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, name="p")
+        await fill(producer, 10, 1)
+        await producer.close()
+        controller = await world.controller()
+        layout = await controller.split(0)
+        await controller.merge([segment.id for segment in layout.active])
+        again = await client.create_producer(TOPIC, name="p")
+        assert again.last_sequence_id == 9
+        await again.close()
+        given = await client.create_producer(TOPIC, name="p", initial_sequence_id=3)
+        assert given.last_sequence_id == 3
 
 
-def test_a_repeated_sequence_id_is_accepted_and_not_stored_again() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, name="me")
-            for number in (5, 6, 7):
-                await producer.send(b"%d" % number, key="k", sequence_id=number)
-            await producer.send(b"again", key="k", sequence_id=6)
-            await producer.send(b"8", key="k", sequence_id=8)
-            assert [m.value for m in await stored(client, 4)] == [b"5", b"6", b"7", b"8"]
-
-    run(test)
+async def test_a_repeated_sequence_id_is_accepted_and_not_stored_again(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, name="me")
+        for number in (5, 6, 7):
+            await producer.send(b"%d" % number, key="k", sequence_id=number)
+        await producer.send(b"again", key="k", sequence_id=6)
+        await producer.send(b"8", key="k", sequence_id=8)
+        assert [m.value for m in await stored(client, 4)] == [b"5", b"6", b"7", b"8"]
 
 
-def test_two_producers_of_one_name_exclude_each_other() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client, world.client() as other:
-            await client.create_producer(TOPIC, name="me")
-            with pytest.raises(ProducerBusyError):
-                await other.create_producer(TOPIC, name="me")
-
-    run(test)
+async def test_two_producers_of_one_name_exclude_each_other(world: World) -> None:
+    async with world.client() as client, world.client() as other:
+        await client.create_producer(TOPIC, name="me")
+        with pytest.raises(ProducerBusyError):
+            await other.create_producer(TOPIC, name="me")
 
 
-def test_exclusive_access_covers_the_whole_topic_and_its_new_segments() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client, world.client() as other:
-            owner = await client.create_producer(TOPIC, access_mode="exclusive")
-            with pytest.raises((ProducerFencedError, ProducerBusyError)):
-                await other.create_producer(TOPIC, access_mode="exclusive")
-            await (await world.controller()).split(0)
-            await owner.send(b"x", key="a")
-            await asyncio.sleep(0.5)
-            with pytest.raises((ProducerFencedError, ProducerBusyError)):
-                await other.create_producer(TOPIC, access_mode="exclusive")
-            waiting = asyncio.ensure_future(other.create_producer(TOPIC, access_mode="wait_for_exclusive"))
-            await asyncio.sleep(1.0)
-            assert not waiting.done()
-            await owner.close()
-            await (await waiting).send(b"y", key="a")
-            await stored(client, 2)
-
-    run(test)
+async def test_exclusive_access_covers_the_whole_topic_and_its_new_segments(world: World) -> None:
+    async with world.client() as client, world.client() as other:
+        owner = await client.create_producer(TOPIC, access_mode="exclusive")
+        with pytest.raises((ProducerFencedError, ProducerBusyError)):
+            await other.create_producer(TOPIC, access_mode="exclusive")
+        await (await world.controller()).split(0)
+        await owner.send(b"x", key="a")
+        await asyncio.sleep(0.5)
+        with pytest.raises((ProducerFencedError, ProducerBusyError)):
+            await other.create_producer(TOPIC, access_mode="exclusive")
+        waiting = asyncio.ensure_future(other.create_producer(TOPIC, access_mode="wait_for_exclusive"))
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        await owner.close()
+        await (await waiting).send(b"y", key="a")
+        await stored(client, 2)
 
 
-def test_a_delayed_message_travels_alone_and_keeps_its_time() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, batching=Batching(max_delay=60.0))
-            consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
-            before = await producer.enqueue(b"before", key="k")
-            delayed = await producer.enqueue(b"delayed", key="k", deliver_after=timedelta(seconds=5))
-            after = await producer.enqueue(b"after", key="k")
-            await producer.flush()
-            assert (await before).position != (await delayed).position != (await after).position
-            began = world.loop.time()
-            values = [(await consumer.receive(timeout=20)).value for _ in range(3)]
-            assert values == [b"before", b"after", b"delayed"]
-            assert world.loop.time() - began > 4.9
-            with pytest.raises(InvalidConfigurationError):
-                await producer.send(b"x", deliver_after=1, deliver_at=datetime.now(UTC))
-
-    run(test)
+async def test_a_delayed_message_travels_alone_and_keeps_its_time(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_delay=60.0))
+        consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
+        before = await producer.enqueue(b"before", key="k")
+        delayed = await producer.enqueue(b"delayed", key="k", deliver_after=timedelta(seconds=5))
+        after = await producer.enqueue(b"after", key="k")
+        await producer.flush()
+        assert (await before).position != (await delayed).position != (await after).position
+        began = world.loop.time()
+        values = [(await consumer.receive(timeout=20)).value for _ in range(3)]
+        assert values == [b"before", b"after", b"delayed"]
+        assert world.loop.time() - began > 4.9
+        with pytest.raises(InvalidConfigurationError):
+            await producer.send(b"x", deliver_after=1, deliver_at=datetime.now(UTC))
 
 
-def test_a_classic_topic_is_written_through_a_layout_of_its_partitions() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            name = "persistent://public/default/classic"
-            producer = await client.create_producer(name)
-            for number in range(10):
-                await producer.send(b"%d" % number, key="k")
-            messages = await stored(client, 10, name)
-            assert [m.value for m in messages] == [b"%d" % number for number in range(10)]
-            assert world.broker is not None
-            assert TopicName.parse(name) is not None
-
-    run(test)
+async def test_a_classic_topic_is_written_through_a_layout_of_its_partitions(world: World) -> None:
+    async with world.client() as client:
+        name = "persistent://public/default/classic"
+        producer = await client.create_producer(name)
+        for number in range(10):
+            await producer.send(b"%d" % number, key="k")
+        messages = await stored(client, 10, name)
+        assert [m.value for m in messages] == [b"%d" % number for number in range(10)]
+        assert world.broker is not None
+        assert TopicName.parse(name) is not None
 
 
-def test_a_producer_of_another_loop_is_refused() -> None:
-    made: list[AsyncProducer[bytes]] = []
-
-    async def make(world: World) -> None:
-        made.append(await world.client().create_producer(TOPIC))
-
-    async def use(world: World) -> None:
-        with pytest.raises(InvalidConfigurationError, match="loop"):
-            await made[0].send(b"x")
-        with pytest.raises(InvalidConfigurationError, match="loop"):
-            await made[0].flush()
-
-    run(make)
-    run(use)
+async def start_producer(world: World) -> AsyncProducer[bytes]:
+    return await world.client().create_producer(TOPIC)
 
 
-def test_a_producer_is_told_that_its_topic_was_deleted_and_follows_when_it_is_made_again() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer("orders")
-            await producer.send(b"old", key="a")
-            assert world.broker is not None
-            controllers = world.broker.controllers
-            await controllers.delete_topic(TopicName.parse(TOPIC), force=True)
-            began = world.loop.time()
-            for _ in range(2):
-                with pytest.raises(TopicNotFoundError):
-                    await producer.send(b"lost", key="a")
-            assert world.loop.time() - began < 5
-            assert await controllers.list_topics("public/default") == []
-            await controllers.create_topic(TopicName.parse(TOPIC))
-            await asyncio.sleep(2)
-            await producer.send(b"new", key="a")
-            assert [message.value for message in await stored(client, 1)] == [b"new"]
-
-    run(test)
+async def try_to_use(producer: AsyncProducer[bytes]) -> None:
+    with pytest.raises(InvalidConfigurationError, match="loop"):
+        await producer.send(b"x")
+    with pytest.raises(InvalidConfigurationError, match="loop"):
+        await producer.flush()
 
 
-def test_a_named_producer_is_not_opened_on_a_topic_that_is_deleted_under_it(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_producer_of_another_loop_is_refused(loop: SimLoop, world: World) -> None:
+    producer = loop.run(start_producer(world))
+    with SimLoop(2) as other:
+        other.run(try_to_use(producer))
+        assert not other.errors
+
+
+async def test_a_producer_is_told_that_its_topic_was_deleted_and_follows_when_it_is_made_again(
+    world: World,
 ) -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            assert world.broker is not None
-            controllers = world.broker.controllers
-            await controllers.create_topic(TopicName.parse(TOPIC))
-            attach = SegmentProducer._attach
-
-            async def attach_too_late(segment: SegmentProducer) -> None:
-                monkeypatch.setattr(SegmentProducer, "_attach", attach)
-                await controllers.delete_topic(TopicName.parse(TOPIC), force=True)
-                await attach(segment)
-
-            monkeypatch.setattr(SegmentProducer, "_attach", attach_too_late)
-            began = world.loop.time()
+    async with world.client() as client:
+        producer = await client.create_producer("orders")
+        await producer.send(b"old", key="a")
+        assert world.broker is not None
+        controllers = world.broker.controllers
+        await controllers.delete_topic(TopicName.parse(TOPIC), force=True)
+        began = world.loop.time()
+        for _ in range(2):
             with pytest.raises(TopicNotFoundError):
-                await client.create_producer("orders", name="mine")
-            assert world.loop.time() - began < 5
+                await producer.send(b"lost", key="a")
+        assert world.loop.time() - began < 5
+        assert await controllers.list_topics("public/default") == []
+        await controllers.create_topic(TopicName.parse(TOPIC))
+        await asyncio.sleep(2)
+        await producer.send(b"new", key="a")
+        assert [message.value for message in await stored(client, 1)] == [b"new"]
 
-    run(test)
+
+async def test_a_named_producer_is_not_opened_on_a_topic_that_is_deleted_under_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.client() as client:
+        assert world.broker is not None
+        controllers = world.broker.controllers
+        await controllers.create_topic(TopicName.parse(TOPIC))
+        attach = SegmentProducer._attach
+
+        async def attach_too_late(segment: SegmentProducer) -> None:
+            monkeypatch.setattr(SegmentProducer, "_attach", attach)
+            await controllers.delete_topic(TopicName.parse(TOPIC), force=True)
+            await attach(segment)
+
+        monkeypatch.setattr(SegmentProducer, "_attach", attach_too_late)
+        began = world.loop.time()
+        with pytest.raises(TopicNotFoundError):
+            await client.create_producer("orders", name="mine")
+        assert world.loop.time() - began < 5
 
 
-def test_a_producer_says_how_full_its_batches_were_in_each_bucket() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=40))
-            await producer.send_many([b"v"] * 400, keys=[f"key-{n}" for n in range(400)])
-            fills = producer.bucket_fills
-            assert sorted(fills) == [(0, bucket) for bucket in range(4)]
-            assert sum(fill.messages for fill in fills.values()) == 400
-            for fill in fills.values():
-                assert 0 < fill.ratio < 0.7, "four buckets share the messages of a batch"
-                assert fill.messages_per_entry == fill.messages / fill.entries
-            assert next(iter(fills.values())).bytes > 0
-
-    run(test)
+async def test_a_producer_says_how_full_its_batches_were_in_each_bucket(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=40))
+        await producer.send_many([b"v"] * 400, keys=[f"key-{n}" for n in range(400)])
+        fills = producer.bucket_fills
+        assert sorted(fills) == [(0, bucket) for bucket in range(4)]
+        assert sum(fill.messages for fill in fills.values()) == 400
+        for fill in fills.values():
+            assert 0 < fill.ratio < 0.7, "four buckets share the messages of a batch"
+            assert fill.messages_per_entry == fill.messages / fill.entries
+        assert next(iter(fills.values())).bytes > 0

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch import AsyncQueueConsumer, Backoff, Batching, DeadLetter, Message, MessageId
 from anabranch.errors import AlreadyClosedError, ConsumerBusyError
-from tests.unit.client.world import TOPIC, World, run
+from tests.unit.client.world import TOPIC, World
 
 
 async def publish(world: World, count: int, first: int = 0) -> None:
@@ -29,354 +29,302 @@ def numbers(messages: list[Message[bytes]]) -> list[int]:
     return sorted(int(message.value) for message in messages)
 
 
-def test_sealed_and_active_segments_are_read() -> None:
-    async def test(world: World) -> None:
+async def test_sealed_and_active_segments_are_read(world: World) -> None:
+    await publish(world, 20)
+    await (await world.controller()).split(0)
+    await publish(world, 20, first=20)
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
+        assert numbers(await drain(consumer)) == list(range(40))
+
+
+async def test_segments_that_appear_later_are_read_from_their_beginning(world: World) -> None:
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q")
         await publish(world, 20)
         await (await world.controller()).split(0)
         await publish(world, 20, first=20)
+        assert numbers(await drain(consumer)) == list(range(40))
+
+
+async def test_acknowledged_messages_never_come_again_and_the_others_do(world: World) -> None:
+    await publish(world, 100)
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
+        messages = await drain(consumer)
+        done = [message for message in messages if int(message.value) % 3]
+        await consumer.acknowledge(done[0])
+        await consumer.acknowledge(done[1].id)
+        await consumer.acknowledge(MessageId.from_bytes(done[2].id.to_bytes()))
+        await consumer.acknowledge(done[3:])
+        await consumer.acknowledge(done[3:])
+        await consumer.close()
+        again = await client.subscribe_queue(TOPIC, "q")
+        assert numbers(await drain(again)) == list(range(0, 100, 3))
+
+
+async def test_each_message_goes_to_one_consumer(world: World) -> None:
+    async with world.client() as one, world.client() as two:
+        consumers = [
+            await client.subscribe_queue(TOPIC, "q", receiver_queue_size=20) for client in (one, two)
+        ]
         async with world.client() as client:
-            consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
-            assert numbers(await drain(consumer)) == list(range(40))
-
-    run(test)
-
-
-def test_segments_that_appear_later_are_read_from_their_beginning() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(TOPIC, "q")
-            await publish(world, 20)
-            await (await world.controller()).split(0)
-            await publish(world, 20, first=20)
-            assert numbers(await drain(consumer)) == list(range(40))
-
-    run(test)
+            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=4))
+            await producer.send_many([b"%d" % n for n in range(200)])
+        counts = []
+        found: list[int] = []
+        tasks = [asyncio.ensure_future(drain(consumer)) for consumer in consumers]
+        for task in tasks:
+            messages = await task
+            counts.append(len(messages))
+            found += numbers(messages)
+        assert sorted(found) == list(range(200))
+        assert min(counts) > 0
 
 
-def test_acknowledged_messages_never_come_again_and_the_others_do() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 100)
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
-            messages = await drain(consumer)
-            done = [message for message in messages if int(message.value) % 3]
-            await consumer.acknowledge(done[0])
-            await consumer.acknowledge(done[1].id)
-            await consumer.acknowledge(MessageId.from_bytes(done[2].id.to_bytes()))
-            await consumer.acknowledge(done[3:])
-            await consumer.acknowledge(done[3:])
-            await consumer.close()
-            again = await client.subscribe_queue(TOPIC, "q")
-            assert numbers(await drain(again)) == list(range(0, 100, 3))
-
-    run(test)
-
-
-def test_each_message_goes_to_one_consumer() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as one, world.client() as two:
-            consumers = [
-                await client.subscribe_queue(TOPIC, "q", receiver_queue_size=20) for client in (one, two)
-            ]
-            async with world.client() as client:
-                producer = await client.create_producer(TOPIC, batching=Batching(max_messages=4))
-                await producer.send_many([b"%d" % n for n in range(200)])
-            counts = []
-            found: list[int] = []
-            tasks = [asyncio.ensure_future(drain(consumer)) for consumer in consumers]
-            for task in tasks:
-                messages = await task
-                counts.append(len(messages))
-                found += numbers(messages)
-            assert sorted(found) == list(range(200))
-            assert min(counts) > 0
-
-    run(test)
+async def test_a_message_given_back_comes_again_after_its_delay(world: World) -> None:
+    await publish(world, 10)
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(
+            TOPIC, "q", initial_position="earliest", redelivery=Backoff(3.0, 3.0, jitter=0.0)
+        )
+        messages = await drain(consumer)
+        chosen = messages[4]
+        assert chosen.redelivery_count == 0
+        began = world.loop.time()
+        await consumer.negative_acknowledge(chosen)
+        again = await consumer.receive(timeout=10)
+        assert 2.9 < world.loop.time() - began < 3.5
+        assert (again.value, again.redelivery_count) == (chosen.value, 1)
+        assert await consumer.receive_many(10, timeout=5) == [], "its neighbours are still held"
+        began = world.loop.time()
+        await consumer.negative_acknowledge(again, delay=0)
+        assert (await consumer.receive(timeout=10)).redelivery_count == 2
+        assert world.loop.time() - began < 0.1
 
 
-def test_a_message_given_back_comes_again_after_its_delay() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 10)
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(
-                TOPIC, "q", initial_position="earliest", redelivery=Backoff(3.0, 3.0, jitter=0.0)
-            )
-            messages = await drain(consumer)
-            chosen = messages[4]
-            assert chosen.redelivery_count == 0
-            began = world.loop.time()
-            await consumer.negative_acknowledge(chosen)
-            again = await consumer.receive(timeout=10)
-            assert 2.9 < world.loop.time() - began < 3.5
-            assert (again.value, again.redelivery_count) == (chosen.value, 1)
-            assert await consumer.receive_many(10, timeout=5) == [], "its neighbours are still held"
-            began = world.loop.time()
-            await consumer.negative_acknowledge(again, delay=0)
-            assert (await consumer.receive(timeout=10)).redelivery_count == 2
-            assert world.loop.time() - began < 0.1
-
-    run(test)
+async def test_processing_acknowledges_on_success_and_gives_back_on_failure(world: World) -> None:
+    await publish(world, 2)
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(
+            TOPIC, "q", initial_position="earliest", redelivery=Backoff(0.1, 0.1)
+        )
+        one, two = await drain(consumer)
+        async with consumer.processing(one):
+            pass
+        with pytest.raises(ValueError, match="oops"):
+            async with consumer.processing(two):
+                raise ValueError("oops")
+        assert (await consumer.receive(timeout=5)).value == two.value
+        await consumer.close()
+        again = await client.subscribe_queue(TOPIC, "q")
+        assert numbers(await drain(again)) == [int(two.value)]
 
 
-def test_processing_acknowledges_on_success_and_gives_back_on_failure() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 2)
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(
-                TOPIC, "q", initial_position="earliest", redelivery=Backoff(0.1, 0.1)
-            )
-            one, two = await drain(consumer)
-            async with consumer.processing(one):
-                pass
-            with pytest.raises(ValueError, match="oops"):
-                async with consumer.processing(two):
-                    raise ValueError("oops")
-            assert (await consumer.receive(timeout=5)).value == two.value
-            await consumer.close()
-            again = await client.subscribe_queue(TOPIC, "q")
-            assert numbers(await drain(again)) == [int(two.value)]
-
-    run(test)
+async def test_what_is_not_processed_in_time_comes_again(world: World) -> None:
+    await publish(world, 3)
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(
+            TOPIC, "q", initial_position="earliest", processing_timeout=5.0
+        )
+        messages = await drain(consumer)
+        await consumer.acknowledge(messages[0])
+        began = world.loop.time()
+        again = [await consumer.receive(timeout=20) for _ in range(2)]
+        assert world.loop.time() - began < 5.5
+        assert numbers(again) == numbers(messages[1:])
 
 
-def test_what_is_not_processed_in_time_comes_again() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 3)
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(
-                TOPIC, "q", initial_position="earliest", processing_timeout=5.0
-            )
-            messages = await drain(consumer)
-            await consumer.acknowledge(messages[0])
-            began = world.loop.time()
-            again = [await consumer.receive(timeout=20) for _ in range(2)]
-            assert world.loop.time() - began < 5.5
-            assert numbers(again) == numbers(messages[1:])
-
-    run(test)
-
-
-def test_dead_letters_go_to_their_topic_with_their_history() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 2)
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(
-                TOPIC,
-                "q",
-                initial_position="earliest",
-                redelivery=Backoff(0.1, 0.1),
-                dead_letter=DeadLetter(2, initial_subscription="undertaker"),
-            )
-            deliveries = 0
-            while messages := await consumer.receive_many(10, timeout=3):
-                for message in messages:
-                    if message.value == b"0":
-                        await consumer.acknowledge(message)
-                    else:
-                        deliveries += 1
-                        await consumer.negative_acknowledge(message)
-            assert deliveries == 3, "the first delivery and two more"
-            letters = await client.subscribe_queue(f"{TOPIC}-DLQ", "undertaker")
-            (letter,) = await drain(letters)
-            assert (letter.value, letter.key) == (b"1", "key-1")
-            assert letter.properties["REAL_TOPIC"] == TOPIC
-            assert letter.properties["REAL_SUBSCRIPTION"] == "q"
-            assert letter.properties["ORIGIN_MESSAGE_ID"]
-            await consumer.close()
-            again = await client.subscribe_queue(TOPIC, "q")
-            assert await drain(again) == []
-
-    run(test)
+async def test_dead_letters_go_to_their_topic_with_their_history(world: World) -> None:
+    await publish(world, 2)
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(
+            TOPIC,
+            "q",
+            initial_position="earliest",
+            redelivery=Backoff(0.1, 0.1),
+            dead_letter=DeadLetter(2, initial_subscription="undertaker"),
+        )
+        deliveries = 0
+        while messages := await consumer.receive_many(10, timeout=3):
+            for message in messages:
+                if message.value == b"0":
+                    await consumer.acknowledge(message)
+                else:
+                    deliveries += 1
+                    await consumer.negative_acknowledge(message)
+        assert deliveries == 3, "the first delivery and two more"
+        letters = await client.subscribe_queue(f"{TOPIC}-DLQ", "undertaker")
+        (letter,) = await drain(letters)
+        assert (letter.value, letter.key) == (b"1", "key-1")
+        assert letter.properties["REAL_TOPIC"] == TOPIC
+        assert letter.properties["REAL_SUBSCRIPTION"] == "q"
+        assert letter.properties["ORIGIN_MESSAGE_ID"]
+        await consumer.close()
+        again = await client.subscribe_queue(TOPIC, "q")
+        assert await drain(again) == []
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_one_consumer_gets_each_message_once_through_kills_and_splits(seed: int) -> None:
-    async def test(world: World) -> None:
-        rng = world.rng
-        client = world.client()
+async def test_one_consumer_gets_each_message_once_through_kills_and_splits(world: World, seed: int) -> None:
+    rng = world.rng
+    client = world.client()
+    consumer = await client.subscribe_queue(
+        TOPIC, "q", receiver_queue_size=rng.choice([5, 1000]), redelivery=Backoff(0.02, 0.02)
+    )
+    producer = await client.create_producer(TOPIC)
+    over = asyncio.Event()
+    done: list[int] = []
+
+    async def consume() -> None:
+        while len(done) < 600:
+            for message in await consumer.receive_many(20, timeout=60):
+                if rng.random() < 0.05:
+                    await consumer.negative_acknowledge(message)
+                else:
+                    done.append(int(message.value))
+                    await consumer.acknowledge(message)
+
+    troubling = asyncio.ensure_future(world.trouble(over, changes=0.6, resets=0.2))
+    consuming = asyncio.ensure_future(consume())
+    for number in range(0, 600, 10):
+        values = [b"%d" % n for n in range(number, number + 10)]
+        await producer.enqueue_many(values, keys=[f"key-{n}" for n in range(10)])
+        await asyncio.sleep(rng.uniform(0.0, 0.004))
+    over.set()
+    await troubling
+    await consuming
+    assert sorted(done) == list(range(600))
+    await client.close()
+    async with world.client() as other:
+        again = await other.subscribe_queue(TOPIC, "q")
+        assert await again.receive_many(10, timeout=2) == []
+
+
+async def test_a_sealed_segment_that_is_done_is_left(world: World) -> None:
+    await publish(world, 20)
+    await (await world.controller()).split(0)
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
+        await consumer.acknowledge(await drain(consumer))
+        await consumer.flush_acks()
+        await asyncio.sleep(1.0)
+        assert sorted(consumer._sources) == [1, 2]
+
+
+@pytest.mark.world(segment_retention_s=0.0, auto_scale_interval_s=1.0)
+async def test_a_backlog_in_a_sealed_segment_outlives_any_retention_time(world: World) -> None:
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q")
+        await publish(world, 20)
+        await consumer.close()
+    controller = await world.controller()
+    await controller.split(0)
+    await asyncio.sleep(100)
+    assert 0 in controller.layout.segments
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q")
+        messages = await drain(consumer)
+        assert numbers(messages) == list(range(20))
+        await consumer.acknowledge(messages)
+        await consumer.flush_acks()
+    await asyncio.sleep(100)
+    assert 0 not in controller.layout.segments, "now nobody needs it"
+
+
+async def test_after_a_seek_sealed_segments_are_read_again(world: World) -> None:
+    await publish(world, 20)
+    controller = await world.controller()
+    await controller.split(0)
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
+        await consumer.acknowledge(await drain(consumer))
+        await consumer.flush_acks()
+        await asyncio.sleep(1.0)
+        assert sorted(consumer._sources) == [1, 2]
+        await controller.seek("q", 0)
+        assert len(await drain(consumer)) == 20
+
+
+async def test_many_segments_share_the_buffer(world: World) -> None:
+    await publish(world, 1)
+    controller = await world.controller()
+    await controller.split(0, [4096 * n for n in range(1, 16)])
+    async with world.client() as client:
         consumer = await client.subscribe_queue(
-            TOPIC, "q", receiver_queue_size=rng.choice([5, 1000]), redelivery=Backoff(0.02, 0.02)
+            TOPIC, "q", initial_position="earliest", receiver_queue_size=170
         )
-        producer = await client.create_producer(TOPIC)
-        over = asyncio.Event()
-        done: list[int] = []
-
-        async def consume() -> None:
-            while len(done) < 600:
-                for message in await consumer.receive_many(20, timeout=60):
-                    if rng.random() < 0.05:
-                        await consumer.negative_acknowledge(message)
-                    else:
-                        done.append(int(message.value))
-                        await consumer.acknowledge(message)
-
-        troubling = asyncio.ensure_future(world.trouble(over, changes=0.6, resets=0.2))
-        consuming = asyncio.ensure_future(consume())
-        for number in range(0, 600, 10):
-            values = [b"%d" % n for n in range(number, number + 10)]
-            await producer.enqueue_many(values, keys=[f"key-{n}" for n in range(10)])
-            await asyncio.sleep(rng.uniform(0.0, 0.004))
-        over.set()
-        await troubling
-        await consuming
-        assert sorted(done) == list(range(600))
-        await client.close()
+        permits = {source.permits.size for source in consumer._sources.values()}
+        assert permits == {16}
         async with world.client() as other:
-            again = await other.subscribe_queue(TOPIC, "q")
-            assert await again.receive_many(10, timeout=2) == []
-
-    run(test, seed=seed)
-
-
-def test_a_sealed_segment_that_is_done_is_left() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 20)
-        await (await world.controller()).split(0)
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
-            await consumer.acknowledge(await drain(consumer))
-            await consumer.flush_acks()
-            await asyncio.sleep(1.0)
-            assert sorted(consumer._sources) == [1, 2]
-
-    run(test)
+            producer = await other.create_producer(TOPIC, batching=False)
+            await producer.send_many([b"%d" % n for n in range(1, 500)], keys=[f"k{n}" for n in range(499)])
+        await asyncio.sleep(1.0)
+        assert sum(len(source.entries) for source in consumer._sources.values()) <= 17 * 16
+        # Segments take turns: the first messages handed out come from many of them.
+        first = await consumer.receive_many(17, timeout=1)
+        assert len({message.id.segment for message in first}) > 10
+        assert len(await drain(consumer)) == 500 - 17
 
 
-def test_a_backlog_in_a_sealed_segment_outlives_any_retention_time() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(TOPIC, "q")
-            await publish(world, 20)
-            await consumer.close()
-        controller = await world.controller()
-        await controller.split(0)
-        await asyncio.sleep(100)
-        assert 0 in controller.layout.segments
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(TOPIC, "q")
-            messages = await drain(consumer)
-            assert numbers(messages) == list(range(20))
-            await consumer.acknowledge(messages)
-            await consumer.flush_acks()
-        await asyncio.sleep(100)
-        assert 0 not in controller.layout.segments, "now nobody needs it"
-
-    run(test, segment_retention_s=0.0, auto_scale_interval_s=1.0)
+@pytest.mark.world(segment_retention_s=0)
+async def test_a_segment_goes_on_when_others_leave_it_a_larger_share_of_the_buffer(world: World) -> None:
+    await publish(world, 1)
+    controller = await world.controller()
+    await controller.split(0, [4096 * n for n in range(1, 16)])
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q", receiver_queue_size=170)
+        first, *others = controller.layout.active
+        await controller.merge([segment.id for segment in others])
+        assert consumer._sources[first.id].permits.size == 16
+        await asyncio.sleep(1.0)
+        await controller.prune()
+        await asyncio.sleep(0.1)
+        assert consumer._sources[first.id].permits.size == 85
+        async with world.client() as other:
+            producer = await other.create_producer(TOPIC, batching=False)
+            await producer.send_many([b"%d" % n for n in range(800)], keys=[f"k{n}" for n in range(800)])
+        assert len(await drain(consumer)) == 800
 
 
-def test_after_a_seek_sealed_segments_are_read_again() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 20)
-        controller = await world.controller()
-        await controller.split(0)
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
-            await consumer.acknowledge(await drain(consumer))
-            await consumer.flush_acks()
-            await asyncio.sleep(1.0)
-            assert sorted(consumer._sources) == [1, 2]
-            await controller.seek("q", 0)
-            assert len(await drain(consumer)) == 20
-
-    run(test)
+async def test_a_subscription_held_by_a_stream_is_refused_at_once(world: World) -> None:
+    async with world.client() as client:
+        await client.subscribe_stream(TOPIC, "s")
+        with pytest.raises(ConsumerBusyError):
+            await client.subscribe_queue(TOPIC, "s")
 
 
-def test_many_segments_share_the_buffer() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 1)
-        controller = await world.controller()
-        await controller.split(0, [4096 * n for n in range(1, 16)])
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(
-                TOPIC, "q", initial_position="earliest", receiver_queue_size=170
-            )
-            permits = {source.permits.size for source in consumer._sources.values()}
-            assert permits == {16}
-            async with world.client() as other:
-                producer = await other.create_producer(TOPIC, batching=False)
-                await producer.send_many(
-                    [b"%d" % n for n in range(1, 500)], keys=[f"k{n}" for n in range(499)]
-                )
-            await asyncio.sleep(1.0)
-            assert sum(len(source.entries) for source in consumer._sources.values()) <= 17 * 16
-            # Segments take turns: the first messages handed out come from many of them.
-            first = await consumer.receive_many(17, timeout=1)
-            assert len({message.id.segment for message in first}) > 10
-            assert len(await drain(consumer)) == 500 - 17
-
-    run(test)
+async def test_a_subscription_held_by_a_queue_is_refused_to_a_stream_and_stays_what_it_is(
+    world: World,
+) -> None:
+    async with world.client() as client, world.client() as other:
+        queue = await client.subscribe_queue(TOPIC, "s", initial_position="earliest")
+        with pytest.raises(ConsumerBusyError, match="QUEUE consumers"):
+            await other.subscribe_stream(TOPIC, "s")
+        assert (await world.controller()).subscriptions()["s"].type == "QUEUE"
+        await queue.close()
+        assert (await other.subscribe_stream(TOPIC, "s")).assignment
 
 
-def test_a_segment_goes_on_when_others_leave_it_a_larger_share_of_the_buffer() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 1)
-        controller = await world.controller()
-        await controller.split(0, [4096 * n for n in range(1, 16)])
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(TOPIC, "q", receiver_queue_size=170)
-            first, *others = controller.layout.active
-            await controller.merge([segment.id for segment in others])
-            assert consumer._sources[first.id].permits.size == 16
-            await asyncio.sleep(1.0)
-            await controller.prune()
-            await asyncio.sleep(0.1)
-            assert consumer._sources[first.id].permits.size == 85
-            async with world.client() as other:
-                producer = await other.create_producer(TOPIC, batching=False)
-                await producer.send_many([b"%d" % n for n in range(800)], keys=[f"k{n}" for n in range(800)])
-            assert len(await drain(consumer)) == 800
-
-    run(test, segment_retention_s=0)
+async def test_closing_twice_is_fine_and_nothing_works_afterwards(world: World) -> None:
+    await publish(world, 1)
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
+        (message,) = await drain(consumer)
+        await consumer.close()
+        await consumer.close()
+        with pytest.raises(AlreadyClosedError):
+            await consumer.acknowledge(message)
+        with pytest.raises(AlreadyClosedError):
+            await consumer.negative_acknowledge(message)
 
 
-def test_a_subscription_held_by_a_stream_is_refused_at_once() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            await client.subscribe_stream(TOPIC, "s")
-            with pytest.raises(ConsumerBusyError):
-                await client.subscribe_queue(TOPIC, "s")
-
-    run(test)
-
-
-def test_a_subscription_held_by_a_queue_is_refused_to_a_stream_and_stays_what_it_is() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client, world.client() as other:
-            queue = await client.subscribe_queue(TOPIC, "s", initial_position="earliest")
-            with pytest.raises(ConsumerBusyError, match="QUEUE consumers"):
-                await other.subscribe_stream(TOPIC, "s")
-            assert (await world.controller()).subscriptions()["s"].type == "QUEUE"
-            await queue.close()
-            assert (await other.subscribe_stream(TOPIC, "s")).assignment
-
-    run(test)
-
-
-def test_closing_twice_is_fine_and_nothing_works_afterwards() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 1)
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
-            (message,) = await drain(consumer)
-            await consumer.close()
-            await consumer.close()
-            with pytest.raises(AlreadyClosedError):
-                await consumer.acknowledge(message)
-            with pytest.raises(AlreadyClosedError):
-                await consumer.negative_acknowledge(message)
-
-    run(test)
-
-
-def test_a_classic_topic_is_read_through_a_layout_of_its_partitions() -> None:
-    async def test(world: World) -> None:
-        name = "persistent://public/default/classic"
-        async with world.client() as client:
-            consumer = await client.subscribe_queue(name, "q")
-            producer = await client.create_producer(name)
-            await producer.send_many([b"%d" % n for n in range(10)])
-            messages = await drain(consumer)
-            await consumer.acknowledge(messages)
-            assert numbers(messages) == list(range(10))
-
-    run(test)
+async def test_a_classic_topic_is_read_through_a_layout_of_its_partitions(world: World) -> None:
+    name = "persistent://public/default/classic"
+    async with world.client() as client:
+        consumer = await client.subscribe_queue(name, "q")
+        producer = await client.create_producer(name)
+        await producer.send_many([b"%d" % n for n in range(10)])
+        messages = await drain(consumer)
+        await consumer.acknowledge(messages)
+        assert numbers(messages) == list(range(10))

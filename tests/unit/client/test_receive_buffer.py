@@ -9,7 +9,7 @@ import pytest
 from anabranch import AsyncCheckpointConsumer, AsyncStreamConsumer, Checkpoint
 from anabranch.client.consume.inbox import QUEUE_SIZE
 from anabranch.client.decide.permits import GROWN_BYTES_MAX
-from tests.unit.client.world import TOPIC, World, run
+from tests.unit.client.world import TOPIC, World
 
 Consumer = AsyncStreamConsumer[bytes] | AsyncCheckpointConsumer[bytes]
 
@@ -51,55 +51,40 @@ async def subscribe(world: World, kind: str, size: int | None = None) -> Consume
 
 
 @pytest.mark.parametrize("kind", ["stream", "checkpoint"])
-def test_it_grows_for_an_application_that_is_faster_than_messages_come(kind: str) -> None:
-    async def test(world: World) -> None:
-        await publish(world)
-        consumer = await subscribe(world, kind)
-        await read(consumer)
-        assert 4 * QUEUE_SIZE <= permits(consumer) <= GROWN_BYTES_MAX / 100
-
-    run(test)
+async def test_it_grows_for_an_application_that_is_faster_than_messages_come(world: World, kind: str) -> None:
+    await publish(world)
+    consumer = await subscribe(world, kind)
+    await read(consumer)
+    assert 4 * QUEUE_SIZE <= permits(consumer) <= GROWN_BYTES_MAX / 100
 
 
 @pytest.mark.parametrize("kind", ["stream", "checkpoint"])
-def test_it_stays_for_a_slow_application(kind: str) -> None:
-    async def test(world: World) -> None:
-        await publish(world)
-        consumer = await subscribe(world, kind)
-        await read(consumer, COUNT // 2, pause_s=0.01)
-        assert permits(consumer) == QUEUE_SIZE
-
-    run(test)
+async def test_it_stays_for_a_slow_application(world: World, kind: str) -> None:
+    await publish(world)
+    consumer = await subscribe(world, kind)
+    await read(consumer, COUNT // 2, pause_s=0.01)
+    assert permits(consumer) == QUEUE_SIZE
 
 
-def test_it_stays_for_a_reader_that_has_read_all_there_is() -> None:
-    async def test(world: World) -> None:
-        consumer = await subscribe(world, "stream")
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            for number in range(5 * QUEUE_SIZE // 100):
-                await producer.send_many([b"%d" % number] * 100)
-                assert len(await consumer.receive_many(1000, timeout=1)) == 100
-        assert permits(consumer) == QUEUE_SIZE
-
-    run(test)
+async def test_it_stays_for_a_reader_that_has_read_all_there_is(world: World) -> None:
+    consumer = await subscribe(world, "stream")
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        for number in range(5 * QUEUE_SIZE // 100):
+            await producer.send_many([b"%d" % number] * 100)
+            assert len(await consumer.receive_many(1000, timeout=1)) == 100
+    assert permits(consumer) == QUEUE_SIZE
 
 
-def test_it_stays_when_messages_are_large() -> None:
-    async def test(world: World) -> None:
-        await publish(world, size=GROWN_BYTES_MAX // QUEUE_SIZE // 2)
-        consumer = await subscribe(world, "stream")
-        await read(consumer)
-        assert permits(consumer) == QUEUE_SIZE
-
-    run(test)
+async def test_it_stays_when_messages_are_large(world: World) -> None:
+    await publish(world, size=GROWN_BYTES_MAX // QUEUE_SIZE // 2)
+    consumer = await subscribe(world, "stream")
+    await read(consumer)
+    assert permits(consumer) == QUEUE_SIZE
 
 
-def test_a_size_that_is_given_is_kept() -> None:
-    async def test(world: World) -> None:
-        await publish(world)
-        consumer = await subscribe(world, "stream", 2000)
-        await read(consumer)
-        assert permits(consumer) == 2000
-
-    run(test)
+async def test_a_size_that_is_given_is_kept(world: World) -> None:
+    await publish(world)
+    consumer = await subscribe(world, "stream", 2000)
+    await read(consumer)
+    assert permits(consumer) == 2000

@@ -10,7 +10,7 @@ import pytest
 from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import DataLossError
 from anabranch.model.names import TopicName
-from tests.unit.client.world import TOPIC, World, run
+from tests.unit.client.world import TOPIC, World
 
 NAME = TopicName.parse(TOPIC)
 
@@ -34,45 +34,41 @@ async def drain(consumer: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("pause_s", [0.0, 5.0])
 @pytest.mark.parametrize("kind", ["queue", "stream", "checkpoint"])
-def test_who_stays_attached_reads_the_new_topic_and_nothing_of_the_old(kind: str, pause_s: float) -> None:
-    async def test(world: World) -> None:
-        assert world.broker is not None
-        controllers = world.broker.controllers
+async def test_who_stays_attached_reads_the_new_topic_and_nothing_of_the_old(
+    world: World, kind: str, pause_s: float
+) -> None:
+    assert world.broker is not None
+    controllers = world.broker.controllers
+    await controllers.create_topic(NAME, 2)
+    async with world.client() as client:
+        consumer = await open_consumer(client, kind)
+        producer = await client.create_producer(TOPIC)
+        await producer.send_many([b"read"] * 10, keys=[f"k{n}" for n in range(10)])
+        got = await consumer.receive_many(3, timeout=5)
+        assert {message.value for message in got} == {b"read"}
+        await producer.send_many([b"old"] * 500, keys=[f"k{n}" for n in range(500)])
+        await controllers.delete_topic(NAME, force=True)
+        await asyncio.sleep(pause_s)
         await controllers.create_topic(NAME, 2)
-        async with world.client() as client:
-            consumer = await open_consumer(client, kind)
-            producer = await client.create_producer(TOPIC)
-            await producer.send_many([b"read"] * 10, keys=[f"k{n}" for n in range(10)])
-            got = await consumer.receive_many(3, timeout=5)
-            assert {message.value for message in got} == {b"read"}
-            await producer.send_many([b"old"] * 500, keys=[f"k{n}" for n in range(500)])
-            await controllers.delete_topic(NAME, force=True)
-            await asyncio.sleep(pause_s)
-            await controllers.create_topic(NAME, 2)
-            await asyncio.sleep(2)
-            # What the client had fetched before is the application's to receive, or not.
-            await drain(consumer)
-            async with world.client() as another:
-                late = await open_consumer(another, "checkpoint")
-                assert await late.receive_many(10, timeout=2) == [], "no old data in the new topic"
-                fresh = await another.create_producer(TOPIC)
-                await fresh.send_many([b"new"] * 10, keys=[f"k{n}" for n in range(10)])
-            assert await drain(consumer) == [b"new"] * 10
-
-    run(test)
+        await asyncio.sleep(2)
+        # What the client had fetched before is the application's to receive, or not.
+        await drain(consumer)
+        async with world.client() as another:
+            late = await open_consumer(another, "checkpoint")
+            assert await late.receive_many(10, timeout=2) == [], "no old data in the new topic"
+            fresh = await another.create_producer(TOPIC)
+            await fresh.send_many([b"new"] * 10, keys=[f"k{n}" for n in range(10)])
+        assert await drain(consumer) == [b"new"] * 10
 
 
-def test_a_reader_that_keeps_its_own_positions_is_told_that_messages_are_gone() -> None:
-    async def test(world: World) -> None:
-        assert world.broker is not None
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC)
-            await producer.send_many([b"old"] * 50)
-            reader = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
-            assert await reader.receive_many(1, timeout=5)
-            await world.broker.controllers.delete_topic(NAME, force=True)
-            await world.broker.controllers.create_topic(NAME)
-            with pytest.raises(DataLossError):
-                await drain(reader)
-
-    run(test)
+async def test_a_reader_that_keeps_its_own_positions_is_told_that_messages_are_gone(world: World) -> None:
+    assert world.broker is not None
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC)
+        await producer.send_many([b"old"] * 50)
+        reader = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
+        assert await reader.receive_many(1, timeout=5)
+        await world.broker.controllers.delete_topic(NAME, force=True)
+        await world.broker.controllers.create_topic(NAME)
+        with pytest.raises(DataLossError):
+            await drain(reader)

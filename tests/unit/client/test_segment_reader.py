@@ -10,7 +10,7 @@ from anabranch import Batching
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.errors import AlreadyClosedError, TopicNotFoundError
 from anabranch.protocol.batches import decode_columns
-from tests.unit.client.world import TOPIC, World, run
+from tests.unit.client.world import TOPIC, World
 
 
 async def publish(world: World, count: int) -> str:
@@ -31,79 +31,64 @@ def values(entries: list[RawEntry]) -> dict[int, bytes]:
     }
 
 
-def test_entries_hold_the_messages_asked_for_under_their_indexes() -> None:
-    async def test(world: World) -> None:
-        topic = await publish(world, 100)
-        async with world.client() as client:
-            for start, stop in ((0, 100), (0, 1), (13, 14), (50, 90), (99, 100)):
-                reader = client.read_segment(topic, start, stop)
-                found = values([entry async for entry in reader])
-                wanted = {index: found[index] for index in range(start, stop)}
-                assert wanted == {index: b"%d" % index for index in range(start, stop)}
-                assert min(found) > start - 7
-                assert max(found) < stop + 7
-
-    run(test)
+async def test_entries_hold_the_messages_asked_for_under_their_indexes(world: World) -> None:
+    topic = await publish(world, 100)
+    async with world.client() as client:
+        for start, stop in ((0, 100), (0, 1), (13, 14), (50, 90), (99, 100)):
+            reader = client.read_segment(topic, start, stop)
+            found = values([entry async for entry in reader])
+            wanted = {index: found[index] for index in range(start, stop)}
+            assert wanted == {index: b"%d" % index for index in range(start, stop)}
+            assert min(found) > start - 7
+            assert max(found) < stop + 7
 
 
-def test_an_empty_span_reads_nothing() -> None:
-    async def test(world: World) -> None:
-        topic = await publish(world, 10)
-        async with world.client() as client:
-            assert await client.read_segment(topic, 5, 5).read() == []
-
-    run(test)
+async def test_an_empty_span_reads_nothing(world: World) -> None:
+    topic = await publish(world, 10)
+    async with world.client() as client:
+        assert await client.read_segment(topic, 5, 5).read() == []
 
 
-def test_reading_goes_on_after_a_lost_connection() -> None:
-    async def test(world: World) -> None:
-        topic = await publish(world, 2000)
-        async with world.client() as client:
-            reader = client.read_segment(topic, 3, 1990)
-            reader._permits = 50
-            entries: list[RawEntry] = []
-            while some := await reader.read():
-                entries += some
-                if world.rng.random() < 0.3:
-                    world.reset_links()
-            found = values(entries)
-            assert sum(entry.message_count for entry in entries) == len(found), "no entry came twice"
-            assert all(found[index] == b"%d" % index for index in range(3, 1990))
-
-    run(test)
+async def test_reading_goes_on_after_a_lost_connection(world: World) -> None:
+    topic = await publish(world, 2000)
+    async with world.client() as client:
+        reader = client.read_segment(topic, 3, 1990)
+        reader._permits = 50
+        entries: list[RawEntry] = []
+        while some := await reader.read():
+            entries += some
+            if world.rng.random() < 0.3:
+                world.reset_links()
+        found = values(entries)
+        assert sum(entry.message_count for entry in entries) == len(found), "no entry came twice"
+        assert all(found[index] == b"%d" % index for index in range(3, 1990))
 
 
-def test_tails_say_what_a_segment_holds_and_whether_it_will_grow() -> None:
-    async def test(world: World) -> None:
-        topic = await publish(world, 10)
-        async with world.client() as client:
-            tails = client.tails()
-            assert await tails.tail(topic) == (0, 10, False)
-            await publish(world, 5)
-            world.reset_links()
-            assert await tails.tail(topic) == (0, 15, False)
-            layout = await (await world.controller()).split(0)
-            name = (await client.layout(TOPIC)).name
-            children = [str(name.segment_name(segment.range, segment.id)) for segment in layout.active]
-            found = await tails.tails([topic, *children])
-            assert found == {topic: (0, 15, True), children[0]: (0, 0, False), children[1]: (0, 0, False)}
-            tails.forget(topic)
-            await tails.close()
-            with pytest.raises(AlreadyClosedError):
-                await tails.tail(topic)
-
-    run(test)
+async def test_tails_say_what_a_segment_holds_and_whether_it_will_grow(world: World) -> None:
+    topic = await publish(world, 10)
+    async with world.client() as client:
+        tails = client.tails()
+        assert await tails.tail(topic) == (0, 10, False)
+        await publish(world, 5)
+        world.reset_links()
+        assert await tails.tail(topic) == (0, 15, False)
+        layout = await (await world.controller()).split(0)
+        name = (await client.layout(TOPIC)).name
+        children = [str(name.segment_name(segment.range, segment.id)) for segment in layout.active]
+        found = await tails.tails([topic, *children])
+        assert found == {topic: (0, 15, True), children[0]: (0, 0, False), children[1]: (0, 0, False)}
+        tails.forget(topic)
+        await tails.close()
+        with pytest.raises(AlreadyClosedError):
+            await tails.tail(topic)
 
 
-def test_a_segment_that_does_not_exist_is_not_found() -> None:
-    async def test(world: World) -> None:
-        await publish(world, 1)
-        async with world.client() as client:
-            missing = "segment://public/default/orders/0000-7fff-77"
-            with pytest.raises(TopicNotFoundError):
-                await client.read_segment(missing, 0, 1).read()
-            with pytest.raises(TopicNotFoundError):
-                await client.tails().tail(missing)
-            await asyncio.sleep(0)
-
-    run(test)
+async def test_a_segment_that_does_not_exist_is_not_found(world: World) -> None:
+    await publish(world, 1)
+    async with world.client() as client:
+        missing = "segment://public/default/orders/0000-7fff-77"
+        with pytest.raises(TopicNotFoundError):
+            await client.read_segment(missing, 0, 1).read()
+        with pytest.raises(TopicNotFoundError):
+            await client.tails().tail(missing)
+        await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from anabranch import AsyncClient, AsyncStreamConsumer, Batching, Message
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.names import TopicName
 from anabranch.testing.network import Mode
-from tests.unit.client.world import TOPIC, World, drain, run
+from tests.unit.client.world import TOPIC, World, drain
 
 KEYS = [f"key-{n}" for n in range(30)]
 TURN_S = 3.0
@@ -63,66 +63,64 @@ async def share(client: AsyncClient, names: str) -> dict[str, AsyncStreamConsume
     return consumers
 
 
-def test_what_was_not_confirmed_when_a_segment_stopped_being_shared_is_said_and_comes_again() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            stays, leaves = (await share(client, "ab")).values()
-            await world.publish(30, 1)
-            held = await stays.receive_many(100, timeout=1.0)
-            assert 0 < len(held) < 30
-            await drain(leaves)
-            await leaves.close()
-            await asyncio.sleep(TURN_S)
-            for link in world.network.links():
-                world.network.set_mode(link, Mode.BLACK_HOLE)
-            await stays.acknowledge_cumulative(held[-1])
-            confirming = asyncio.ensure_future(stays.flush_acks())
-            await asyncio.sleep(1.0)
-            assert not confirming.done()
-            world.reset_links()
-            world.open_links()
-            with pytest.raises(ConsumerBusyError, match="not confirmed"):
-                await confirming
-            again = await drain(stays)
-            assert {message.id for message in again} == {message.id for message in held}
-
-    run(test)
+async def test_what_was_not_confirmed_when_a_segment_stopped_being_shared_is_said_and_comes_again(
+    world: World,
+) -> None:
+    async with world.client() as client:
+        stays, leaves = (await share(client, "ab")).values()
+        await world.publish(30, 1)
+        held = await stays.receive_many(100, timeout=1.0)
+        assert 0 < len(held) < 30
+        await drain(leaves)
+        await leaves.close()
+        await asyncio.sleep(TURN_S)
+        for link in world.network.links():
+            world.network.set_mode(link, Mode.BLACK_HOLE)
+        await stays.acknowledge_cumulative(held[-1])
+        confirming = asyncio.ensure_future(stays.flush_acks())
+        await asyncio.sleep(1.0)
+        assert not confirming.done()
+        world.reset_links()
+        world.open_links()
+        with pytest.raises(ConsumerBusyError, match="not confirmed"):
+            await confirming
+        again = await drain(stays)
+        assert {message.id for message in again} == {message.id for message in held}
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["the-same-reader", "its-next-life"])
-def test_an_id_covers_nothing_of_a_segment_that_was_shared_when_it_was_received(again: bool) -> None:
-    async def test(world: World) -> None:
-        assert world.broker is not None
-        await world.broker.controllers.create_topic(TopicName.parse(TOPIC), 2)
-        async with world.client() as client, world.client() as other:
-            consumers = await share(client, "abc")
-            readers: dict[str, list[str]] = defaultdict(list)
-            for name, consumer in consumers.items():
-                (segment,) = consumer.assignment
-                readers[segment].append(name)
-            (alone,), (dies, stays) = sorted(readers.values(), key=len)
-            await world.publish(30, 1)
-            lost = await consumers[dies].receive_many(100, timeout=1.0)
-            await drain(consumers[stays])
-            await consumers[alone].close()
-            kept = await consumers[stays].receive_many(100, timeout=1.0)
-            assert kept
-            assert lost
-            await consumers[dies].close()
-            reader = consumers[stays]
-            kept_id = kept[-1].id
-            if again:
-                await reader.close()
-                reader = await other.subscribe_stream(TOPIC, "s", name=stays)
-            await asyncio.sleep(TURN_S)
-            await reader.receive_many(100, timeout=1.0)
-            await reader.acknowledge_cumulative(kept_id)
+async def test_an_id_covers_nothing_of_a_segment_that_was_shared_when_it_was_received(
+    world: World, again: bool
+) -> None:
+    assert world.broker is not None
+    await world.broker.controllers.create_topic(TopicName.parse(TOPIC), 2)
+    async with world.client() as client, world.client() as other:
+        consumers = await share(client, "abc")
+        readers: dict[str, list[str]] = defaultdict(list)
+        for name, consumer in consumers.items():
+            (segment,) = consumer.assignment
+            readers[segment].append(name)
+        (alone,), (dies, stays) = sorted(readers.values(), key=len)
+        await world.publish(30, 1)
+        lost = await consumers[dies].receive_many(100, timeout=1.0)
+        await drain(consumers[stays])
+        await consumers[alone].close()
+        kept = await consumers[stays].receive_many(100, timeout=1.0)
+        assert kept
+        assert lost
+        await consumers[dies].close()
+        reader = consumers[stays]
+        kept_id = kept[-1].id
+        if again:
             await reader.close()
-            heir = await other.subscribe_stream(TOPIC, "s", name="heir")
-            missing = {message.id for message in lost} - {message.id for message in await drain(heir)}
-            assert not missing, "nobody has acknowledged these"
-
-    run(test)
+            reader = await other.subscribe_stream(TOPIC, "s", name=stays)
+        await asyncio.sleep(TURN_S)
+        await reader.receive_many(100, timeout=1.0)
+        await reader.acknowledge_cumulative(kept_id)
+        await reader.close()
+        heir = await other.subscribe_stream(TOPIC, "s", name="heir")
+        missing = {message.id for message in lost} - {message.id for message in await drain(heir)}
+        assert not missing, "nobody has acknowledged these"
 
 
 async def send(client: AsyncClient, rounds: int) -> None:
@@ -133,49 +131,43 @@ async def send(client: AsyncClient, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_order_holds_when_a_segment_is_shared_and_not_shared_three_times(seed: int) -> None:
-    async def test(world: World) -> None:
-        seen: list[Message[bytes]] = []
-        async with world.client() as client:
-            sending = asyncio.ensure_future(send(client, 50))
-            stays = SlowReader(
-                await client.subscribe_stream(TOPIC, "s", name="a", initial_position="earliest"), seen
-            )
+async def test_order_holds_when_a_segment_is_shared_and_not_shared_three_times(
+    world: World, seed: int
+) -> None:
+    seen: list[Message[bytes]] = []
+    async with world.client() as client:
+        sending = asyncio.ensure_future(send(client, 50))
+        stays = SlowReader(
+            await client.subscribe_stream(TOPIC, "s", name="a", initial_position="earliest"), seen
+        )
+        await asyncio.sleep(TURN_S)
+        for turn in range(3):
+            # The same name each time, as a process that is started again and again has.
+            comes = SlowReader(await client.subscribe_stream(TOPIC, "s", name="b"), seen)
             await asyncio.sleep(TURN_S)
-            for turn in range(3):
-                # The same name each time, as a process that is started again and again has.
-                comes = SlowReader(await client.subscribe_stream(TOPIC, "s", name="b"), seen)
-                await asyncio.sleep(TURN_S)
-                assert comes.consumer.assignment, turn
-                assert stays.consumer.assignment == comes.consumer.assignment, "they share the segment"
-                await comes.stop()
-                await asyncio.sleep(TURN_S)
-            await sending
-            await asyncio.sleep(60)
-            await stays.stop()
-        check(seen, 50)
-
-    run(test, seed)
+            assert comes.consumer.assignment, turn
+            assert stays.consumer.assignment == comes.consumer.assignment, "they share the segment"
+            await comes.stop()
+            await asyncio.sleep(TURN_S)
+        await sending
+        await asyncio.sleep(60)
+        await stays.stop()
+    check(seen, 50)
 
 
-def test_messages_without_a_key_reach_everybody_who_shares_a_segment() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))
-            await producer.send(b"first")
-            consumers = [
-                await client.subscribe_stream(TOPIC, "s", initial_position="earliest") for _ in range(4)
-            ]
-            await asyncio.sleep(2)
-            for _ in range(60):
-                await producer.send_many([b"x"] * 5)
-            # Twice: the first message may hold up who has its bucket now until another acknowledges it.
-            counts = [0] * len(consumers)
-            for at, consumer in [*enumerate(consumers)] * 2:
-                while got := await consumer.receive_many(1000, timeout=1.0):
-                    counts[at] += len(got)
-                    await consumer.acknowledge_cumulative(got[-1])
-            assert sum(counts) == 301
-            assert min(counts) > 20, counts
-
-    run(test)
+async def test_messages_without_a_key_reach_everybody_who_shares_a_segment(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))
+        await producer.send(b"first")
+        consumers = [await client.subscribe_stream(TOPIC, "s", initial_position="earliest") for _ in range(4)]
+        await asyncio.sleep(2)
+        for _ in range(60):
+            await producer.send_many([b"x"] * 5)
+        # Twice: the first message may hold up who has its bucket now until another acknowledges it.
+        counts = [0] * len(consumers)
+        for at, consumer in [*enumerate(consumers)] * 2:
+            while got := await consumer.receive_many(1000, timeout=1.0):
+                counts[at] += len(got)
+                await consumer.acknowledge_cumulative(got[-1])
+        assert sum(counts) == 301
+        assert min(counts) > 20, counts

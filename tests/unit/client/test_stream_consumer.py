@@ -15,519 +15,446 @@ from anabranch.errors import (
     ReceiveTimeoutError,
     TopicNotFoundError,
 )
-from tests.unit.client.world import TOPIC, Orders, World, drain, run
+from tests.unit.client.world import TOPIC, Orders, World, drain
 
 
-def test_messages_come_in_key_order_and_only_once() -> None:
-    async def test(world: World) -> None:
-        await world.publish(10, 20)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream("orders", "s", initial_position="earliest")
-            assert (consumer.topic, consumer.subscription) == (TOPIC, "s")
-            assert consumer.assignment == ("segment://public/default/orders/0000-ffff-0",)
-            orders = Orders()
-            orders.take(await drain(consumer))
-            orders.check(10, 20)
-            await consumer.close()
-            again = await client.subscribe_stream(TOPIC, "s")
-            assert await again.receive_many(10, timeout=1) == []
-
-    run(test)
-
-
-def test_a_new_subscription_starts_at_the_end_unless_told_otherwise() -> None:
-    async def test(world: World) -> None:
-        await world.publish(5, 1)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s")
-            await world.publish(5, 1, first=1)
-            assert {message.value for message in await drain(consumer)} == {b"1"}
-
-    run(test)
-
-
-def test_what_was_not_acknowledged_comes_again_after_closing() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 10)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            messages = [await consumer.receive(timeout=1) for _ in range(10)]
-            await consumer.acknowledge_cumulative(messages[3])
-            await consumer.close()
-            again = await client.subscribe_stream(TOPIC, "s")
-            assert [m.value for m in await drain(again)] == [b"%d" % n for n in range(4, 10)]
-
-    run(test)
-
-
-def test_an_acknowledgement_covers_what_was_handed_out_before_in_every_segment() -> None:
-    async def test(world: World) -> None:
-        await world.publish(20, 1)
-        await (await world.controller()).split(0)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            await drain(consumer)
-            await world.publish(20, 2, first=1)
-            handed_out = [await consumer.receive(timeout=1) for _ in range(25)]
-            assert len({message.id.segment for message in handed_out}) == 2
-            await consumer.acknowledge_cumulative(handed_out[-1])
-            await consumer.close()
-            again = await client.subscribe_stream(TOPIC, "s")
-            left = await drain(again)
-            assert len(left) == 15
-            seen = {(m.key, m.value) for m in handed_out}
-            assert not seen & {(m.key, m.value) for m in left}
-
-    run(test)
-
-
-def test_an_id_kept_as_bytes_acknowledges_the_same() -> None:
-    async def test(world: World) -> None:
-        await world.publish(20, 1)
-        await (await world.controller()).split(0)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            await drain(consumer)
-            await world.publish(20, 2, first=1)
-            handed_out = [await consumer.receive(timeout=1) for _ in range(30)]
-            kept = handed_out[24].id.to_bytes()
-            await consumer.acknowledge_cumulative(MessageId.from_bytes(kept))
-            await consumer.close()
-            again = await client.subscribe_stream(TOPIC, "s")
-            left = {(m.key, m.value) for m in await drain(again)}
-            assert left.isdisjoint((m.key, m.value) for m in handed_out[:25])
-            assert left.issuperset((m.key, m.value) for m in handed_out[25:])
-            assert len(left) == 15
-
-    run(test)
-
-
-def test_with_receipts_an_acknowledgement_is_durable_when_it_returns() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 10)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(
-                TOPIC, "s", initial_position="earliest", ack_receipts=True, ack_group_time=100.0
-            )
-            messages = await consumer.receive_many(10, timeout=1)
-            await consumer.acknowledge_cumulative(messages[-1])
-            world.kill()
-            await world.start()
-        async with world.client() as client:
-            again = await client.subscribe_stream(TOPIC, "s", name="other")
-            assert await again.receive_many(10, timeout=2) == []
-
-    run(test)
-
-
-def test_acknowledgements_are_grouped_but_not_when_all_is_read() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 10)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(
-                TOPIC, "s", initial_position="earliest", ack_group_time=5.0
-            )
-            for _ in range(9):
-                await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
-            await asyncio.sleep(1.0)
-            (source,) = consumer._sources.values()
-            assert source.outstanding, "nothing was sent while there was more to read"
-            await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
-            await asyncio.sleep(0.1)
-            assert not source.outstanding
-            assert source.acks.confirmed
-
-    run(test)
-
-
-def test_children_open_when_their_parent_is_acknowledged() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            await world.publish(8, 1)
-            await (await world.controller()).split(0)
-            await world.publish(8, 1, first=1)
-            parents: list[Message[bytes]] = []
-            while len(parents) < 8:
-                parents += await consumer.receive_many(100, timeout=1)
-            assert {message.value for message in parents} == {b"0"}
-            assert await consumer.receive_many(1, timeout=1) == [], "the parent is not acknowledged yet"
-            await consumer.acknowledge_cumulative(parents[-1])
-            began = world.loop.time()
-            first = await consumer.receive(timeout=5)
-            assert first.value == b"1"
-            assert world.loop.time() - began < 0.05
-            rest = await drain(consumer)
-            assert len(rest) == 7
-
-    run(test)
-
-
-def test_consumers_of_one_subscription_share_the_segments() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 1)
-        controller = await world.controller()
-        await controller.split(0)
-        async with world.client() as one, world.client() as two:
-            changes: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
-            first = await one.subscribe_stream(
-                TOPIC,
-                "s",
-                initial_position="earliest",
-                on_assignment=lambda added, removed: changes.append((added, removed)),
-            )
-            await drain(first, 0.2)
-            assert len(first.assignment) >= 2
-            second = await two.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            await asyncio.sleep(1.0)
-            active = {segment.id for segment in controller.layout.active}
-            shares = [
-                {id_ for id_, source in consumer._sources.items() if not source.released} & active
-                for consumer in (first, second)
-            ]
-            assert shares[0] | shares[1] == active
-            assert not shares[0] & shares[1]
-            assert changes[0][0]
-            assert any(removed for _, removed in changes)
-            await world.publish(20, 5, first=1)
-            orders = Orders()
-            for consumer in (first, second):
-                orders.take(await drain(consumer))
-            assert orders.total == 100
-            for numbers in orders.seen.values():
-                assert numbers == [1, 2, 3, 4, 5]
-
-    run(test)
-
-
-def test_more_consumers_than_segments_share_one_by_buckets() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 1)
-        clients = [world.client() for _ in range(3)]
-        consumers = [
-            await client.subscribe_stream(TOPIC, "s", initial_position="earliest") for client in clients
-        ]
-        await asyncio.sleep(1.0)
-        for consumer in consumers:
-            await drain(consumer, 0.2)
-        await world.publish(60, 3, first=1)
+async def test_messages_come_in_key_order_and_only_once(world: World) -> None:
+    await world.publish(10, 20)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream("orders", "s", initial_position="earliest")
+        assert (consumer.topic, consumer.subscription) == (TOPIC, "s")
+        assert consumer.assignment == ("segment://public/default/orders/0000-ffff-0",)
         orders = Orders()
-        counts = []
-        for consumer in consumers:
-            messages = await drain(consumer)
-            counts.append(len(messages))
-            orders.take(messages)
-        assert sum(counts) == 180
-        assert min(counts) > 0
-        for numbers in orders.seen.values():
-            assert numbers == [1, 2, 3]
-        for client in clients:
-            await client.close()
-
-    run(test)
+        orders.take(await drain(consumer))
+        orders.check(10, 20)
+        await consumer.close()
+        again = await client.subscribe_stream(TOPIC, "s")
+        assert await again.receive_many(10, timeout=1) == []
 
 
-def test_a_segment_is_handed_over_only_after_its_messages_are_acknowledged() -> None:
-    async def test(world: World) -> None:
-        await world.publish(20, 1)
+async def test_a_new_subscription_starts_at_the_end_unless_told_otherwise(world: World) -> None:
+    await world.publish(5, 1)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s")
+        await world.publish(5, 1, first=1)
+        assert {message.value for message in await drain(consumer)} == {b"1"}
+
+
+async def test_what_was_not_acknowledged_comes_again_after_closing(world: World) -> None:
+    await world.publish(1, 10)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        messages = [await consumer.receive(timeout=1) for _ in range(10)]
+        await consumer.acknowledge_cumulative(messages[3])
+        await consumer.close()
+        again = await client.subscribe_stream(TOPIC, "s")
+        assert [m.value for m in await drain(again)] == [b"%d" % n for n in range(4, 10)]
+
+
+async def test_an_acknowledgement_covers_what_was_handed_out_before_in_every_segment(world: World) -> None:
+    await world.publish(20, 1)
+    await (await world.controller()).split(0)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        await drain(consumer)
+        await world.publish(20, 2, first=1)
+        handed_out = [await consumer.receive(timeout=1) for _ in range(25)]
+        assert len({message.id.segment for message in handed_out}) == 2
+        await consumer.acknowledge_cumulative(handed_out[-1])
+        await consumer.close()
+        again = await client.subscribe_stream(TOPIC, "s")
+        left = await drain(again)
+        assert len(left) == 15
+        seen = {(m.key, m.value) for m in handed_out}
+        assert not seen & {(m.key, m.value) for m in left}
+
+
+async def test_an_id_kept_as_bytes_acknowledges_the_same(world: World) -> None:
+    await world.publish(20, 1)
+    await (await world.controller()).split(0)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        await drain(consumer)
+        await world.publish(20, 2, first=1)
+        handed_out = [await consumer.receive(timeout=1) for _ in range(30)]
+        kept = handed_out[24].id.to_bytes()
+        await consumer.acknowledge_cumulative(MessageId.from_bytes(kept))
+        await consumer.close()
+        again = await client.subscribe_stream(TOPIC, "s")
+        left = {(m.key, m.value) for m in await drain(again)}
+        assert left.isdisjoint((m.key, m.value) for m in handed_out[:25])
+        assert left.issuperset((m.key, m.value) for m in handed_out[25:])
+        assert len(left) == 15
+
+
+async def test_with_receipts_an_acknowledgement_is_durable_when_it_returns(world: World) -> None:
+    await world.publish(1, 10)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(
+            TOPIC, "s", initial_position="earliest", ack_receipts=True, ack_group_time=100.0
+        )
+        messages = await consumer.receive_many(10, timeout=1)
+        await consumer.acknowledge_cumulative(messages[-1])
+        world.kill()
+        await world.start()
+    async with world.client() as client:
+        again = await client.subscribe_stream(TOPIC, "s", name="other")
+        assert await again.receive_many(10, timeout=2) == []
+
+
+async def test_acknowledgements_are_grouped_but_not_when_all_is_read(world: World) -> None:
+    await world.publish(1, 10)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest", ack_group_time=5.0)
+        for _ in range(9):
+            await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
+        await asyncio.sleep(1.0)
+        (source,) = consumer._sources.values()
+        assert source.outstanding, "nothing was sent while there was more to read"
+        await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
+        await asyncio.sleep(0.1)
+        assert not source.outstanding
+        assert source.acks.confirmed
+
+
+async def test_children_open_when_their_parent_is_acknowledged(world: World) -> None:
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        await world.publish(8, 1)
         await (await world.controller()).split(0)
-        async with world.client() as one, world.client() as two:
-            first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            await drain(first, 0.2)
-            await world.publish(20, 1, first=1)
-            held: list[Message[bytes]] = []
-            while len(held) < 20:
-                held += await first.receive_many(100, timeout=1)
-            second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", initial_position="earliest"))
-            await asyncio.sleep(2.0)
-            assert not second.done(), "the newcomer's segment is still being worked on"
-            await world.publish(20, 1, first=2)
-            await first.acknowledge_cumulative(held[-1])
-            other = await second
-            orders = Orders()
-            orders.take(held)
-            for consumer in (first, other):
-                orders.take(await drain(consumer))
-            for numbers in orders.seen.values():
-                assert numbers == [1, 2]
-
-    run(test)
+        await world.publish(8, 1, first=1)
+        parents: list[Message[bytes]] = []
+        while len(parents) < 8:
+            parents += await consumer.receive_many(100, timeout=1)
+        assert {message.value for message in parents} == {b"0"}
+        assert await consumer.receive_many(1, timeout=1) == [], "the parent is not acknowledged yet"
+        await consumer.acknowledge_cumulative(parents[-1])
+        began = world.loop.time()
+        first = await consumer.receive(timeout=5)
+        assert first.value == b"1"
+        assert world.loop.time() - began < 0.05
+        rest = await drain(consumer)
+        assert len(rest) == 7
 
 
-def test_closing_gives_the_share_to_the_others_at_once() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 1)
-        await (await world.controller()).split(0)
-        async with world.client() as client:
-            first = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            await drain(first, 0.2)
-            second = await client.subscribe_stream(TOPIC, "s")
-            await asyncio.sleep(0.5)
-            assert len(second.assignment) == 1
-            await first.close()
-            await asyncio.sleep(0.5)
-            assert len(second.assignment) >= 2
-
-    run(test)
-
-
-def test_a_lost_connection_repeats_nothing_that_was_handed_out() -> None:
-    async def test(world: World) -> None:
-        await world.publish(5, 40)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(
-                TOPIC, "s", initial_position="earliest", receiver_queue_size=20
-            )
-            orders = Orders()
-            last: Message[bytes] | None = None
-            while orders.total < 200:
-                messages = await consumer.receive_many(world.rng.randrange(1, 20), timeout=5)
-                assert messages, f"only {orders.total} came"
-                orders.take(messages)
-                if last is not None and world.rng.random() < 0.5:
-                    await consumer.acknowledge_cumulative(last)
-                last = messages[-1]
-                if world.rng.random() < 0.3:
-                    world.reset_links()
-            orders.check(5, 40)
-            assert last is not None
-            await consumer.acknowledge_cumulative(last)
-            await consumer.close()
-            again = await client.subscribe_stream(TOPIC, "s")
-            assert await again.receive_many(10, timeout=1) == []
-
-    run(test)
-
-
-def test_a_consumer_given_up_while_it_registers_keeps_no_share() -> None:
-    async def test(world: World) -> None:
-        await world.publish(4, 1)
-        controller = await world.controller()
-        async with world.client() as one, world.client() as two:
-            await one.subscribe_stream(TOPIC, "another")
-            busy = asyncio.ensure_future(controller._turns.run(lambda: asyncio.sleep(5)))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1):
-                    await one.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            await busy
-            await asyncio.sleep(1)
-            assert not controller.subscriptions()["s"].consumers
-            consumer = await two.subscribe_stream(TOPIC, "s")
-            assert len(await drain(consumer)) == 4
-
-    run(test)
-
-
-def test_a_killed_broker_gets_the_newest_of_several_unanswered_acknowledgements() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 40)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            orders = Orders()
-            while orders.total < 30:
-                messages = await consumer.receive_many(10, timeout=5)
-                orders.take(messages)
-                # Sent one by one, and held up on the way: none of them is answered before the broker dies.
-                world.hold_links()
-                await consumer.acknowledge_cumulative(messages[-1])
-                consumer._send_acks()
-                await asyncio.sleep(0)
-            world.kill()
-            world.open_links()
-            await world.start()
-            await consumer.flush_acks()
+async def test_consumers_of_one_subscription_share_the_segments(world: World) -> None:
+    await world.publish(1, 1)
+    controller = await world.controller()
+    await controller.split(0)
+    async with world.client() as one, world.client() as two:
+        changes: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        first = await one.subscribe_stream(
+            TOPIC,
+            "s",
+            initial_position="earliest",
+            on_assignment=lambda added, removed: changes.append((added, removed)),
+        )
+        await drain(first, 0.2)
+        assert len(first.assignment) >= 2
+        second = await two.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        await asyncio.sleep(1.0)
+        active = {segment.id for segment in controller.layout.active}
+        shares = [
+            {id_ for id_, source in consumer._sources.items() if not source.released} & active
+            for consumer in (first, second)
+        ]
+        assert shares[0] | shares[1] == active
+        assert not shares[0] & shares[1]
+        assert changes[0][0]
+        assert any(removed for _, removed in changes)
+        await world.publish(20, 5, first=1)
+        orders = Orders()
+        for consumer in (first, second):
             orders.take(await drain(consumer))
-            orders.check(1, 40)
+        assert orders.total == 100
+        for numbers in orders.seen.values():
+            assert numbers == [1, 2, 3, 4, 5]
 
-    run(test)
+
+async def test_more_consumers_than_segments_share_one_by_buckets(world: World) -> None:
+    await world.publish(1, 1)
+    clients = [world.client() for _ in range(3)]
+    consumers = [await client.subscribe_stream(TOPIC, "s", initial_position="earliest") for client in clients]
+    await asyncio.sleep(1.0)
+    for consumer in consumers:
+        await drain(consumer, 0.2)
+    await world.publish(60, 3, first=1)
+    orders = Orders()
+    counts = []
+    for consumer in consumers:
+        messages = await drain(consumer)
+        counts.append(len(messages))
+        orders.take(messages)
+    assert sum(counts) == 180
+    assert min(counts) > 0
+    for numbers in orders.seen.values():
+        assert numbers == [1, 2, 3]
+    for client in clients:
+        await client.close()
 
 
-def test_an_acknowledgement_that_came_too_late_is_not_called_confirmed() -> None:
-    async def test(world: World) -> None:
-        await world.publish(1, 10)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            messages = await consumer.receive_many(4, timeout=5)
+async def test_a_segment_is_handed_over_only_after_its_messages_are_acknowledged(world: World) -> None:
+    await world.publish(20, 1)
+    await (await world.controller()).split(0)
+    async with world.client() as one, world.client() as two:
+        first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        await drain(first, 0.2)
+        await world.publish(20, 1, first=1)
+        held: list[Message[bytes]] = []
+        while len(held) < 20:
+            held += await first.receive_many(100, timeout=1)
+        second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", initial_position="earliest"))
+        await asyncio.sleep(2.0)
+        assert not second.done(), "the newcomer's segment is still being worked on"
+        await world.publish(20, 1, first=2)
+        await first.acknowledge_cumulative(held[-1])
+        other = await second
+        orders = Orders()
+        orders.take(held)
+        for consumer in (first, other):
+            orders.take(await drain(consumer))
+        for numbers in orders.seen.values():
+            assert numbers == [1, 2]
+
+
+async def test_closing_gives_the_share_to_the_others_at_once(world: World) -> None:
+    await world.publish(1, 1)
+    await (await world.controller()).split(0)
+    async with world.client() as client:
+        first = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        await drain(first, 0.2)
+        second = await client.subscribe_stream(TOPIC, "s")
+        await asyncio.sleep(0.5)
+        assert len(second.assignment) == 1
+        await first.close()
+        await asyncio.sleep(0.5)
+        assert len(second.assignment) >= 2
+
+
+async def test_a_lost_connection_repeats_nothing_that_was_handed_out(world: World) -> None:
+    await world.publish(5, 40)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(
+            TOPIC, "s", initial_position="earliest", receiver_queue_size=20
+        )
+        orders = Orders()
+        last: Message[bytes] | None = None
+        while orders.total < 200:
+            messages = await consumer.receive_many(world.rng.randrange(1, 20), timeout=5)
+            assert messages, f"only {orders.total} came"
+            orders.take(messages)
+            if last is not None and world.rng.random() < 0.5:
+                await consumer.acknowledge_cumulative(last)
+            last = messages[-1]
+            if world.rng.random() < 0.3:
+                world.reset_links()
+        orders.check(5, 40)
+        assert last is not None
+        await consumer.acknowledge_cumulative(last)
+        await consumer.close()
+        again = await client.subscribe_stream(TOPIC, "s")
+        assert await again.receive_many(10, timeout=1) == []
+
+
+async def test_a_consumer_given_up_while_it_registers_keeps_no_share(world: World) -> None:
+    await world.publish(4, 1)
+    controller = await world.controller()
+    async with world.client() as one, world.client() as two:
+        await one.subscribe_stream(TOPIC, "another")
+        busy = asyncio.ensure_future(controller._turns.run(lambda: asyncio.sleep(5)))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await one.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        await busy
+        await asyncio.sleep(1)
+        assert not controller.subscriptions()["s"].consumers
+        consumer = await two.subscribe_stream(TOPIC, "s")
+        assert len(await drain(consumer)) == 4
+
+
+async def test_a_killed_broker_gets_the_newest_of_several_unanswered_acknowledgements(world: World) -> None:
+    await world.publish(1, 40)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        orders = Orders()
+        while orders.total < 30:
+            messages = await consumer.receive_many(10, timeout=5)
+            orders.take(messages)
+            # Sent one by one, and held up on the way: none of them is answered before the broker dies.
             world.hold_links()
-            await consumer.acknowledge_cumulative(messages[1])
-            flushing = asyncio.ensure_future(consumer.flush_acks())
-            await asyncio.sleep(0.1)
-            (source,) = consumer._sources.values()
-            source._give_up(ConsumerBusyError("in use"))
-            with pytest.raises(ConsumerBusyError, match="not confirmed"):
-                await flushing
-            await consumer.flush_acks()
-            world.open_links()
-
-    run(test)
+            await consumer.acknowledge_cumulative(messages[-1])
+            consumer._send_acks()
+            await asyncio.sleep(0)
+        world.kill()
+        world.open_links()
+        await world.start()
+        await consumer.flush_acks()
+        orders.take(await drain(consumer))
+        orders.check(1, 40)
 
 
-def test_a_segment_given_up_after_a_restart_is_attached_again_as_it_is_wanted() -> None:
+async def test_an_acknowledgement_that_came_too_late_is_not_called_confirmed(world: World) -> None:
+    await world.publish(1, 10)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        messages = await consumer.receive_many(4, timeout=5)
+        world.hold_links()
+        await consumer.acknowledge_cumulative(messages[1])
+        flushing = asyncio.ensure_future(consumer.flush_acks())
+        await asyncio.sleep(0.1)
+        (source,) = consumer._sources.values()
+        source._give_up(ConsumerBusyError("in use"))
+        with pytest.raises(ConsumerBusyError, match="not confirmed"):
+            await flushing
+        await consumer.flush_acks()
+        world.open_links()
+
+
+async def test_a_segment_given_up_after_a_restart_is_attached_again_as_it_is_wanted(world: World) -> None:
     """Alone, then shared by buckets; the hand-over is cut short by a restart that lets the other in first."""
 
-    async def test(world: World) -> None:
-        await world.publish(8, 1)
-        async with world.client() as one, world.client() as two:
-            first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
-            held = await first.receive_many(100, timeout=1)
-            second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
-            await asyncio.sleep(1.0)
-            assert not second.done(), "the first consumer still holds what it was given"
-            (source,) = first._sources.values()
-            assert source.released
-            world.kill()
-            await world.start()
-            # What the broker answers when the newcomer was faster.
-            source._give_up(ConsumerBusyError("in use"))
-            (again,) = first._sources.values()
-            assert again.attachment.bucket_ranges, "it is wanted in another way, and nobody may say so again"
-            await first.acknowledge_cumulative(held[-1])
-            await second
-            await asyncio.sleep(1.0)
-            assert len(first.assignment) == 1, "it is a member and must read its share"
-
-    run(test)
+    await world.publish(8, 1)
+    async with world.client() as one, world.client() as two:
+        first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
+        held = await first.receive_many(100, timeout=1)
+        second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
+        await asyncio.sleep(1.0)
+        assert not second.done(), "the first consumer still holds what it was given"
+        (source,) = first._sources.values()
+        assert source.released
+        world.kill()
+        await world.start()
+        # What the broker answers when the newcomer was faster.
+        source._give_up(ConsumerBusyError("in use"))
+        (again,) = first._sources.values()
+        assert again.attachment.bucket_ranges, "it is wanted in another way, and nobody may say so again"
+        await first.acknowledge_cumulative(held[-1])
+        await second
+        await asyncio.sleep(1.0)
+        assert len(first.assignment) == 1, "it is a member and must read its share"
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_one_consumer_gets_each_message_once_in_order_through_kills_and_splits(seed: int) -> None:
-    async def test(world: World) -> None:
-        rng = world.rng
-        client = world.client()
-        consumer = await client.subscribe_stream(
-            TOPIC, "s", initial_position="earliest", receiver_queue_size=rng.choice([5, 50, 1000])
-        )
-        producer = await client.create_producer(TOPIC)
-        orders = Orders()
-        over = asyncio.Event()
+async def test_one_consumer_gets_each_message_once_in_order_through_kills_and_splits(
+    world: World, seed: int
+) -> None:
+    rng = world.rng
+    client = world.client()
+    consumer = await client.subscribe_stream(
+        TOPIC, "s", initial_position="earliest", receiver_queue_size=rng.choice([5, 50, 1000])
+    )
+    producer = await client.create_producer(TOPIC)
+    orders = Orders()
+    over = asyncio.Event()
 
-        async def consume() -> None:
-            while orders.total < 10 * 80:
-                messages = await consumer.receive_many(rng.randrange(1, 40), timeout=60)
-                assert messages, f"only {orders.total} came"
-                orders.take(messages)
-                await consumer.acknowledge_cumulative(messages[-1])
+    async def consume() -> None:
+        while orders.total < 10 * 80:
+            messages = await consumer.receive_many(rng.randrange(1, 40), timeout=60)
+            assert messages, f"only {orders.total} came"
+            orders.take(messages)
+            await consumer.acknowledge_cumulative(messages[-1])
 
-        troubling = asyncio.ensure_future(world.trouble(over))
-        consuming = asyncio.ensure_future(consume())
-        for number in range(80):
-            await producer.enqueue_many([b"%d" % number] * 10, keys=[f"key-{key}" for key in range(10)])
-            await asyncio.sleep(rng.uniform(0.0, 0.004))
-        over.set()
-        await troubling
-        await consuming
-        orders.check(10, 80)
-        await client.close()
-
-    run(test, seed=seed)
-
-
-def test_a_receive_waits_no_longer_than_told() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s")
-            began = world.loop.time()
-            with pytest.raises(ReceiveTimeoutError):
-                await consumer.receive(timeout=2)
-            assert 1.99 < world.loop.time() - began < 2.01
-            with pytest.raises(TimeoutError):
-                await consumer.receive(timeout=0)
-            assert await consumer.receive_many(5, timeout=0) == []
-            with pytest.raises(InvalidConfigurationError):
-                await consumer.receive_many(0)
-
-    run(test)
+    troubling = asyncio.ensure_future(world.trouble(over))
+    consuming = asyncio.ensure_future(consume())
+    for number in range(80):
+        await producer.enqueue_many([b"%d" % number] * 10, keys=[f"key-{key}" for key in range(10)])
+        await asyncio.sleep(rng.uniform(0.0, 0.004))
+    over.set()
+    await troubling
+    await consuming
+    orders.check(10, 80)
+    await client.close()
 
 
-def test_a_cancelled_receive_loses_no_message() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s")
-            waiting = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
-            await asyncio.sleep(0.01)
-            publishing = asyncio.ensure_future(world.publish(1, 2))
-            for _ in range(40):
-                await asyncio.sleep(0.0005)
-                if world.rng.random() < 0.3:
-                    victim = world.rng.choice(waiting)
-                    if not victim.done():
-                        waiting.remove(victim)
-                        victim.cancel()
-                        waiting.append(asyncio.ensure_future(consumer.receive()))
-            await publishing
-            got = [await task for task in list(waiting) if task.done() and not task.cancelled()]
-            while len(got) < 2:
-                done, _ = await asyncio.wait(
-                    [task for task in waiting if not task.done()], return_when=asyncio.FIRST_COMPLETED
-                )
-                got += [task.result() for task in done]
-            assert sorted(message.value for message in got) == [b"0", b"1"]
-            for task in waiting:
-                task.cancel()
-
-    run(test)
+async def test_a_receive_waits_no_longer_than_told(world: World) -> None:
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s")
+        began = world.loop.time()
+        with pytest.raises(ReceiveTimeoutError):
+            await consumer.receive(timeout=2)
+        assert 1.99 < world.loop.time() - began < 2.01
+        with pytest.raises(TimeoutError):
+            await consumer.receive(timeout=0)
+        assert await consumer.receive_many(5, timeout=0) == []
+        with pytest.raises(InvalidConfigurationError):
+            await consumer.receive_many(0)
 
 
-def test_closing_ends_waiting_receives_and_iterations() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(TOPIC, "s")
-
-            async def iterate() -> int:
-                return sum([1 async for _ in consumer])
-
-            iterating = asyncio.ensure_future(iterate())
-            receiving = asyncio.ensure_future(consumer.receive())
-            await asyncio.sleep(0.1)
-            await world.publish(1, 1)
-            await asyncio.sleep(0.1)
-            await consumer.close()
-            await consumer.close()
-            assert await iterating == 1
-            with pytest.raises(AlreadyClosedError):
-                await receiving
-            for call in (consumer.receive(), consumer.receive_many(1)):
-                with pytest.raises(AlreadyClosedError):
-                    await call
-            with pytest.raises(AlreadyClosedError):
-                await consumer.acknowledge_cumulative(MessageId.earliest())
-
-    run(test)
-
-
-def test_an_unknown_topic_that_may_not_be_made_is_not_found() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            with pytest.raises(TopicNotFoundError):
-                await client.subscribe_stream(TOPIC, "s")
-            with pytest.raises(TopicNotFoundError):
-                await client.create_producer(TOPIC)
-
-    run(test, auto_create_topics=False)
-
-
-def test_a_classic_topic_says_that_it_has_to_be_migrated_first() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            producer = await client.create_producer("persistent://public/default/classic")
-            await producer.send(b"x")
-            with pytest.raises(NotAllowedError, match="migrate"):
-                await client.subscribe_stream("persistent://public/default/classic", "s")
-
-    run(test)
-
-
-def test_flow_control_bounds_what_a_slow_application_holds() -> None:
-    async def test(world: World) -> None:
-        await world.publish(50, 20)
-        async with world.client() as client:
-            consumer = await client.subscribe_stream(
-                TOPIC, "s", initial_position="earliest", receiver_queue_size=30
+async def test_a_cancelled_receive_loses_no_message(world: World) -> None:
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s")
+        waiting = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        publishing = asyncio.ensure_future(world.publish(1, 2))
+        for _ in range(40):
+            await asyncio.sleep(0.0005)
+            if world.rng.random() < 0.3:
+                victim = world.rng.choice(waiting)
+                if not victim.done():
+                    waiting.remove(victim)
+                    victim.cancel()
+                    waiting.append(asyncio.ensure_future(consumer.receive()))
+        await publishing
+        got = [await task for task in list(waiting) if task.done() and not task.cancelled()]
+        while len(got) < 2:
+            done, _ = await asyncio.wait(
+                [task for task in waiting if not task.done()], return_when=asyncio.FIRST_COMPLETED
             )
-            await asyncio.sleep(5.0)
-            (source,) = consumer._sources.values()
-            # Entries are never split, so the last one may go past the permits.
-            assert sum(entry.count for entry in source.entries) < 30 + 50
-            assert len(await drain(consumer)) == 1000
+            got += [task.result() for task in done]
+        assert sorted(message.value for message in got) == [b"0", b"1"]
+        for task in waiting:
+            task.cancel()
 
-    run(test)
+
+async def test_closing_ends_waiting_receives_and_iterations(world: World) -> None:
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s")
+
+        async def iterate() -> int:
+            return sum([1 async for _ in consumer])
+
+        iterating = asyncio.ensure_future(iterate())
+        receiving = asyncio.ensure_future(consumer.receive())
+        await asyncio.sleep(0.1)
+        await world.publish(1, 1)
+        await asyncio.sleep(0.1)
+        await consumer.close()
+        await consumer.close()
+        assert await iterating == 1
+        with pytest.raises(AlreadyClosedError):
+            await receiving
+        for call in (consumer.receive(), consumer.receive_many(1)):
+            with pytest.raises(AlreadyClosedError):
+                await call
+        with pytest.raises(AlreadyClosedError):
+            await consumer.acknowledge_cumulative(MessageId.earliest())
+
+
+@pytest.mark.world(auto_create_topics=False)
+async def test_an_unknown_topic_that_may_not_be_made_is_not_found(world: World) -> None:
+    async with world.client() as client:
+        with pytest.raises(TopicNotFoundError):
+            await client.subscribe_stream(TOPIC, "s")
+        with pytest.raises(TopicNotFoundError):
+            await client.create_producer(TOPIC)
+
+
+async def test_a_classic_topic_says_that_it_has_to_be_migrated_first(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer("persistent://public/default/classic")
+        await producer.send(b"x")
+        with pytest.raises(NotAllowedError, match="migrate"):
+            await client.subscribe_stream("persistent://public/default/classic", "s")
+
+
+async def test_flow_control_bounds_what_a_slow_application_holds(world: World) -> None:
+    await world.publish(50, 20)
+    async with world.client() as client:
+        consumer = await client.subscribe_stream(
+            TOPIC, "s", initial_position="earliest", receiver_queue_size=30
+        )
+        await asyncio.sleep(5.0)
+        (source,) = consumer._sources.values()
+        # Entries are never split, so the last one may go past the permits.
+        assert sum(entry.count for entry in source.entries) < 30 + 50
+        assert len(await drain(consumer)) == 1000

@@ -11,7 +11,7 @@ from anabranch.errors import DataLossError
 from anabranch.protocol.batches import decode_columns
 from anabranch.spark.decide.offsets import Cut, TopicCut
 from anabranch.spark.decide.planner import SegmentSpan, Topology, slices_between
-from tests.unit.client.world import TOPIC, World, run
+from tests.unit.client.world import TOPIC, World
 
 RETENTION_S = 100.0
 
@@ -38,118 +38,107 @@ async def trimmed(world: World) -> str:
         return topic
 
 
-def test_spark_is_told_what_was_trimmed_unread() -> None:
-    async def test(world: World) -> None:
-        topic = await trimmed(world)
-        async with world.client() as client:
-            found = await client.tails().tail(topic)
-            assert (found.first_index, found.next_index) == (100, 150)
-            view = Topology(
-                (await client.layout(TOPIC)).layout,
-                {0: SegmentSpan(found.first_index, found.next_index, False)},
-            )
-        told: list[str] = []
-        start, end = (Cut({TOPIC: TopicCut({0: at})}) for at in (40, 150))
-        slices = slices_between(start, end, {TOPIC: view}, told.append)
-        assert [(part.lo, part.hi) for part in slices] == [(100, 150)]
-        assert len(told) == 1
-
-    run(test, segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_spark_is_told_what_was_trimmed_unread(world: World) -> None:
+    topic = await trimmed(world)
+    async with world.client() as client:
+        found = await client.tails().tail(topic)
+        assert (found.first_index, found.next_index) == (100, 150)
+        view = Topology(
+            (await client.layout(TOPIC)).layout, {0: SegmentSpan(found.first_index, found.next_index, False)}
+        )
+    told: list[str] = []
+    start, end = (Cut({TOPIC: TopicCut({0: at})}) for at in (40, 150))
+    slices = slices_between(start, end, {TOPIC: view}, told.append)
+    assert [(part.lo, part.hi) for part in slices] == [(100, 150)]
+    assert len(told) == 1
 
 
-def test_a_bulk_reader_that_asks_for_trimmed_messages_gets_the_first_stored_under_their_own_index() -> None:
-    async def test(world: World) -> None:
-        topic = await trimmed(world)
-        async with world.client() as client:
-            entries = [entry async for entry in client.read_segment(topic, 40, 150)]
-        assert entries[0].first_index == 100
-        values = [value for entry in entries for value in decode_columns(entry.data, 2**20).values]
-        assert values == [b"%d" % n for n in range(100, 150)]
-
-    run(test, segment_retention_s=RETENTION_S)
-
-
-def test_a_checkpoint_from_before_the_trim_is_told_what_is_lost() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            await publish(client, 0, 10)
-            early = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
-            unread = Checkpoint.from_bytes(early.checkpoint().to_bytes())
-            await early.receive_many(3)
-            kept = Checkpoint.from_bytes(early.checkpoint().to_bytes())
-            await early.close()
-        await trimmed(world)
-        async with world.client() as client:
-            consumer = await client.create_checkpoint_consumer(TOPIC, start=kept)
-            for _ in range(2):
-                with pytest.raises(DataLossError, match="107 messages of segment 0"):
-                    await consumer.receive(timeout=5)
-            assert consumer.checkpoint() == kept, "whoever restores it is told again"
-            for start, choice in (
-                (Checkpoint.earliest(), True),
-                (kept, False),
-                # Nobody can say what was there before it came.
-                (unread, True),
-            ):
-                consumer = await client.create_checkpoint_consumer(
-                    TOPIC, start=start, fail_on_data_loss=choice
-                )
-                got: list[bytes] = []
-                while len(got) < 50:
-                    got += [message.value for message in await consumer.receive_many(100)]
-                assert got == [b"%d" % n for n in range(100, 150)]
-
-    run(test, segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_a_bulk_reader_that_asks_for_trimmed_messages_gets_the_first_stored_under_their_own_index(
+    world: World,
+) -> None:
+    topic = await trimmed(world)
+    async with world.client() as client:
+        entries = [entry async for entry in client.read_segment(topic, 40, 150)]
+    assert entries[0].first_index == 100
+    values = [value for entry in entries for value in decode_columns(entry.data, 2**20).values]
+    assert values == [b"%d" % n for n in range(100, 150)]
 
 
-def test_a_checkpoint_that_had_read_all_that_was_trimmed_lost_nothing() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            await publish(client, 0, 100)
-            read = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
-            await read.receive_many(100)
-            latest = await client.create_checkpoint_consumer(TOPIC)
-            starts = [Checkpoint.from_bytes(one.checkpoint().to_bytes()) for one in (read, latest)]
-            await read.close()
-            await latest.close()
-        world.kill()
-        await asyncio.sleep(RETENTION_S)
-        await world.start()
-        async with world.client() as client:
-            await publish(client, 100, 150)
-            await asyncio.sleep(RETENTION_S - 10)
-            for start in starts:
-                consumer = await client.create_checkpoint_consumer(TOPIC, start=start)
-                got = [message.value for message in await consumer.receive_many(50, timeout=5)]
-                assert got[0] == b"100"
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_a_checkpoint_from_before_the_trim_is_told_what_is_lost(world: World) -> None:
+    async with world.client() as client:
+        await publish(client, 0, 10)
+        early = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
+        unread = Checkpoint.from_bytes(early.checkpoint().to_bytes())
+        await early.receive_many(3)
+        kept = Checkpoint.from_bytes(early.checkpoint().to_bytes())
+        await early.close()
+    await trimmed(world)
+    async with world.client() as client:
+        consumer = await client.create_checkpoint_consumer(TOPIC, start=kept)
+        for _ in range(2):
+            with pytest.raises(DataLossError, match="107 messages of segment 0"):
+                await consumer.receive(timeout=5)
+        assert consumer.checkpoint() == kept, "whoever restores it is told again"
+        for start, choice in (
+            (Checkpoint.earliest(), True),
+            (kept, False),
+            # Nobody can say what was there before it came.
+            (unread, True),
+        ):
+            consumer = await client.create_checkpoint_consumer(TOPIC, start=start, fail_on_data_loss=choice)
+            got: list[bytes] = []
+            while len(got) < 50:
+                got += [message.value for message in await consumer.receive_many(100)]
+            assert got == [b"%d" % n for n in range(100, 150)]
 
-    run(test, segment_retention_s=RETENTION_S)
+
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_a_checkpoint_that_had_read_all_that_was_trimmed_lost_nothing(world: World) -> None:
+    async with world.client() as client:
+        await publish(client, 0, 100)
+        read = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
+        await read.receive_many(100)
+        latest = await client.create_checkpoint_consumer(TOPIC)
+        starts = [Checkpoint.from_bytes(one.checkpoint().to_bytes()) for one in (read, latest)]
+        await read.close()
+        await latest.close()
+    world.kill()
+    await asyncio.sleep(RETENTION_S)
+    await world.start()
+    async with world.client() as client:
+        await publish(client, 100, 150)
+        await asyncio.sleep(RETENTION_S - 10)
+        for start in starts:
+            consumer = await client.create_checkpoint_consumer(TOPIC, start=start)
+            got = [message.value for message in await consumer.receive_many(50, timeout=5)]
+            assert got[0] == b"100"
 
 
-def test_a_checkpoint_that_needs_a_segment_that_is_gone_is_refused() -> None:
-    async def test(world: World) -> None:
-        async with world.client() as client:
-            await publish(client, 0, 10)
-            consumer = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
-            await consumer.receive_many(3)
-            part = consumer.checkpoint()
-            controller = await world.controller()
-            await controller.split(0)
-            while await consumer.receive_many(10, timeout=1):
-                pass
-            whole = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
-            assert sorted(whole.positions) == [0, 1, 2]
-            slow = await client.create_checkpoint_consumer(TOPIC, start=part, receiver_queue_size=1)
-            await slow.receive()
-            await asyncio.sleep(RETENTION_S * 2)
-            assert sorted((await world.controller()).layout.segments) == [1, 2]
-            with pytest.raises(DataLossError, match="segment 0"):
-                await slow.receive_many(100, timeout=1)
-            with pytest.raises(DataLossError, match="segment 0"):
-                await client.create_checkpoint_consumer(TOPIC, start=part)
-            await client.create_checkpoint_consumer(TOPIC, start=part, fail_on_data_loss=False)
-            restored = await client.create_checkpoint_consumer(TOPIC, start=whole)
-            assert await restored.receive_many(10, timeout=1) == []
-            assert await consumer.receive_many(10, timeout=1) == [], "it had read all of it"
-
-    run(test, segment_retention_s=RETENTION_S)
+@pytest.mark.world(segment_retention_s=RETENTION_S)
+async def test_a_checkpoint_that_needs_a_segment_that_is_gone_is_refused(world: World) -> None:
+    async with world.client() as client:
+        await publish(client, 0, 10)
+        consumer = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
+        await consumer.receive_many(3)
+        part = consumer.checkpoint()
+        controller = await world.controller()
+        await controller.split(0)
+        while await consumer.receive_many(10, timeout=1):
+            pass
+        whole = Checkpoint.from_bytes(consumer.checkpoint().to_bytes())
+        assert sorted(whole.positions) == [0, 1, 2]
+        slow = await client.create_checkpoint_consumer(TOPIC, start=part, receiver_queue_size=1)
+        await slow.receive()
+        await asyncio.sleep(RETENTION_S * 2)
+        assert sorted((await world.controller()).layout.segments) == [1, 2]
+        with pytest.raises(DataLossError, match="segment 0"):
+            await slow.receive_many(100, timeout=1)
+        with pytest.raises(DataLossError, match="segment 0"):
+            await client.create_checkpoint_consumer(TOPIC, start=part)
+        await client.create_checkpoint_consumer(TOPIC, start=part, fail_on_data_loss=False)
+        restored = await client.create_checkpoint_consumer(TOPIC, start=whole)
+        assert await restored.receive_many(10, timeout=1) == []
+        assert await consumer.receive_many(10, timeout=1) == [], "it had read all of it"

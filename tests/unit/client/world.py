@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import random
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from anabranch import AsyncClient, AsyncStreamConsumer, Message
@@ -159,23 +158,6 @@ async def drain(consumer: AsyncStreamConsumer[bytes], timeout: float = 1.0) -> l
         found += messages
         await consumer.acknowledge_cumulative(messages[-1])
     return found
-
-
-def run(
-    test: Callable[[World], Coroutine[Any, Any, T]], seed: int = 0, limit_s: float = 600, **settings: Any
-) -> T:
-    """Run a test on a world with a started broker; unhandled errors in background tasks fail it."""
-    loop = SimLoop(f"client {seed}")
-    with loop:
-
-        async def whole() -> T:
-            world = World(loop, **settings)
-            await world.start()
-            return await test(world)
-
-        result = loop.run(whole(), limit_s=limit_s)
-        assert not loop.errors, loop.errors
-        return result
 
 
 class Orders:

@@ -16,7 +16,7 @@ from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
-from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, simulate
+from tests.fakes.control import TOPIC, DiedError, Inbox, Plant
 from tests.fakes.metadata import FailingStore
 from tests.fakes.segments import StoredSegment
 
@@ -61,291 +61,264 @@ def check_outcome(kind: str, layout: Layout) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_operation_killed_at_a_step_is_finished_by_the_next_start(kind: str, step: str) -> None:
-    async def main(plant: Plant) -> None:
-        await set_up(plant)
-        await plant.boot(kill_at=f"{kind}.{step}")
-        with pytest.raises(DiedError):
-            await operate(plant, kind)
-        await plant.boot()
-        # Not even a request for the topic was needed.
-        check_outcome(kind, await plant.audit())
-        controller = await plant.controller()
-        plant.publish(controller.layout)
-        for id_ in controller.layout.segments:
-            for sub in ("stream", "late", "queue"):
-                assert plant.world.backlog(plant.segment(controller.layout, id_), sub) is not None
-        await plant.stop()
-
-    simulate(main)
+async def test_an_operation_killed_at_a_step_is_finished_by_the_next_start(
+    plant: Plant, kind: str, step: str
+) -> None:
+    await set_up(plant)
+    await plant.boot(kill_at=f"{kind}.{step}")
+    with pytest.raises(DiedError):
+        await operate(plant, kind)
+    await plant.boot()
+    # Not even a request for the topic was needed.
+    check_outcome(kind, await plant.audit())
+    controller = await plant.controller()
+    plant.publish(controller.layout)
+    for id_ in controller.layout.segments:
+        for sub in ("stream", "late", "queue"):
+            assert plant.world.backlog(plant.segment(controller.layout, id_), sub) is not None
+    await plant.stop()
 
 
 @pytest.mark.parametrize("second", STEPS)
 @pytest.mark.parametrize("first", STEPS)
-def test_a_second_kill_while_finishing_does_no_harm(first: str, second: str) -> None:
-    async def main(plant: Plant) -> None:
-        await set_up(plant)
-        await plant.boot(kill_at=f"split.{first}")
+async def test_a_second_kill_while_finishing_does_no_harm(plant: Plant, first: str, second: str) -> None:
+    await set_up(plant)
+    await plant.boot(kill_at=f"split.{first}")
+    with pytest.raises(DiedError):
+        await operate(plant, "split")
+    if first == "committed" or second == "planned":
+        await plant.boot(kill_at=f"split.{second}")
+        plant.kill()
+    else:
         with pytest.raises(DiedError):
-            await operate(plant, "split")
-        if first == "committed" or second == "planned":
             await plant.boot(kill_at=f"split.{second}")
-            plant.kill()
-        else:
-            with pytest.raises(DiedError):
-                await plant.boot(kill_at=f"split.{second}")
-        await plant.boot()
-        check_outcome("split", await plant.audit())
-        await plant.stop()
-
-    simulate(main)
+    await plant.boot()
+    check_outcome("split", await plant.audit())
+    await plant.stop()
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_operation_that_fails_at_a_step_is_finished_by_the_same_process(kind: str, step: str) -> None:
-    async def main(plant: Plant) -> None:
-        await set_up(plant)
-        await plant.boot(failpoints=FailOnce(f"{kind}.{step}"))
-        with pytest.raises(FailpointReachedError):
-            await operate(plant, kind)
-        await asyncio.sleep(1)
-        check_outcome(kind, await plant.audit())
-        await plant.stop()
-
-    simulate(main)
+async def test_an_operation_that_fails_at_a_step_is_finished_by_the_same_process(
+    plant: Plant, kind: str, step: str
+) -> None:
+    await set_up(plant)
+    await plant.boot(failpoints=FailOnce(f"{kind}.{step}"))
+    with pytest.raises(FailpointReachedError):
+        await operate(plant, kind)
+    await asyncio.sleep(1)
+    check_outcome(kind, await plant.audit())
+    await plant.stop()
 
 
 @pytest.mark.parametrize("step", ["planned", "created.first", "created", "sealed", "committed"])
-def test_a_creation_killed_at_a_step_is_finished(step: str) -> None:
-    async def main(plant: Plant) -> None:
-        await plant.boot(kill_at=f"create.{step}")
-        with pytest.raises(DiedError):
-            await plant.call(plant.service.create_topic(TOPIC, 3, {"team": "blue"}))
-        await plant.boot()
-        assert len((await plant.audit()).active) == 3
-        assert await plant.call(plant.service.list_topics("public/default", {("team", "blue")})) == [TOPIC]
-        await plant.stop()
-
-    simulate(main)
+async def test_a_creation_killed_at_a_step_is_finished(plant: Plant, step: str) -> None:
+    await plant.boot(kill_at=f"create.{step}")
+    with pytest.raises(DiedError):
+        await plant.call(plant.service.create_topic(TOPIC, 3, {"team": "blue"}))
+    await plant.boot()
+    assert len((await plant.audit()).active) == 3
+    assert await plant.call(plant.service.list_topics("public/default", {("team", "blue")})) == [TOPIC]
+    await plant.stop()
 
 
 @pytest.mark.parametrize(
     "step",
     ["recorded", "created.first", "created", "sealed.first", "sealed", "inherited", "committed"],
 )
-def test_a_migration_killed_at_a_step_is_finished(step: str) -> None:
-    async def main(plant: Plant) -> None:
-        whole = TopicName.parse("persistent://public/default/orders")
-        classic = [Place(whole.partition_name(index), 0) for index in range(3)]
-        for place in classic:
-            plant.world.stored[place.name] = StoredSegment(cursors={"s": 0, "q": 0})
-            plant.world.publish(place.name)
-        await plant.boot(kill_at=f"migrate.{step}")
-        with pytest.raises(DiedError):
-            await plant.call(plant.service.migrate_topic(TOPIC, classic, {"s": "STREAM", "q": "QUEUE"}))
-        await plant.boot()
-        layout = await plant.audit()
-        assert [segment.legacy_topic for segment in layout.sealed] == [str(place.name) for place in classic]
-        assert all(segment.range == FULL for segment in layout.sealed)
-        assert [segment.parents for segment in layout.active] == [(0, 1, 2)] * 3
-        controller = await plant.controller()
-        assert sorted(controller.subscriptions()) == ["q", "s"]
-        inbox = Inbox()
-        told = await plant.call(controller.register("s", "a", "STREAM", None, inbox))
-        assert [part.segment_id for part in told.assignment.segments] == [0, 1, 2]
-        assert [part.topic for part in told.assignment.segments] == [str(place.name) for place in classic]
-        for place in classic:
-            plant.world.acknowledge(place.name, "s")
-        await asyncio.sleep(1)
-        assert inbox.ids == [3, 4, 5]
-        with pytest.raises(TopicExistsError):
-            await plant.call(plant.service.migrate_topic(TOPIC, classic, {}))
-        await plant.stop()
-
-    simulate(main)
+async def test_a_migration_killed_at_a_step_is_finished(plant: Plant, step: str) -> None:
+    whole = TopicName.parse("persistent://public/default/orders")
+    classic = [Place(whole.partition_name(index), 0) for index in range(3)]
+    for place in classic:
+        plant.world.stored[place.name] = StoredSegment(cursors={"s": 0, "q": 0})
+        plant.world.publish(place.name)
+    await plant.boot(kill_at=f"migrate.{step}")
+    with pytest.raises(DiedError):
+        await plant.call(plant.service.migrate_topic(TOPIC, classic, {"s": "STREAM", "q": "QUEUE"}))
+    await plant.boot()
+    layout = await plant.audit()
+    assert [segment.legacy_topic for segment in layout.sealed] == [str(place.name) for place in classic]
+    assert all(segment.range == FULL for segment in layout.sealed)
+    assert [segment.parents for segment in layout.active] == [(0, 1, 2)] * 3
+    controller = await plant.controller()
+    assert sorted(controller.subscriptions()) == ["q", "s"]
+    inbox = Inbox()
+    told = await plant.call(controller.register("s", "a", "STREAM", None, inbox))
+    assert [part.segment_id for part in told.assignment.segments] == [0, 1, 2]
+    assert [part.topic for part in told.assignment.segments] == [str(place.name) for place in classic]
+    for place in classic:
+        plant.world.acknowledge(place.name, "s")
+    await asyncio.sleep(1)
+    assert inbox.ids == [3, 4, 5]
+    with pytest.raises(TopicExistsError):
+        await plant.call(plant.service.migrate_topic(TOPIC, classic, {}))
+    await plant.stop()
 
 
 @pytest.mark.parametrize("step", ["marked", "listed", "forgotten", "swept"])
-def test_a_deletion_killed_at_a_step_is_finished(step: str) -> None:
-    async def main(plant: Plant) -> None:
-        before = await set_up(plant)
-        await plant.boot(kill_at=f"delete.{step}")
-        with pytest.raises(DiedError):
-            await plant.call(plant.service.delete_topic(TOPIC))
-        await plant.boot()
-        assert plant.world.stored == {}
-        with pytest.raises(TopicNotFoundError):
-            await plant.controller()
-        assert not [path for path in plant.tree.values if path.startswith("/topics")]
-        await plant.call(plant.service.create_topic(TOPIC, 1))
-        after = await plant.audit()
-        assert min(after.segments) >= before.next_id
-        assert after.epoch > before.epoch
-        await plant.stop()
-
-    simulate(main)
+async def test_a_deletion_killed_at_a_step_is_finished(plant: Plant, step: str) -> None:
+    before = await set_up(plant)
+    await plant.boot(kill_at=f"delete.{step}")
+    with pytest.raises(DiedError):
+        await plant.call(plant.service.delete_topic(TOPIC))
+    await plant.boot()
+    assert plant.world.stored == {}
+    with pytest.raises(TopicNotFoundError):
+        await plant.controller()
+    assert not [path for path in plant.tree.values if path.startswith("/topics")]
+    await plant.call(plant.service.create_topic(TOPIC, 1))
+    after = await plant.audit()
+    assert min(after.segments) >= before.next_id
+    assert after.epoch > before.epoch
+    await plant.stop()
 
 
 @pytest.mark.parametrize("step", ["recorded", "applied"])
 @pytest.mark.parametrize("change", ["create", "delete", "seek", "skip"])
-def test_a_change_of_a_subscription_killed_at_a_step_is_finished(change: str, step: str) -> None:
-    async def main(plant: Plant) -> None:
-        await set_up(plant)
-        await plant.boot(kill_at=f"subscription.{change}.{step}")
-        controller = await plant.controller()
-        calls = {
-            "create": lambda: controller.ensure_subscription("new", "STREAM", "earliest"),
-            "delete": lambda: controller.delete_subscription("stream"),
-            "seek": lambda: controller.seek("late", 0),
-            "skip": lambda: controller.skip_all("stream"),
-        }
-        with pytest.raises(DiedError):
-            await plant.call(calls[change]())
-        await plant.boot()
-        controller = await plant.controller()
-        layout = await plant.audit()
-        sub = {"create": "new", "seek": "late"}.get(change, "stream")
-        backlog = [plant.world.backlog(plant.segment(layout, id_), sub) for id_ in layout.segments]
-        assert backlog == [{"create": 1, "delete": None, "seek": 1, "skip": 0}[change]] * 3
-        assert ("stream" in controller.subscriptions()) == (change != "delete")
-        await plant.stop()
-
-    simulate(main)
-
-
-def test_pruning_killed_after_its_commit_leaves_no_storage_behind() -> None:
-    async def main(plant: Plant) -> None:
-        await plant.boot(kill_at="prune.committed")
-        await plant.call(plant.service.create_topic(TOPIC, 1))
-        controller = await plant.controller()
-        await plant.call(controller.split(0))
-        await asyncio.sleep(1)
-        with pytest.raises(DiedError):
-            await plant.call(controller.prune())
-        assert len(plant.world.stored) == 3
-        await plant.boot()
-        layout = await plant.audit()
-        assert sorted(layout.segments) == [1, 2]
-        await plant.stop()
-
-    simulate(main, retention_s=0.5)
+async def test_a_change_of_a_subscription_killed_at_a_step_is_finished(
+    plant: Plant, change: str, step: str
+) -> None:
+    await set_up(plant)
+    await plant.boot(kill_at=f"subscription.{change}.{step}")
+    controller = await plant.controller()
+    calls = {
+        "create": lambda: controller.ensure_subscription("new", "STREAM", "earliest"),
+        "delete": lambda: controller.delete_subscription("stream"),
+        "seek": lambda: controller.seek("late", 0),
+        "skip": lambda: controller.skip_all("stream"),
+    }
+    with pytest.raises(DiedError):
+        await plant.call(calls[change]())
+    await plant.boot()
+    controller = await plant.controller()
+    layout = await plant.audit()
+    sub = {"create": "new", "seek": "late"}.get(change, "stream")
+    backlog = [plant.world.backlog(plant.segment(layout, id_), sub) for id_ in layout.segments]
+    assert backlog == [{"create": 1, "delete": None, "seek": 1, "skip": 0}[change]] * 3
+    assert ("stream" in controller.subscriptions()) == (change != "delete")
+    await plant.stop()
 
 
-def test_a_topic_is_made_whole_although_its_maker_never_heard_that_it_was_begun() -> None:
-    async def main(plant: Plant) -> None:
-        faulty = FailNth(0, applied=True, below="/topics/")
-        service = await plant.boot(wrap=faulty.wrap)
-        faulty.armed = True
-        with pytest.raises(MetadataError):
-            await plant.call(service.create_topic(TOPIC, 2))
-        assert faulty.failed
-        assert service.layouts() == {}
-        await asyncio.sleep(10)
-        assert len((await plant.audit()).active) == 2
-        await plant.stop()
+@pytest.mark.plant(retention_s=0.5)
+async def test_pruning_killed_after_its_commit_leaves_no_storage_behind(plant: Plant) -> None:
+    await plant.boot(kill_at="prune.committed")
+    await plant.call(plant.service.create_topic(TOPIC, 1))
+    controller = await plant.controller()
+    await plant.call(controller.split(0))
+    await asyncio.sleep(1)
+    with pytest.raises(DiedError):
+        await plant.call(controller.prune())
+    assert len(plant.world.stored) == 3
+    await plant.boot()
+    layout = await plant.audit()
+    assert sorted(layout.segments) == [1, 2]
+    await plant.stop()
 
-    simulate(main)
+
+async def test_a_topic_is_made_whole_although_its_maker_never_heard_that_it_was_begun(plant: Plant) -> None:
+    faulty = FailNth(0, applied=True, below="/topics/")
+    service = await plant.boot(wrap=faulty.wrap)
+    faulty.armed = True
+    with pytest.raises(MetadataError):
+        await plant.call(service.create_topic(TOPIC, 2))
+    assert faulty.failed
+    assert service.layouts() == {}
+    await asyncio.sleep(10)
+    assert len((await plant.audit()).active) == 2
+    await plant.stop()
 
 
-def test_pruning_whose_answer_was_lost_leaves_no_storage_behind() -> None:
-    async def main(plant: Plant) -> None:
-        faulty = FailNth(0, applied=True)
-        await plant.boot(wrap=faulty.wrap)
-        await plant.call(plant.service.create_topic(TOPIC, 1))
-        controller = await plant.controller()
-        await plant.call(controller.split(0))
-        await asyncio.sleep(1)
-        faulty.armed = True
-        with pytest.raises(MetadataError):
-            await plant.call(controller.prune())
-        assert faulty.failed
-        await asyncio.sleep(2)
-        layout = await plant.audit()
-        assert sorted(layout.segments) == [1, 2]
-        await plant.stop()
-
-    simulate(main, retention_s=0.5)
+@pytest.mark.plant(retention_s=0.5)
+async def test_pruning_whose_answer_was_lost_leaves_no_storage_behind(plant: Plant) -> None:
+    faulty = FailNth(0, applied=True)
+    await plant.boot(wrap=faulty.wrap)
+    await plant.call(plant.service.create_topic(TOPIC, 1))
+    controller = await plant.controller()
+    await plant.call(controller.split(0))
+    await asyncio.sleep(1)
+    faulty.armed = True
+    with pytest.raises(MetadataError):
+        await plant.call(controller.prune())
+    assert faulty.failed
+    await asyncio.sleep(2)
+    layout = await plant.audit()
+    assert sorted(layout.segments) == [1, 2]
+    await plant.stop()
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["refused", "answer lost"])
 @pytest.mark.parametrize("number", range(3), ids=["intent", "commit", "assignment"])
-def test_a_write_that_fails_anywhere_in_a_split_is_made_good(number: int, applied: bool) -> None:
-    async def main(plant: Plant) -> None:
-        before = await set_up(plant)
-        faulty = FailNth(number, applied)
-        await plant.boot(wrap=faulty.wrap)
-        controller = await plant.controller()
-        inbox = Inbox()
-        await plant.call(controller.register("stream", "a", "STREAM", None, inbox))
-        plant.drain(before, "stream", 1)
-        await asyncio.sleep(1)
-        faulty.armed = True
-        try:
-            await plant.call(controller.split(1, [25000, 30000]))
-            assert number == 2, "what happens after the commit is not the caller's trouble"
-        except MetadataError:
-            assert number < 2
-        assert faulty.failed
-        await asyncio.sleep(2)
-        layout = await plant.audit()
-        assert controller.layout == layout
-        if number == 0 and not applied:
-            assert layout.epoch == 0
-        else:
-            check_outcome("split", layout)
-            assert inbox.ids == [0, 2, 3, 4, 5]
-        await plant.stop()
-
-    simulate(main)
-
-
-def test_a_subscription_whose_confirmation_was_lost_is_on_the_children_all_the_same() -> None:
-    async def main(plant: Plant) -> None:
-        faulty = FailNth(0, applied=True, below="subscriptions")
-        await plant.boot(wrap=faulty.wrap, failpoints=FailOnce("split.committed"))
-        await plant.call(plant.service.create_topic(TOPIC, 1))
-        controller = await plant.controller()
-        down = ConnectError("owner is away")
-        plant.segments.fails = lambda verb, name: down if verb == "create_subscription" else None
-        with pytest.raises(ConnectError):
-            await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
-        plant.segments.fails = lambda verb, name: None
-        faulty.armed = True
-        with pytest.raises(FailpointReachedError):
-            await plant.call(controller.split(0))
-        assert faulty.failed
-        await asyncio.sleep(2)
-        await plant.audit()
-        await plant.stop()
-
-    simulate(main)
+async def test_a_write_that_fails_anywhere_in_a_split_is_made_good(
+    plant: Plant, number: int, applied: bool
+) -> None:
+    before = await set_up(plant)
+    faulty = FailNth(number, applied)
+    await plant.boot(wrap=faulty.wrap)
+    controller = await plant.controller()
+    inbox = Inbox()
+    await plant.call(controller.register("stream", "a", "STREAM", None, inbox))
+    plant.drain(before, "stream", 1)
+    await asyncio.sleep(1)
+    faulty.armed = True
+    try:
+        await plant.call(controller.split(1, [25000, 30000]))
+        assert number == 2, "what happens after the commit is not the caller's trouble"
+    except MetadataError:
+        assert number < 2
+    assert faulty.failed
+    await asyncio.sleep(2)
+    layout = await plant.audit()
+    assert controller.layout == layout
+    if number == 0 and not applied:
+        assert layout.epoch == 0
+    else:
+        check_outcome("split", layout)
+        assert inbox.ids == [0, 2, 3, 4, 5]
+    await plant.stop()
 
 
-def test_a_latest_subscription_made_across_a_split_waits_for_nothing_before_it() -> None:
-    async def main(plant: Plant) -> None:
-        await plant.boot()
-        await plant.call(plant.service.create_topic(TOPIC, 1))
-        controller = await plant.controller()
-        plant.publish(controller.layout)
-        down = True
-
-        def fails(verb: str, name: TopicName) -> Exception | None:
-            return ConnectError("owner is away") if verb == "create_subscription" and down else None
-
-        plant.segments.fails = fails
-        inbox = Inbox()
-        await plant.call(controller.register("s", "a", "STREAM", None, inbox))
-        with pytest.raises(ConnectError):
-            await plant.call(controller.ensure_subscription("s", "STREAM", "latest"))
+async def test_a_subscription_whose_confirmation_was_lost_is_on_the_children_all_the_same(
+    plant: Plant,
+) -> None:
+    faulty = FailNth(0, applied=True, below="subscriptions")
+    await plant.boot(wrap=faulty.wrap, failpoints=FailOnce("split.committed"))
+    await plant.call(plant.service.create_topic(TOPIC, 1))
+    controller = await plant.controller()
+    down = ConnectError("owner is away")
+    plant.segments.fails = lambda verb, name: down if verb == "create_subscription" else None
+    with pytest.raises(ConnectError):
+        await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
+    plant.segments.fails = lambda verb, name: None
+    faulty.armed = True
+    with pytest.raises(FailpointReachedError):
         await plant.call(controller.split(0))
-        down = False
-        await asyncio.sleep(10)
-        await plant.audit()
-        assert inbox.ids == [1, 2]
-        await plant.stop()
+    assert faulty.failed
+    await asyncio.sleep(2)
+    await plant.audit()
+    await plant.stop()
 
-    simulate(main)
+
+async def test_a_latest_subscription_made_across_a_split_waits_for_nothing_before_it(plant: Plant) -> None:
+    await plant.boot()
+    await plant.call(plant.service.create_topic(TOPIC, 1))
+    controller = await plant.controller()
+    plant.publish(controller.layout)
+    down = True
+
+    def fails(verb: str, name: TopicName) -> Exception | None:
+        return ConnectError("owner is away") if verb == "create_subscription" and down else None
+
+    plant.segments.fails = fails
+    inbox = Inbox()
+    await plant.call(controller.register("s", "a", "STREAM", None, inbox))
+    with pytest.raises(ConnectError):
+        await plant.call(controller.ensure_subscription("s", "STREAM", "latest"))
+    await plant.call(controller.split(0))
+    down = False
+    await asyncio.sleep(10)
+    await plant.audit()
+    assert inbox.ids == [1, 2]
+    await plant.stop()
 
 
 class FailOnce:
@@ -385,12 +358,9 @@ class FailNth:
         return failing
 
 
-def test_the_records_are_there_before_the_storage_and_gone_after_it() -> None:
-    async def main(plant: Plant) -> None:
-        await set_up(plant)
-        topics = TopicStore(MemoryStore(plant.tree))
-        record = await topics.load(TOPIC)
-        assert sorted(record.segments) == [0, 1, 2]
-        assert sorted(await topics.load_subscriptions(TOPIC)) == ["late", "queue", "stream"]
-
-    simulate(main)
+async def test_the_records_are_there_before_the_storage_and_gone_after_it(plant: Plant) -> None:
+    await set_up(plant)
+    topics = TopicStore(MemoryStore(plant.tree))
+    record = await topics.load(TOPIC)
+    assert sorted(record.segments) == [0, 1, 2]
+    assert sorted(await topics.load_subscriptions(TOPIC)) == ["late", "queue", "stream"]

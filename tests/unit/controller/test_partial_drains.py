@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import ServiceNotReadyError
@@ -15,7 +17,7 @@ from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from tests.fakes.control import TOPIC, Inbox, Plant, ids_of, simulate
+from tests.fakes.control import TOPIC, Inbox, Plant, ids_of
 
 LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
 
@@ -56,132 +58,115 @@ def told_open(plant: Plant, layout: Layout, id_: int) -> Ranges | None:
     return plant.world.rosters[plant.segment(layout, id_), "s"].open
 
 
-def test_children_are_assigned_with_the_first_open_bucket_and_owners_hear_of_more() -> None:
-    async def main(plant: Plant) -> None:
-        controller, (inbox,) = await split_with_backlog(plant, "a")
-        drain_part(plant, controller.layout, 0, LOWER)
-        await asyncio.sleep(0.1)
-        assert inbox.ids == [0, 1, 2]
-        assert [len(s.bucket_ranges) for s in inbox.told[-1].segments if s.segment_id] == [2, 2]
-        record = await stored(plant)
-        assert list(record.partly_drained) == [0]
-        described: Any = controller.why()["subscriptions"]
-        assert described["s"]["partlyDrained"] == {"0": [str(LOWER)]}
-        told = len(inbox.told)
-        drain_part(plant, controller.layout, 0, HashRange(0x8000, 0xBFFF))
-        await asyncio.sleep(0.1)
-        plant.drain(controller.layout, "s", 0)
-        await asyncio.sleep(0.1)
-        assert [told_open(plant, controller.layout, id_) for id_ in (1, 2)] == [None, None]
-        assert inbox.ids == [1, 2]
-        assert len(inbox.told) == told + 1
-        assert (await stored(plant)).partly_drained == {}
-        await plant.audit()
-        await plant.stop()
-
-    simulate(main)
+async def test_children_are_assigned_with_the_first_open_bucket_and_owners_hear_of_more(plant: Plant) -> None:
+    controller, (inbox,) = await split_with_backlog(plant, "a")
+    drain_part(plant, controller.layout, 0, LOWER)
+    await asyncio.sleep(0.1)
+    assert inbox.ids == [0, 1, 2]
+    assert [len(s.bucket_ranges) for s in inbox.told[-1].segments if s.segment_id] == [2, 2]
+    record = await stored(plant)
+    assert list(record.partly_drained) == [0]
+    described: Any = controller.why()["subscriptions"]
+    assert described["s"]["partlyDrained"] == {"0": [str(LOWER)]}
+    told = len(inbox.told)
+    drain_part(plant, controller.layout, 0, HashRange(0x8000, 0xBFFF))
+    await asyncio.sleep(0.1)
+    plant.drain(controller.layout, "s", 0)
+    await asyncio.sleep(0.1)
+    assert [told_open(plant, controller.layout, id_) for id_ in (1, 2)] == [None, None]
+    assert inbox.ids == [1, 2]
+    assert len(inbox.told) == told + 1
+    assert (await stored(plant)).partly_drained == {}
+    await plant.audit()
+    await plant.stop()
 
 
-def test_the_next_leader_goes_on_with_what_was_open() -> None:
-    async def main(plant: Plant) -> None:
-        controller, _ = await split_with_backlog(plant, "a", "b")
-        layout = controller.layout
-        drain_part(plant, layout, 0, LOWER)
-        await asyncio.sleep(0.1)
-        before = await stored(plant)
-        plant.kill()
-        plant.world.rosters.clear()
-        # The owner has started anew too, and does not know any more what is drained in part.
-        plant.world.stored[plant.segment(layout, 0)].parts.clear()
-        await plant.boot()
-        again = await join(plant, "a")
-        after = await stored(plant)
-        assert (after.consumers, after.partly_drained) == (before.consumers, before.partly_drained)
-        assert ids_of(again.told[0]) == sorted(s.segment_id for s in before.consumers["a"].segments)
-        assert [told_open(plant, layout, id_) for id_ in (1, 2)] == [(LOWER,), (LOWER,)]
-        await plant.audit()
-        await plant.stop()
-
-    simulate(main)
+async def test_the_next_leader_goes_on_with_what_was_open(plant: Plant) -> None:
+    controller, _ = await split_with_backlog(plant, "a", "b")
+    layout = controller.layout
+    drain_part(plant, layout, 0, LOWER)
+    await asyncio.sleep(0.1)
+    before = await stored(plant)
+    plant.kill()
+    plant.world.rosters.clear()
+    # The owner has started anew too, and does not know any more what is drained in part.
+    plant.world.stored[plant.segment(layout, 0)].parts.clear()
+    await plant.boot()
+    again = await join(plant, "a")
+    after = await stored(plant)
+    assert (after.consumers, after.partly_drained) == (before.consumers, before.partly_drained)
+    assert ids_of(again.told[0]) == sorted(s.segment_id for s in before.consumers["a"].segments)
+    assert [told_open(plant, layout, id_) for id_ in (1, 2)] == [(LOWER,), (LOWER,)]
+    await plant.audit()
+    await plant.stop()
 
 
-def test_an_owner_that_does_not_answer_is_told_later_what_is_open() -> None:
-    async def main(plant: Plant) -> None:
-        controller, (inbox,) = await split_with_backlog(plant, "a")
-        layout = controller.layout
-        drain_part(plant, layout, 0, HashRange(0, 0xBFFF))
-        await asyncio.sleep(0.1)
-        assert inbox.ids == [0, 1, 2]
+async def test_an_owner_that_does_not_answer_is_told_later_what_is_open(plant: Plant) -> None:
+    controller, (inbox,) = await split_with_backlog(plant, "a")
+    layout = controller.layout
+    drain_part(plant, layout, 0, HashRange(0, 0xBFFF))
+    await asyncio.sleep(0.1)
+    assert inbox.ids == [0, 1, 2]
 
-        def fails(verb: str, name: TopicName) -> Exception | None:
-            return ServiceNotReadyError("no owner") if verb == "restrict" else None
+    def fails(verb: str, name: TopicName) -> Exception | None:
+        return ServiceNotReadyError("no owner") if verb == "restrict" else None
 
-        plant.segments.fails = fails
-        plant.drain(layout, "s", 0)
-        await asyncio.sleep(0.1)
-        assert inbox.ids == [1, 2]
-        plant.segments.fails = lambda verb, name: None
-        await asyncio.sleep(60)
-        assert [told_open(plant, layout, id_) for id_ in (1, 2)] == [None, None]
-        await plant.stop()
-
-    simulate(main)
+    plant.segments.fails = fails
+    plant.drain(layout, "s", 0)
+    await asyncio.sleep(0.1)
+    assert inbox.ids == [1, 2]
+    plant.segments.fails = lambda verb, name: None
+    await asyncio.sleep(60)
+    assert [told_open(plant, layout, id_) for id_ in (1, 2)] == [None, None]
+    await plant.stop()
 
 
-def test_a_seek_forgets_it_and_news_from_before_change_nothing() -> None:
-    async def main(plant: Plant) -> None:
-        controller, (inbox,) = await split_with_backlog(plant, "a")
-        layout = controller.layout
-        drain_part(plant, layout, 0, LOWER)
-        await asyncio.sleep(0.1)
-        await plant.call(controller.seek("s", 0))
-        assert (await stored(plant)).partly_drained == {}
-        await asyncio.sleep(0.1)
-        assert inbox.ids == [0]
-        assert told_open(plant, layout, 1) == ()
-        plant.world.tell(plant.segment(layout, 0), "s", (LOWER,))
-        await asyncio.sleep(0.1)
-        assert inbox.ids == [0], "the owner was asked, and knows better"
-        drain_part(plant, layout, 0, UPPER)
-        await asyncio.sleep(0.1)
-        assert (await stored(plant)).partly_drained.keys() == {0}
-        assert inbox.ids == [0, 1, 2]
-        await plant.stop()
-
-    simulate(main)
+async def test_a_seek_forgets_it_and_news_from_before_change_nothing(plant: Plant) -> None:
+    controller, (inbox,) = await split_with_backlog(plant, "a")
+    layout = controller.layout
+    drain_part(plant, layout, 0, LOWER)
+    await asyncio.sleep(0.1)
+    await plant.call(controller.seek("s", 0))
+    assert (await stored(plant)).partly_drained == {}
+    await asyncio.sleep(0.1)
+    assert inbox.ids == [0]
+    assert told_open(plant, layout, 1) == ()
+    plant.world.tell(plant.segment(layout, 0), "s", (LOWER,))
+    await asyncio.sleep(0.1)
+    assert inbox.ids == [0], "the owner was asked, and knows better"
+    drain_part(plant, layout, 0, UPPER)
+    await asyncio.sleep(0.1)
+    assert (await stored(plant)).partly_drained.keys() == {0}
+    assert inbox.ids == [0, 1, 2]
+    await plant.stop()
 
 
-def test_a_group_with_a_member_that_reads_whole_segments_waits_for_them() -> None:
-    async def main(plant: Plant) -> None:
-        controller, (inbox,) = await split_with_backlog(plant, "a")
-        drain_part(plant, controller.layout, 0, LOWER)
-        await asyncio.sleep(0.1)
-        assert inbox.ids == [0, 1, 2]
-        other = await join(plant, "m1", whole=True)
-        await asyncio.sleep(0.1)
-        assert sorted(inbox.ids + other.ids) == [0]
-        plant.drain(controller.layout, "s", 0)
-        await asyncio.sleep(0.1)
-        assert sorted(inbox.ids + other.ids) == [1, 2]
-        assert not any(s.bucket_ranges for told in (inbox, other) for s in told.told[-1].segments)
-        await plant.stop()
-
-    simulate(main)
+async def test_a_group_with_a_member_that_reads_whole_segments_waits_for_them(plant: Plant) -> None:
+    controller, (inbox,) = await split_with_backlog(plant, "a")
+    drain_part(plant, controller.layout, 0, LOWER)
+    await asyncio.sleep(0.1)
+    assert inbox.ids == [0, 1, 2]
+    other = await join(plant, "m1", whole=True)
+    await asyncio.sleep(0.1)
+    assert sorted(inbox.ids + other.ids) == [0]
+    plant.drain(controller.layout, "s", 0)
+    await asyncio.sleep(0.1)
+    assert sorted(inbox.ids + other.ids) == [1, 2]
+    assert not any(s.bucket_ranges for told in (inbox, other) for s in told.told[-1].segments)
+    await plant.stop()
 
 
-def test_a_segment_drained_in_part_is_not_pruned() -> None:
-    async def main(plant: Plant) -> None:
-        controller, _ = await split_with_backlog(plant, "a")
-        drain_part(plant, controller.layout, 0, LOWER)
-        await asyncio.sleep(1)
-        await plant.call(controller.prune())
-        assert 0 in controller.layout.segments
-        plant.drain(controller.layout, "s", 0)
-        await asyncio.sleep(1)
-        await plant.call(controller.prune())
-        assert 0 not in controller.layout.segments
-        assert (await stored(plant)).drained == ()
-        await asyncio.sleep(1)
-        await plant.stop()
-
-    simulate(main, retention_s=0.0)
+@pytest.mark.plant(retention_s=0.0)
+async def test_a_segment_drained_in_part_is_not_pruned(plant: Plant) -> None:
+    controller, _ = await split_with_backlog(plant, "a")
+    drain_part(plant, controller.layout, 0, LOWER)
+    await asyncio.sleep(1)
+    await plant.call(controller.prune())
+    assert 0 in controller.layout.segments
+    plant.drain(controller.layout, "s", 0)
+    await asyncio.sleep(1)
+    await plant.call(controller.prune())
+    assert 0 not in controller.layout.segments
+    assert (await stored(plant)).drained == ()
+    await asyncio.sleep(1)
+    await plant.stop()

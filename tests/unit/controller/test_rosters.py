@@ -18,7 +18,7 @@ from anabranch.model.assignment import Assignment
 from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, ids_of, simulate
+from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, ids_of
 from tests.fakes.segments import MemorySegments
 
 
@@ -61,23 +61,20 @@ class Witness(Inbox):
             self.seen.append(roster.standing(self._other, 1, by_buckets=False))
 
 
-def test_owners_hear_of_an_eviction_before_the_next_reader_does() -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant)
-        witness = Witness(plant, "a")
-        held = await join(plant, "a")
-        for segment_id in (0, 1):
-            await attach(plant, "a", segment_id, held.generation)
-        await join(plant, "b", witness)
-        assert await standing(plant, "a", 1, 1) == "finishes", "the half that went to b"
-        controller = await plant.controller()
-        await evict(plant, "a")
-        assert ids_of(witness.told[-1]) == [0, 1]
-        assert witness.seen[-2:] == ["gone", "gone"]
-        assert controller.why()["troubles"] == {}
-        await plant.stop()
-
-    simulate(main)
+async def test_owners_hear_of_an_eviction_before_the_next_reader_does(plant: Plant) -> None:
+    await lead(plant)
+    witness = Witness(plant, "a")
+    held = await join(plant, "a")
+    for segment_id in (0, 1):
+        await attach(plant, "a", segment_id, held.generation)
+    await join(plant, "b", witness)
+    assert await standing(plant, "a", 1, 1) == "finishes", "the half that went to b"
+    controller = await plant.controller()
+    await evict(plant, "a")
+    assert ids_of(witness.told[-1]) == [0, 1]
+    assert witness.seen[-2:] == ["gone", "gone"]
+    assert controller.why()["troubles"] == {}
+    await plant.stop()
 
 
 async def registrations(plant: Plant) -> list[str]:
@@ -93,84 +90,77 @@ async def evict(plant: Plant, name: str) -> None:
     await asyncio.sleep(61)
 
 
-def test_an_evicted_consumer_is_gone_also_where_it_only_finished() -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant)
-        held = await join(plant, "a")
+async def test_an_evicted_consumer_is_gone_also_where_it_only_finished(plant: Plant) -> None:
+    await lead(plant)
+    held = await join(plant, "a")
+    await attach(plant, "a", 1, held.generation)
+    await join(plant, "b")
+    assert await standing(plant, "a", 1, held.generation) == "finishes"
+    await evict(plant, "a")
+    assert await standing(plant, "a", 1, held.generation) == "gone"
+    with pytest.raises(ConsumerBusyError):
         await attach(plant, "a", 1, held.generation)
-        await join(plant, "b")
-        assert await standing(plant, "a", 1, held.generation) == "finishes"
-        await evict(plant, "a")
-        assert await standing(plant, "a", 1, held.generation) == "gone"
-        with pytest.raises(ConsumerBusyError):
-            await attach(plant, "a", 1, held.generation)
-        await plant.stop()
-
-    simulate(main)
+    await plant.stop()
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_an_owner_that_does_not_answer_holds_nobody_up_and_hears_later(silent: bool) -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant)
-        inbox = Inbox()
-        await join(plant, "a")
-        await join(plant, "b", inbox)
-        controller = await plant.controller()
-        restrict, answers = plant.segments.restrict, asyncio.Event()
+async def test_an_owner_that_does_not_answer_holds_nobody_up_and_hears_later(
+    plant: Plant, silent: bool
+) -> None:
+    await lead(plant)
+    inbox = Inbox()
+    await join(plant, "a")
+    await join(plant, "b", inbox)
+    controller = await plant.controller()
+    restrict, answers = plant.segments.restrict, asyncio.Event()
 
-        async def unreachable(*arguments: object) -> None:
-            if not answers.is_set():
-                if silent:
-                    await answers.wait()
-                raise NotConnectedError("the owner is away")
-            await restrict(*arguments)  # type: ignore[arg-type]
+    async def unreachable(*arguments: object) -> None:
+        if not answers.is_set():
+            if silent:
+                await answers.wait()
+            raise NotConnectedError("the owner is away")
+        await restrict(*arguments)  # type: ignore[arg-type]
 
-        plant.segments.restrict = unreachable  # type: ignore[assignment, method-assign]
-        began = plant.loop.time()
-        await evict(plant, "a")
-        await plant.call(controller.settled())
-        assert plant.loop.time() - began < 66
-        assert inbox.ids == [0, 1], "the next reader is told; nobody attaches before its roster is there"
-        assert await standing(plant, "a", 0, 1) != "gone"
+    plant.segments.restrict = unreachable  # type: ignore[assignment, method-assign]
+    began = plant.loop.time()
+    await evict(plant, "a")
+    await plant.call(controller.settled())
+    assert plant.loop.time() - began < 66
+    assert inbox.ids == [0, 1], "the next reader is told; nobody attaches before its roster is there"
+    assert await standing(plant, "a", 0, 1) != "gone"
 
-        def unreached() -> list[str]:
-            return list(controller.why()["subscriptions"]["s"]["unreached"])  # type: ignore[index]
+    def unreached() -> list[str]:
+        return list(controller.why()["subscriptions"]["s"]["unreached"])  # type: ignore[index]
 
-        assert unreached() == ["0", "1"], "it may be attached wherever it was given a segment"
-        answers.set()
-        await asyncio.sleep(5)
-        assert await standing(plant, "a", 0, 1) == "gone"
-        assert unreached() == []
-        await plant.stop()
-
-    simulate(main)
+    assert unreached() == ["0", "1"], "it may be attached wherever it was given a segment"
+    answers.set()
+    await asyncio.sleep(5)
+    assert await standing(plant, "a", 0, 1) == "gone"
+    assert unreached() == []
+    await plant.stop()
 
 
-def test_a_leader_that_dies_before_owners_hear_is_made_good_by_the_next() -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant)
-        await join(plant, "a")
-        await join(plant, "b")
-        controller = await plant.controller()
-        generation = controller.subscriptions()["s"].consumers["a"].generation
+async def test_a_leader_that_dies_before_owners_hear_is_made_good_by_the_next(plant: Plant) -> None:
+    await lead(plant)
+    await join(plant, "a")
+    await join(plant, "b")
+    controller = await plant.controller()
+    generation = controller.subscriptions()["s"].consumers["a"].generation
 
-        def die(verb: str, name: TopicName) -> Exception | None:
-            if verb == "restrict":
-                plant.kill()
-                return NotConnectedError("killed")
-            return None
+    def die(verb: str, name: TopicName) -> Exception | None:
+        if verb == "restrict":
+            plant.kill()
+            return NotConnectedError("killed")
+        return None
 
-        plant.segments.fails = die
-        with pytest.raises(DiedError):
-            await plant.call(leave(plant, "a"))
-        assert await plain_standing(plant, "a", 0, generation) != "gone"
-        await plant.boot()
-        assert await registrations(plant) == ["b"]
-        assert await standing(plant, "a", 0, generation) == "gone"
-        await plant.stop()
-
-    simulate(main)
+    plant.segments.fails = die
+    with pytest.raises(DiedError):
+        await plant.call(leave(plant, "a"))
+    assert await plain_standing(plant, "a", 0, generation) != "gone"
+    await plant.boot()
+    assert await registrations(plant) == ["b"]
+    assert await standing(plant, "a", 0, generation) == "gone"
+    await plant.stop()
 
 
 async def leave(plant: Plant, name: str) -> None:
@@ -189,66 +179,57 @@ async def plain_standing(plant: Plant, name: str, segment_id: int, generation: i
     return found[0] if found else "unknown"
 
 
-def test_a_leader_that_was_replaced_lets_nobody_in() -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant)
-        held = await join(plant, "a")
-        controller = await plant.controller()
-        await plant.call(controller.stop())
-        with pytest.raises(NotLeaderError):
-            await plant.call(controller.admit("s", "STREAM", "earliest", 0, "a", held.generation))
-
-    simulate(main)
+async def test_a_leader_that_was_replaced_lets_nobody_in(plant: Plant) -> None:
+    await lead(plant)
+    held = await join(plant, "a")
+    controller = await plant.controller()
+    await plant.call(controller.stop())
+    with pytest.raises(NotLeaderError):
+        await plant.call(controller.admit("s", "STREAM", "earliest", 0, "a", held.generation))
 
 
-def test_a_seek_of_one_segment_moves_no_other() -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant)
-        inbox = Inbox()
-        await join(plant, "a", inbox)
-        controller = await plant.controller()
-        before = controller.layout
-        plant.publish(before, 0, 1)
-        await plant.call(controller.split(0))
-        await plant.call(controller.split(1))
-        plant.drain(before, "s", 0, 1)
-        await asyncio.sleep(1)
-        assert controller.subscriptions()["s"].drained == (0, 1)
-        await plant.call(controller.seek_segment("s", 0, Aim(0, 0)))
-        assert controller.subscriptions()["s"].drained == (1,)
-        await asyncio.sleep(0.1)
-        assert 0 in inbox.ids
-        assert not set(inbox.ids) & before.descendants(0)
-        assert plant.world.backlog(plant.segment(before, 1), "s") == 0
-        with pytest.raises(SegmentNotFoundError):
-            await plant.call(controller.seek_segment("s", 99, 0))
-        await plant.stop()
-
-    simulate(main)
+async def test_a_seek_of_one_segment_moves_no_other(plant: Plant) -> None:
+    await lead(plant)
+    inbox = Inbox()
+    await join(plant, "a", inbox)
+    controller = await plant.controller()
+    before = controller.layout
+    plant.publish(before, 0, 1)
+    await plant.call(controller.split(0))
+    await plant.call(controller.split(1))
+    plant.drain(before, "s", 0, 1)
+    await asyncio.sleep(1)
+    assert controller.subscriptions()["s"].drained == (0, 1)
+    await plant.call(controller.seek_segment("s", 0, Aim(0, 0)))
+    assert controller.subscriptions()["s"].drained == (1,)
+    await asyncio.sleep(0.1)
+    assert 0 in inbox.ids
+    assert not set(inbox.ids) & before.descendants(0)
+    assert plant.world.backlog(plant.segment(before, 1), "s") == 0
+    with pytest.raises(SegmentNotFoundError):
+        await plant.call(controller.seek_segment("s", 99, 0))
+    await plant.stop()
 
 
-def test_a_seek_of_one_segment_is_finished_by_the_next_leader() -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant, 1)
-        await join(plant, "a")
-        controller = await plant.controller()
-        before = controller.layout
-        plant.publish(before)
-        await plant.call(controller.split(0))
-        plant.drain(before, "s", 0)
-        await asyncio.sleep(1)
-        plant.kill()
-        await plant.boot(kill_at="subscription.seek.recorded")
-        with pytest.raises(DiedError):
-            await plant.call((await plant.controller()).seek_segment("s", 0, Aim(0, 0)))
-        await plant.boot()
-        controller = await plant.controller()
-        assert controller.subscriptions()["s"].unfinished is None
-        assert controller.subscriptions()["s"].drained == ()
-        assert plant.world.backlog(plant.segment(before, 0), "s") == 1
-        await plant.stop()
-
-    simulate(main)
+async def test_a_seek_of_one_segment_is_finished_by_the_next_leader(plant: Plant) -> None:
+    await lead(plant, 1)
+    await join(plant, "a")
+    controller = await plant.controller()
+    before = controller.layout
+    plant.publish(before)
+    await plant.call(controller.split(0))
+    plant.drain(before, "s", 0)
+    await asyncio.sleep(1)
+    plant.kill()
+    await plant.boot(kill_at="subscription.seek.recorded")
+    with pytest.raises(DiedError):
+        await plant.call((await plant.controller()).seek_segment("s", 0, Aim(0, 0)))
+    await plant.boot()
+    controller = await plant.controller()
+    assert controller.subscriptions()["s"].unfinished is None
+    assert controller.subscriptions()["s"].drained == ()
+    assert plant.world.backlog(plant.segment(before, 0), "s") == 1
+    await plant.stop()
 
 
 class Silent(Inbox):
@@ -264,113 +245,103 @@ class Silent(Inbox):
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_a_name_is_refused_only_while_its_holder_shows_a_sign_of_life(lives: bool) -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant)
-        held = await join(plant, "a", Silent(lives))
-        controller = await plant.controller()
-        again = plant.process.spawn(controller.register("s", "a", "STREAM", "earliest", Inbox()))
-        other = await join(plant, "b")
-        assert not again.done(), "others do not wait for the answer"
-        if lives:
-            with pytest.raises(ConsumerBusyError):
-                await again
-        else:
-            kept = (await again).assignment
-            assert {*ids_of(kept), *ids_of(other)} == {*ids_of(held)}
-        await plant.stop()
-
-    simulate(main)
-
-
-def test_subscriptions_that_follow_side_by_side_are_told_after_their_own_owners() -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant)
-        controller = await plant.controller()
-        late: list[str] = []
-
-        class Judge(Inbox):
-            def __init__(self, sub: str) -> None:
-                super().__init__()
-                self._sub = sub
-
-            def __call__(self, assignment: Assignment | None) -> None:
-                super().__call__(assignment)
-                roster = plant.world.rosters.get((plant.segment(controller.layout, 1), self._sub))
-                if assignment is not None and (roster is None or roster.generation < assignment.generation):
-                    late.append(self._sub)
-
-        for sub in ("slow", "swift"):
-            for name in ("a", "b"):
-                await plant.call(controller.register(sub, name, "STREAM", "earliest", Judge(sub)))
-        restrict = plant.segments.restrict
-
-        async def hesitate(place: Place, sub: str, roster: Roster, term: int) -> None:
-            await asyncio.sleep(1.0 if sub == "slow" else 0.5)
-            await restrict(place, sub, roster, term)
-
-        plant.segments.restrict = hesitate  # type: ignore[assignment, method-assign]
-        began = plant.loop.time()
-        await plant.call(controller.merge([0, 1]))
-        await plant.call(controller.settled())
-        assert plant.loop.time() - began < 1.3, "neither waits for the owners of the other"
-        assert late == []
-        await plant.stop()
-
-    simulate(main)
-
-
-def test_the_rosters_of_very_many_subscriptions_go_out_a_few_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_name_is_refused_only_while_its_holder_shows_a_sign_of_life(
+    plant: Plant, lives: bool
 ) -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant, 8)
-        controller = await plant.controller()
-        for number in range(100):
-            await plant.call(controller.ensure_subscription(f"s{number}", "STREAM", "earliest"))
-        plant.kill()
-        under_way: list[int] = [0]
-
-        async def count(*arguments: object) -> None:
-            under_way.append(under_way[-1] + 1)
-            await asyncio.sleep(0.01)
-            under_way.append(under_way[-1] - 1)
-
-        monkeypatch.setattr(MemorySegments, "restrict", count)
-        await plant.boot()
-        await plant.call((await plant.controller()).settled())
-        assert len(under_way) == 1 + 2 * 800
-        assert max(under_way) == SENT_AT_ONCE
-        await plant.stop()
-
-    simulate(main)
+    await lead(plant)
+    held = await join(plant, "a", Silent(lives))
+    controller = await plant.controller()
+    again = plant.process.spawn(controller.register("s", "a", "STREAM", "earliest", Inbox()))
+    other = await join(plant, "b")
+    assert not again.done(), "others do not wait for the answer"
+    if lives:
+        with pytest.raises(ConsumerBusyError):
+            await again
+    else:
+        kept = (await again).assignment
+        assert {*ids_of(kept), *ids_of(other)} == {*ids_of(held)}
+    await plant.stop()
 
 
-def test_a_takeover_looks_at_the_layout_once_for_each_subscription_and_tells_who_has_something_to_read(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_subscriptions_that_follow_side_by_side_are_told_after_their_own_owners(plant: Plant) -> None:
+    await lead(plant)
+    controller = await plant.controller()
+    late: list[str] = []
+
+    class Judge(Inbox):
+        def __init__(self, sub: str) -> None:
+            super().__init__()
+            self._sub = sub
+
+        def __call__(self, assignment: Assignment | None) -> None:
+            super().__call__(assignment)
+            roster = plant.world.rosters.get((plant.segment(controller.layout, 1), self._sub))
+            if assignment is not None and (roster is None or roster.generation < assignment.generation):
+                late.append(self._sub)
+
+    for sub in ("slow", "swift"):
+        for name in ("a", "b"):
+            await plant.call(controller.register(sub, name, "STREAM", "earliest", Judge(sub)))
+    restrict = plant.segments.restrict
+
+    async def hesitate(place: Place, sub: str, roster: Roster, term: int) -> None:
+        await asyncio.sleep(1.0 if sub == "slow" else 0.5)
+        await restrict(place, sub, roster, term)
+
+    plant.segments.restrict = hesitate  # type: ignore[assignment, method-assign]
+    began = plant.loop.time()
+    await plant.call(controller.merge([0, 1]))
+    await plant.call(controller.settled())
+    assert plant.loop.time() - began < 1.3, "neither waits for the owners of the other"
+    assert late == []
+    await plant.stop()
+
+
+async def test_the_rosters_of_very_many_subscriptions_go_out_a_few_at_a_time(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(plant: Plant) -> None:
-        await lead(plant, 6)
-        controller = await plant.controller()
-        for sub in ("s", "t"):
-            await plant.call(controller.ensure_subscription(sub, "STREAM", "earliest"))
-        plant.publish(controller.layout, 2)
-        layout = await plant.call(controller.merge([0, 1, 2]))
-        plant.kill()
-        plant.world.rosters.clear()
-        looked: list[Layout] = []
+    await lead(plant, 8)
+    controller = await plant.controller()
+    for number in range(100):
+        await plant.call(controller.ensure_subscription(f"s{number}", "STREAM", "earliest"))
+    plant.kill()
+    under_way: list[int] = [0]
 
-        def counted(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
-            looked.append(layout)
-            return slots_of(record, layout)
+    async def count(*arguments: object) -> None:
+        under_way.append(under_way[-1] + 1)
+        await asyncio.sleep(0.01)
+        under_way.append(under_way[-1] - 1)
 
-        slots_of = groups.slots_of
-        monkeypatch.setattr(groups, "slots_of", counted)
-        await plant.boot()
-        await plant.call((await plant.controller()).settled())
-        assert len(looked) == 2
-        told = {plant.segment(layout, id_) for id_ in (2, 3, 4, 5, 6)}
-        assert plant.world.rosters.keys() == {(name, sub) for name in told for sub in ("s", "t")}
-        await plant.stop()
+    monkeypatch.setattr(MemorySegments, "restrict", count)
+    await plant.boot()
+    await plant.call((await plant.controller()).settled())
+    assert len(under_way) == 1 + 2 * 800
+    assert max(under_way) == SENT_AT_ONCE
+    await plant.stop()
 
-    simulate(main)
+
+async def test_a_takeover_looks_at_the_layout_once_for_each_subscription_and_tells_who_has_something_to_read(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lead(plant, 6)
+    controller = await plant.controller()
+    for sub in ("s", "t"):
+        await plant.call(controller.ensure_subscription(sub, "STREAM", "earliest"))
+    plant.publish(controller.layout, 2)
+    layout = await plant.call(controller.merge([0, 1, 2]))
+    plant.kill()
+    plant.world.rosters.clear()
+    looked: list[Layout] = []
+
+    def counted(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
+        looked.append(layout)
+        return slots_of(record, layout)
+
+    slots_of = groups.slots_of
+    monkeypatch.setattr(groups, "slots_of", counted)
+    await plant.boot()
+    await plant.call((await plant.controller()).settled())
+    assert len(looked) == 2
+    told = {plant.segment(layout, id_) for id_ in (2, 3, 4, 5, 6)}
+    assert plant.world.rosters.keys() == {(name, sub) for name in told for sub in ("s", "t")}
+    await plant.stop()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.segments import SegmentLoad
@@ -17,7 +18,7 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
-from tests.fakes.control import TOPIC, Inbox, Plant, simulate
+from tests.fakes.control import TOPIC, Inbox, Plant
 
 SETTINGS = ControllerSettings(retention_s=None)
 BUSY = SegmentLoad(msg_rate_in=15_000.0)
@@ -38,269 +39,242 @@ def decisions(controller: TopicController) -> Any:
     return controller.why()["decisions"]
 
 
-def test_a_busy_topic_with_producers_only_is_split_on_the_tick() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant)
-        set_load(plant, BUSY)
-        await asyncio.sleep(55)
-        assert len(controller.layout.active) == 1
-        await asyncio.sleep(20)
-        assert len(controller.layout.active) == 2
-        last = decisions(controller)[-1]
-        assert "segment 0 is at 150%" in last["reason"]
-        assert last["outcome"] == "done: epoch 1"
-        await plant.audit()
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
+@pytest.mark.plant(settings=SETTINGS)
+async def test_a_busy_topic_with_producers_only_is_split_on_the_tick(plant: Plant) -> None:
+    controller = await lead(plant)
+    set_load(plant, BUSY)
+    await asyncio.sleep(55)
+    assert len(controller.layout.active) == 1
+    await asyncio.sleep(20)
+    assert len(controller.layout.active) == 2
+    last = decisions(controller)[-1]
+    assert "segment 0 is at 150%" in last["reason"]
+    assert last["outcome"] == "done: epoch 1"
+    await plant.audit()
+    await plant.stop()
 
 
-def test_consumers_that_come_are_enough_reason_to_look() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant)
-        set_load(plant, SegmentLoad(msg_rate_in=6_000.0))
-        for n in range(3):
-            await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
-        await asyncio.sleep(1)
-        assert len(controller.layout.active) == 3, "one look for all three, long before the tick"
-        assert controller.layout.epoch == 1
-        await plant.audit()
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
+@pytest.mark.plant(settings=SETTINGS)
+async def test_consumers_that_come_are_enough_reason_to_look(plant: Plant) -> None:
+    controller = await lead(plant)
+    set_load(plant, SegmentLoad(msg_rate_in=6_000.0))
+    for n in range(3):
+        await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
+    await asyncio.sleep(1)
+    assert len(controller.layout.active) == 3, "one look for all three, long before the tick"
+    assert controller.layout.epoch == 1
+    await plant.audit()
+    await plant.stop()
 
 
-def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant, 2)
-        for n in range(10):
-            await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
-        await asyncio.sleep(1)
-        layout = await plant.audit()
-        assert len(layout.active) == 2
-        assert all(segment.bucket_count >= 5 for segment in layout.active)
-        record = controller.subscriptions()["s"]
-        assert all(consumer.segments for consumer in record.consumers.values()), "all of them read"
-        assert decisions(controller)[-1]["action"].count("rebucket") == 2
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
+@pytest.mark.plant(settings=SETTINGS)
+async def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation(plant: Plant) -> None:
+    controller = await lead(plant, 2)
+    for n in range(10):
+        await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
+    await asyncio.sleep(1)
+    layout = await plant.audit()
+    assert len(layout.active) == 2
+    assert all(segment.bucket_count >= 5 for segment in layout.active)
+    record = controller.subscriptions()["s"]
+    assert all(consumer.segments for consumer in record.consumers.values()), "all of them read"
+    assert decisions(controller)[-1]["action"].count("rebucket") == 2
+    await plant.stop()
 
 
-def test_two_hundred_consumers_of_sixty_four_segments_all_read_after_one_decision() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant, 64)
-        names = [f"c{n:03}" for n in range(200)]
-        await asyncio.gather(
-            *(plant.call(controller.register("s", name, "STREAM", "earliest", Inbox())) for name in names)
+@pytest.mark.plant(settings=SETTINGS)
+async def test_two_hundred_consumers_of_sixty_four_segments_all_read_after_one_decision(plant: Plant) -> None:
+    controller = await lead(plant, 64)
+    names = [f"c{n:03}" for n in range(200)]
+    await asyncio.gather(
+        *(plant.call(controller.register("s", name, "STREAM", "earliest", Inbox())) for name in names)
+    )
+    await asyncio.sleep(5)
+    layout = await plant.audit()
+    assert len(layout.active) == 64
+    done = [d for d in decisions(controller) if d["outcome"].startswith("done")]
+    assert [d["action"].count("rebucket") for d in done] == [64]
+    record = controller.subscriptions()["s"]
+    active = {segment.id for segment in layout.active}
+    for name, consumer in record.consumers.items():
+        assert active & {given.segment_id for given in consumer.segments}, name
+    await plant.stop()
+
+
+@pytest.mark.plant(settings=SETTINGS)
+async def test_the_next_leader_does_not_take_a_rebucket_for_a_split(plant: Plant) -> None:
+    controller = await lead(plant)
+    for n in range(5):
+        await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
+    await asyncio.sleep(1)
+    assert [d["action"] for d in decisions(controller)][-1].startswith("rebucket")
+    plant.kill()
+    await plant.boot()
+    controller = await plant.controller()
+    set_load(plant, BUSY)
+    await plant.call(controller.look())
+    assert len(controller.layout.active) > 1, "no split was made yet, so no cooldown of splits runs"
+    await plant.stop()
+
+
+@pytest.mark.plant(settings=SETTINGS)
+async def test_consumers_that_do_not_know_buckets_get_none(plant: Plant) -> None:
+    controller = await lead(plant, 2)
+    for n in range(10):
+        register = controller.register(
+            "s", f"c{n}", "STREAM", "earliest", Inbox(), RegistrationRequest(whole=n == 0)
         )
-        await asyncio.sleep(5)
-        layout = await plant.audit()
-        assert len(layout.active) == 64
-        done = [d for d in decisions(controller) if d["outcome"].startswith("done")]
-        assert [d["action"].count("rebucket") for d in done] == [64]
-        record = controller.subscriptions()["s"]
-        active = {segment.id for segment in layout.active}
-        for name, consumer in record.consumers.items():
-            assert active & {given.segment_id for given in consumer.segments}, name
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
+        await plant.call(register)
+    await asyncio.sleep(1)
+    assert (await plant.audit()).epoch == 0, "one of them keeps all from sharing"
+    await plant.stop()
 
 
-def test_the_next_leader_does_not_take_a_rebucket_for_a_split() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant)
-        for n in range(5):
-            await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
+@pytest.mark.plant(settings=SETTINGS)
+@pytest.mark.virtual_time(limit_s=100_000)
+async def test_a_topic_that_cools_down_is_merged_again_and_then_left_alone(plant: Plant) -> None:
+    controller = await lead(plant)
+    set_load(plant, BUSY)
+    await asyncio.sleep(100)
+    assert len(controller.layout.active) == 2
+    set_load(plant, SegmentLoad())
+    await asyncio.sleep(2000)
+    assert len(controller.layout.active) == 1
+    epoch = controller.layout.epoch
+    writes = plant.tree.values["/topics/public/default/orders"].version
+    await asyncio.sleep(86_400)
+    assert controller.layout.epoch == epoch
+    assert plant.tree.values["/topics/public/default/orders"].version == writes, "silence writes nothing"
+    last = decisions(controller)[-1]
+    assert last["action"] == "keep"
+    assert last["count"] > 1000
+    await plant.stop()
+
+
+@pytest.mark.plant(settings=SETTINGS)
+async def test_cooldowns_and_cold_times_survive_a_crash(plant: Plant) -> None:
+    controller = await lead(plant)
+    await plant.call(controller.split(0))
+    await asyncio.sleep(250)
+    assert len(controller.layout.active) == 2, "not cold for long enough"
+    plant.kill()
+    await plant.boot()
+    controller = await plant.controller()
+    await asyncio.sleep(30)
+    assert len(controller.layout.active) == 2
+    await asyncio.sleep(90)
+    assert len(controller.layout.active) == 1, "the time before the crash counts"
+    await plant.stop()
+
+
+@pytest.mark.plant(settings=SETTINGS)
+@pytest.mark.virtual_time(limit_s=100_000)
+async def test_an_owner_that_does_not_answer_never_causes_a_merge(plant: Plant) -> None:
+    controller = await lead(plant, 2)
+
+    def fails(verb: str, name: TopicName) -> Exception | None:
+        return NotConnectedError("away") if verb == "load" else None
+
+    plant.segments.fails = fails
+    await asyncio.sleep(10_000)
+    assert len(controller.layout.active) == 2
+    assert "unknown" in str(decisions(controller)[-1]["against"])
+    plant.segments.fails = lambda verb, name: None
+    await asyncio.sleep(1000)
+    assert len(controller.layout.active) == 1
+    await plant.stop()
+
+
+@pytest.mark.plant(settings=SETTINGS)
+async def test_a_failed_split_is_shown_burns_no_cooldown_and_is_finished(plant: Plant) -> None:
+    controller = await lead(plant)
+    set_load(plant, BUSY)
+    down = True
+
+    def fails(verb: str, name: TopicName) -> Exception | None:
+        return NotConnectedError("owner is away") if verb == "seal" and down else None
+
+    plant.segments.fails = fails
+    await asyncio.sleep(75)
+    assert decisions(controller)[-1]["outcome"].startswith("failed: NotConnectedError")
+    assert controller.record.history.get("lastSplitS") is None
+    down = False
+    await asyncio.sleep(10)
+    assert len((await plant.audit()).active) == 2
+    assert controller.record.history["lastSplitS"] is not None
+    await plant.stop()
+
+
+@pytest.mark.plant(settings=SETTINGS)
+async def test_a_policy_that_does_not_fit_is_said_loudly_and_scaling_comes_back(plant: Plant) -> None:
+    controller = await lead(plant)
+    set_load(plant, BUSY)
+    topics = TopicStore(MemoryStore(plant.tree))
+
+    async def override(fields: dict[str, bool | int | float]) -> None:
+        await topics.update_namespace(
+            "public/default",
+            lambda found: msgspec.structs.replace(found, scalable_topic_auto_scale_policy=fields),
+        )
+
+    await override({"minSegments": 100})
+    await asyncio.sleep(200)
+    assert controller.layout.epoch == 0
+    assert "auto-scaling is off" in decisions(controller)[-1]["reason"]
+    await override({"maxSegments": 1})
+    await asyncio.sleep(100)
+    assert "maxSegments (1)" in str(decisions(controller)[-1]["against"])
+    await override({})
+    await asyncio.sleep(100)
+    assert len(controller.layout.active) == 2
+    await plant.stop()
+
+
+@pytest.mark.plant(settings=SETTINGS)
+async def test_growth_goes_on_by_itself_after_each_cooldown(plant: Plant) -> None:
+    controller = await lead(plant)
+    for _ in range(300):
+        set_load(plant, SegmentLoad(msg_rate_in=40_000.0 / len(controller.layout.active)))
         await asyncio.sleep(1)
-        assert [d["action"] for d in decisions(controller)][-1].startswith("rebucket")
-        plant.kill()
-        await plant.boot()
-        controller = await plant.controller()
-        set_load(plant, BUSY)
-        await plant.call(controller.look())
-        assert len(controller.layout.active) > 1, "no split was made yet, so no cooldown of splits runs"
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
-
-
-def test_consumers_that_do_not_know_buckets_get_none() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant, 2)
-        for n in range(10):
-            register = controller.register(
-                "s", f"c{n}", "STREAM", "earliest", Inbox(), RegistrationRequest(whole=n == 0)
-            )
-            await plant.call(register)
+    assert 4 <= len(controller.layout.active) <= 8
+    await plant.audit()
+    epoch = controller.layout.epoch
+    for _ in range(300):
+        set_load(plant, SegmentLoad(msg_rate_in=40_000.0 / len(controller.layout.active)))
         await asyncio.sleep(1)
-        assert (await plant.audit()).epoch == 0, "one of them keeps all from sharing"
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
+    assert controller.layout.epoch == epoch, "steady load leads to silence"
+    await plant.stop()
 
 
-def test_a_topic_that_cools_down_is_merged_again_and_then_left_alone() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant)
-        set_load(plant, BUSY)
-        await asyncio.sleep(100)
-        assert len(controller.layout.active) == 2
-        set_load(plant, SegmentLoad())
-        await asyncio.sleep(2000)
-        assert len(controller.layout.active) == 1
-        epoch = controller.layout.epoch
-        writes = plant.tree.values["/topics/public/default/orders"].version
-        await asyncio.sleep(86_400)
-        assert controller.layout.epoch == epoch
-        assert plant.tree.values["/topics/public/default/orders"].version == writes, "silence writes nothing"
-        last = decisions(controller)[-1]
-        assert last["action"] == "keep"
-        assert last["count"] > 1000
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
+@pytest.mark.plant(settings=SETTINGS)
+@pytest.mark.virtual_time(limit_s=100_000)
+async def test_four_idle_stream_consumers_cause_no_oscillation_in_an_hour(plant: Plant) -> None:
+    controller = await lead(plant, 4)
+    for n in range(4):
+        await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
+    await asyncio.sleep(3600)
+    assert controller.layout.epoch == 0
+    await plant.stop()
 
 
-def test_cooldowns_and_cold_times_survive_a_crash() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant)
-        await plant.call(controller.split(0))
-        await asyncio.sleep(250)
-        assert len(controller.layout.active) == 2, "not cold for long enough"
-        plant.kill()
-        await plant.boot()
-        controller = await plant.controller()
-        await asyncio.sleep(30)
-        assert len(controller.layout.active) == 2
-        await asyncio.sleep(90)
-        assert len(controller.layout.active) == 1, "the time before the crash counts"
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
+@pytest.mark.plant(settings=replace(SETTINGS, auto_scale_interval_s=1e6))
+async def test_manual_merges_are_not_counted_against_auto_scaling(plant: Plant) -> None:
+    controller = await lead(plant, 2)
+    await plant.call(controller.merge([0, 1]))
+    assert controller.record.history["merges"] == {}
+    assert controller.record.history["lastMergeS"] is not None
+    await plant.stop()
 
 
-def test_an_owner_that_does_not_answer_never_causes_a_merge() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant, 2)
-
-        def fails(verb: str, name: TopicName) -> Exception | None:
-            return NotConnectedError("away") if verb == "load" else None
-
-        plant.segments.fails = fails
-        await asyncio.sleep(10_000)
-        assert len(controller.layout.active) == 2
-        assert "unknown" in str(decisions(controller)[-1]["against"])
-        plant.segments.fails = lambda verb, name: None
-        await asyncio.sleep(1000)
-        assert len(controller.layout.active) == 1
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
-
-
-def test_a_failed_split_is_shown_burns_no_cooldown_and_is_finished() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant)
-        set_load(plant, BUSY)
-        down = True
-
-        def fails(verb: str, name: TopicName) -> Exception | None:
-            return NotConnectedError("owner is away") if verb == "seal" and down else None
-
-        plant.segments.fails = fails
-        await asyncio.sleep(75)
-        assert decisions(controller)[-1]["outcome"].startswith("failed: NotConnectedError")
-        assert controller.record.history.get("lastSplitS") is None
-        down = False
-        await asyncio.sleep(10)
-        assert len((await plant.audit()).active) == 2
-        assert controller.record.history["lastSplitS"] is not None
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
-
-
-def test_a_policy_that_does_not_fit_is_said_loudly_and_scaling_comes_back() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant)
-        set_load(plant, BUSY)
-        topics = TopicStore(MemoryStore(plant.tree))
-
-        async def override(fields: dict[str, bool | int | float]) -> None:
-            await topics.update_namespace(
-                "public/default",
-                lambda found: msgspec.structs.replace(found, scalable_topic_auto_scale_policy=fields),
-            )
-
-        await override({"minSegments": 100})
-        await asyncio.sleep(200)
-        assert controller.layout.epoch == 0
-        assert "auto-scaling is off" in decisions(controller)[-1]["reason"]
-        await override({"maxSegments": 1})
-        await asyncio.sleep(100)
-        assert "maxSegments (1)" in str(decisions(controller)[-1]["against"])
-        await override({})
-        await asyncio.sleep(100)
-        assert len(controller.layout.active) == 2
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
-
-
-def test_growth_goes_on_by_itself_after_each_cooldown() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant)
-        for _ in range(300):
-            set_load(plant, SegmentLoad(msg_rate_in=40_000.0 / len(controller.layout.active)))
-            await asyncio.sleep(1)
-        assert 4 <= len(controller.layout.active) <= 8
-        await plant.audit()
-        epoch = controller.layout.epoch
-        for _ in range(300):
-            set_load(plant, SegmentLoad(msg_rate_in=40_000.0 / len(controller.layout.active)))
-            await asyncio.sleep(1)
-        assert controller.layout.epoch == epoch, "steady load leads to silence"
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
-
-
-def test_four_idle_stream_consumers_cause_no_oscillation_in_an_hour() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant, 4)
-        for n in range(4):
-            await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", Inbox()))
-        await asyncio.sleep(3600)
-        assert controller.layout.epoch == 0
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
-
-
-def test_manual_merges_are_not_counted_against_auto_scaling() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant, 2)
-        await plant.call(controller.merge([0, 1]))
-        assert controller.record.history["merges"] == {}
-        assert controller.record.history["lastMergeS"] is not None
-        await plant.stop()
-
-    simulate(main, settings=replace(SETTINGS, auto_scale_interval_s=1e6))
-
-
-def test_only_the_last_fifty_decisions_are_kept() -> None:
-    async def main(plant: Plant) -> None:
-        controller = await lead(plant)
-        for n in range(120):
-            await plant.call(controller.set_policy(AutoScaleOverride(enabled=n % 2 == 0)))
-            await asyncio.sleep(1)
-        assert len(decisions(controller)) == 50
-        assert [d["reason"] for d in decisions(controller)[-2:]] == [
-            "nothing to do now",
-            "auto-scaling is switched off for this topic",
-        ]
-        await plant.stop()
-
-    simulate(main, settings=SETTINGS)
+@pytest.mark.plant(settings=SETTINGS)
+async def test_only_the_last_fifty_decisions_are_kept(plant: Plant) -> None:
+    controller = await lead(plant)
+    for n in range(120):
+        await plant.call(controller.set_policy(AutoScaleOverride(enabled=n % 2 == 0)))
+        await asyncio.sleep(1)
+    assert len(decisions(controller)) == 50
+    assert [d["reason"] for d in decisions(controller)[-2:]] == [
+        "nothing to do now",
+        "auto-scaling is switched off for this topic",
+    ]
+    await plant.stop()

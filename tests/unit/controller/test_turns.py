@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
@@ -17,7 +17,7 @@ from anabranch.errors import (
     StaleTermError,
     TopicNotFoundError,
 )
-from tests.fakes.control import Plant, simulate
+from tests.fakes.control import Plant
 from tests.unit.controller.test_controller import lead
 
 
@@ -63,71 +63,54 @@ class Leader:
         return list(self.trace)
 
 
-def run(scenario: Callable[[Leader], Awaitable[None]]) -> None:
-    async def main(plant: Plant) -> None:
-        leader = Leader((await lead(plant))._lead)
-        await scenario(leader)
-        await leader.turns.stop()
-        await plant.stop()
-
-    simulate(main)
+@pytest.fixture
+async def leader(plant: Plant) -> AsyncIterator[Leader]:
+    leader = Leader((await lead(plant))._lead)
+    yield leader
+    await leader.turns.stop()
+    await plant.stop()
 
 
-def test_what_was_begun_is_finished_first_and_what_work_leaves_is_seen_to() -> None:
-    async def main(leader: Leader) -> None:
-        assert await leader.traced() == ["settle", "work", "settle"]
-
-    run(main)
+async def test_what_was_begun_is_finished_first_and_what_work_leaves_is_seen_to(leader: Leader) -> None:
+    assert await leader.traced() == ["settle", "work", "settle"]
 
 
-def test_after_a_failure_all_is_read_again_once_and_soon_though_nobody_asks() -> None:
-    async def main(leader: Leader) -> None:
-        assert await leader.traced(NotConnectedError("away")) == ["settle", "work"]
-        await asyncio.sleep(1.0)
-        assert leader.trace == ["settle", "work", "reload", "settle", "settle"]
-        assert await leader.traced() == ["settle", "work", "settle"]
-
-    run(main)
+async def test_after_a_failure_all_is_read_again_once_and_soon_though_nobody_asks(leader: Leader) -> None:
+    assert await leader.traced(NotConnectedError("away")) == ["settle", "work"]
+    await asyncio.sleep(1.0)
+    assert leader.trace == ["settle", "work", "reload", "settle", "settle"]
+    assert await leader.traced() == ["settle", "work", "settle"]
 
 
-def test_a_refusal_is_the_callers_matter() -> None:
-    async def main(leader: Leader) -> None:
-        assert await leader.traced(LayoutError("sealed")) == ["settle", "work"]
-        await asyncio.sleep(1.0)
-        assert leader.trace == ["settle", "work"]
-
-    run(main)
+async def test_a_refusal_is_the_callers_matter(leader: Leader) -> None:
+    assert await leader.traced(LayoutError("sealed")) == ["settle", "work"]
+    await asyncio.sleep(1.0)
+    assert leader.trace == ["settle", "work"]
 
 
-def test_what_cannot_be_settled_is_tried_ever_less_often_and_anew_when_it_was() -> None:
-    async def main(leader: Leader) -> None:
-        async def pauses_s() -> list[float]:
-            leader.settled_at_s.clear()
-            leader.settles = False
-            await leader.turns.settled()
-            await asyncio.sleep(4.0)
-            at_s = sorted(set(leader.settled_at_s))
-            leader.settles = True
-            await asyncio.sleep(10.0)
-            return [after - before for before, after in pairwise(at_s)]
+async def test_what_cannot_be_settled_is_tried_ever_less_often_and_anew_when_it_was(leader: Leader) -> None:
+    async def pauses_s() -> list[float]:
+        leader.settled_at_s.clear()
+        leader.settles = False
+        await leader.turns.settled()
+        await asyncio.sleep(4.0)
+        at_s = sorted(set(leader.settled_at_s))
+        leader.settles = True
+        await asyncio.sleep(10.0)
+        return [after - before for before, after in pairwise(at_s)]
 
-        for pauses in (await pauses_s(), await pauses_s()):
-            assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6], rel=0.11)
-
-    run(main)
+    for pauses in (await pauses_s(), await pauses_s()):
+        assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6], rel=0.11)
 
 
 @pytest.mark.parametrize(
     ("error", "refusal"),
     [(StaleTermError("newer"), NotLeaderError), (TopicNotFoundError("none"), TopicNotFoundError)],
 )
-def test_who_leads_no_more_says_so_and_refuses_what_comes_later(
-    error: Exception, refusal: type[Exception]
+async def test_who_leads_no_more_says_so_and_refuses_what_comes_later(
+    leader: Leader, error: Exception, refusal: type[Exception]
 ) -> None:
-    async def main(leader: Leader) -> None:
-        assert await leader.traced(error) == ["settle", "work", "lost"]
-        assert leader.turns.closed
-        with pytest.raises(refusal):
-            await leader.turns.run(leader.work)
-
-    run(main)
+    assert await leader.traced(error) == ["settle", "work", "lost"]
+    assert leader.turns.closed
+    with pytest.raises(refusal):
+        await leader.turns.run(leader.work)

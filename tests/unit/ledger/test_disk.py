@@ -11,6 +11,8 @@ import pytest
 from anabranch.errors import AlreadyClosedError, ConflictError
 from anabranch.ledger.disk import OsDisk
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture
 async def disk(tmp_path: Path) -> AsyncIterator[OsDisk]:

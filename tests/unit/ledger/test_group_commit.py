@@ -87,35 +87,29 @@ async def test_an_idle_journal_writes_nothing() -> None:
         assert len(disk.calls) == before
 
 
-def test_lone_acknowledgements_wait_for_company_but_not_for_long() -> None:
-    with SimLoop("acks") as loop:
-        platter = Platter(loop)
-        clock: Clock = SimClock(loop)
+async def test_lone_acknowledgements_wait_for_company_but_not_for_long(loop: SimLoop) -> None:
+    platter = Platter(loop)
+    clock: Clock = SimClock(loop)
+    storage = FileStorage(SimDisk(platter, SimProcess(loop, "storage")), clock=clock)
+    await storage.open()
+    log = await storage.create(NAME)
+    cursor = log.cursors.open("s", 0)
+    await log.flush()
 
-        async def main() -> None:
-            storage = FileStorage(SimDisk(platter, SimProcess(loop, "storage")), clock=clock)
-            await storage.open()
-            log = await storage.create(NAME)
-            cursor = log.cursors.open("s", 0)
-            await log.flush()
+    def size() -> int:
+        return len(platter.files["journal/00000001.log"].data)
 
-            def size() -> int:
-                return len(platter.files["journal/00000001.log"].data)
-
-            start = size()
-            for ordinal in range(10):
-                cursor.acknowledge([ordinal])
-                await asyncio.sleep(0)
-            assert size() == start
-            await asyncio.sleep(0.05)
-            once = size()
-            assert start < once < start + 300
-            await cursor.flush()
-            assert size() == once
-            await storage.close()
-
-        loop.run(main())
-        assert loop.errors == []
+    start = size()
+    for ordinal in range(10):
+        cursor.acknowledge([ordinal])
+        await asyncio.sleep(0)
+    assert size() == start
+    await asyncio.sleep(0.05)
+    once = size()
+    assert start < once < start + 300
+    await cursor.flush()
+    assert size() == once
+    await storage.close()
 
 
 @pytest.mark.parametrize("call", ["append", "sync"])

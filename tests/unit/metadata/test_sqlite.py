@@ -22,6 +22,8 @@ from anabranch.metadata import sqlite_thread
 from anabranch.metadata.sqlite import SqliteStore, end_sessions
 from anabranch.node import POLL_S
 
+pytestmark = pytest.mark.real_time
+
 
 def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
     connection = sqlite3.connect(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,13 +12,7 @@ from anabranch.testing.faults import EPOCH_MS, SimClock, SimFailpoints, SimStore
 from anabranch.testing.simloop import SimLoop, SimProcess
 
 
-@pytest.fixture
-def loop() -> Iterator[SimLoop]:
-    with SimLoop(seed=11) as loop:
-        yield loop
-
-
-def test_a_failpoint_kills_at_its_step_and_nothing_after_it_runs(loop: SimLoop) -> None:
+async def test_a_failpoint_kills_at_its_step_and_nothing_after_it_runs(loop: SimLoop) -> None:
     ran: list[str] = []
 
     async def work(failpoints: SimFailpoints) -> None:
@@ -30,126 +23,102 @@ def test_a_failpoint_kills_at_its_step_and_nothing_after_it_runs(loop: SimLoop) 
         finally:
             ran.append("finally")
 
-    async def main() -> None:
-        process = SimProcess(loop, "broker")
-        process.spawn(work(SimFailpoints(process, "created")))
-        await asyncio.sleep(10)
-        assert not process.alive
-
-    loop.run(main())
+    process = SimProcess(loop, "broker")
+    process.spawn(work(SimFailpoints(process, "created")))
+    await asyncio.sleep(10)
+    assert not process.alive
     assert ran == ["planned"]
 
 
-def test_a_failpoint_may_wait_for_its_second_time(loop: SimLoop) -> None:
-    async def main() -> None:
-        process = SimProcess(loop, "broker")
-        failpoints = SimFailpoints(process, "sealed", times=2)
-        await failpoints.reach("sealed")
-        assert process.alive
-        process.spawn(failpoints.reach("sealed"))
-        await asyncio.sleep(0)
-        assert not process.alive
-        assert failpoints.reached["sealed"] == 2
-
-    loop.run(main())
+async def test_a_failpoint_may_wait_for_its_second_time(loop: SimLoop) -> None:
+    process = SimProcess(loop, "broker")
+    failpoints = SimFailpoints(process, "sealed", times=2)
+    await failpoints.reach("sealed")
+    assert process.alive
+    process.spawn(failpoints.reach("sealed"))
+    await asyncio.sleep(0)
+    assert not process.alive
+    assert failpoints.reached["sealed"] == 2
 
 
-def test_a_clock_may_be_off_drift_and_jump(loop: SimLoop) -> None:
-    async def main() -> None:
-        clock = SimClock(loop, offset_ms=5000, drift=0.1)
-        assert clock.wall_ms() == EPOCH_MS + 5000
-        await asyncio.sleep(100)
-        assert clock.wall_ms() == pytest.approx(EPOCH_MS + 115_000, abs=1)
-        clock.jump(-60_000)
-        assert clock.wall_ms() == pytest.approx(EPOCH_MS + 55_000, abs=1)
-
-    loop.run(main())
+async def test_a_clock_may_be_off_drift_and_jump(loop: SimLoop) -> None:
+    clock = SimClock(loop, offset_ms=5000, drift=0.1)
+    assert clock.wall_ms() == EPOCH_MS + 5000
+    await asyncio.sleep(100)
+    assert clock.wall_ms() == pytest.approx(EPOCH_MS + 115_000, abs=1)
+    clock.jump(-60_000)
+    assert clock.wall_ms() == pytest.approx(EPOCH_MS + 55_000, abs=1)
 
 
-def test_the_tree_survives_a_process_and_its_session_does_not(loop: SimLoop) -> None:
-    async def main() -> None:
-        tree = MemoryTree()
-        first = SimProcess(loop, "first")
-        store = SimStore(tree, first, lease_s=3)
-        await first.spawn(store.put("/kept", b"1"))
-        await first.spawn(store.put("/lease", b"1", ephemeral=True))
-        first.kill()
-        other = SimStore(tree, SimProcess(loop, "second"))
-        assert await other.get("/lease") is not None
-        await asyncio.sleep(4)
-        assert await other.get("/lease") is None
-        assert await other.get("/kept") is not None
-
-    loop.run(main())
+async def test_the_tree_survives_a_process_and_its_session_does_not(loop: SimLoop) -> None:
+    tree = MemoryTree()
+    first = SimProcess(loop, "first")
+    store = SimStore(tree, first, lease_s=3)
+    await first.spawn(store.put("/kept", b"1"))
+    await first.spawn(store.put("/lease", b"1", ephemeral=True))
+    first.kill()
+    other = SimStore(tree, SimProcess(loop, "second"))
+    assert await other.get("/lease") is not None
+    await asyncio.sleep(4)
+    assert await other.get("/lease") is None
+    assert await other.get("/kept") is not None
 
 
-def test_a_crash_may_fall_between_the_effect_of_a_put_and_its_answer(loop: SimLoop) -> None:
-    async def main() -> None:
-        applied = answered = 0
-        for number in range(40):
-            tree, process = MemoryTree(), SimProcess(loop, f"p{number}")
-            call = process.spawn(SimStore(tree, process).put("/a", b"1"))
-            await asyncio.sleep(loop.random(f"{number}").uniform(0, 0.003))
-            process.kill()
-            applied += "/a" in tree.values
-            answered += call.done()
-        assert 40 > applied > answered > 0
-
-    loop.run(main())
+async def test_a_crash_may_fall_between_the_effect_of_a_put_and_its_answer(loop: SimLoop) -> None:
+    applied = answered = 0
+    for number in range(40):
+        tree, process = MemoryTree(), SimProcess(loop, f"p{number}")
+        call = process.spawn(SimStore(tree, process).put("/a", b"1"))
+        await asyncio.sleep(loop.random(f"{number}").uniform(0, 0.003))
+        process.kill()
+        applied += "/a" in tree.values
+        answered += call.done()
+    assert 40 > applied > answered > 0
 
 
-def test_a_store_may_refuse_or_lose_its_answer(loop: SimLoop) -> None:
-    async def main() -> None:
-        tree = MemoryTree()
-        process = SimProcess(loop, "p")
-        with pytest.raises(MetadataError, match="did not answer"):
-            await SimStore(tree, process, trouble=StoreTrouble(refuse=1.0)).put("/a", b"1")
-        assert "/a" not in tree.values
-        with pytest.raises(MetadataError, match="was lost"):
-            await SimStore(tree, process, trouble=StoreTrouble(lose_reply=1.0)).put("/a", b"1")
-        assert "/a" in tree.values
-
-    loop.run(main())
+async def test_a_store_may_refuse_or_lose_its_answer(loop: SimLoop) -> None:
+    tree = MemoryTree()
+    process = SimProcess(loop, "p")
+    with pytest.raises(MetadataError, match="did not answer"):
+        await SimStore(tree, process, trouble=StoreTrouble(refuse=1.0)).put("/a", b"1")
+    assert "/a" not in tree.values
+    with pytest.raises(MetadataError, match="was lost"):
+        await SimStore(tree, process, trouble=StoreTrouble(lose_reply=1.0)).put("/a", b"1")
+    assert "/a" in tree.values
 
 
-def test_a_process_that_stands_still_for_longer_than_its_lease_is_taken_for_dead(loop: SimLoop) -> None:
-    async def main() -> None:
-        tree = MemoryTree()
-        process = SimProcess(loop, "p")
-        store = SimStore(tree, process, lease_s=3)
-        await process.spawn(store.put("/here", b"1", ephemeral=True))
-        await asyncio.sleep(20)
-        assert "/here" in tree.values, "it lives"
-        process.pause()
-        await asyncio.sleep(2)
-        assert "/here" in tree.values, "its lease is not over"
-        await asyncio.sleep(2)
-        assert "/here" not in tree.values
-        assert store.lapses == 1
-        process.resume()
-        await process.spawn(store.put("/here", b"2", ephemeral=True))
-        await asyncio.sleep(20)
-        assert "/here" in tree.values, "it goes on"
-
-    loop.run(main())
+async def test_a_process_that_stands_still_for_longer_than_its_lease_is_taken_for_dead(loop: SimLoop) -> None:
+    tree = MemoryTree()
+    process = SimProcess(loop, "p")
+    store = SimStore(tree, process, lease_s=3)
+    await process.spawn(store.put("/here", b"1", ephemeral=True))
+    await asyncio.sleep(20)
+    assert "/here" in tree.values, "it lives"
+    process.pause()
+    await asyncio.sleep(2)
+    assert "/here" in tree.values, "its lease is not over"
+    await asyncio.sleep(2)
+    assert "/here" not in tree.values
+    assert store.lapses == 1
+    process.resume()
+    await process.spawn(store.put("/here", b"2", ephemeral=True))
+    await asyncio.sleep(20)
+    assert "/here" in tree.values, "it goes on"
 
 
-def test_watchers_are_told_late_and_twice_but_never_of_nothing(loop: SimLoop) -> None:
-    async def main() -> None:
-        tree = MemoryTree()
-        process = SimProcess(loop, "p")
-        store = SimStore(tree, process, trouble=StoreTrouble(watch_late_s=0.5, watch_twice=0.5))
-        told: list[float] = []
-        store.watch("/a", lambda change: told.append(loop.time()))
-        undo = store.watch("/a", lambda change: told.append(-1.0))
-        undo()
-        for number in range(20):
-            await store.put("/a/b", b"%d" % number)
-            await asyncio.sleep(1)
-        assert min(told) >= 0, "nobody who left is told"
-        assert 20 < len(told) <= 40
-        before = len(told)
-        await asyncio.sleep(10)
-        assert len(told) == before
-
-    loop.run(main())
+async def test_watchers_are_told_late_and_twice_but_never_of_nothing(loop: SimLoop) -> None:
+    tree = MemoryTree()
+    process = SimProcess(loop, "p")
+    store = SimStore(tree, process, trouble=StoreTrouble(watch_late_s=0.5, watch_twice=0.5))
+    told: list[float] = []
+    store.watch("/a", lambda change: told.append(loop.time()))
+    undo = store.watch("/a", lambda change: told.append(-1.0))
+    undo()
+    for number in range(20):
+        await store.put("/a/b", b"%d" % number)
+        await asyncio.sleep(1)
+    assert min(told) >= 0, "nobody who left is told"
+    assert 20 < len(told) <= 40
+    before = len(told)
+    await asyncio.sleep(10)
+    assert len(told) == before

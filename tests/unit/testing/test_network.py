@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -77,261 +76,201 @@ class World:
         return self.network.link("client", "server")
 
 
-@pytest.fixture
-def loop() -> Iterator[SimLoop]:
-    with SimLoop(seed=3) as loop:
-        yield loop
+async def test_bytes_arrive_in_order_and_in_pieces(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    world.link.pieces = 0.5
+    data = bytes(range(256)) * 40
+    for start in range(0, len(data), 100):
+        ours.transport.write(memoryview(data)[start : start + 100])
+    await asyncio.sleep(1)
+    assert theirs.received == data
+    assert theirs.chunks > len(data) / 100
 
 
-def test_bytes_arrive_in_order_and_in_pieces(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        world.link.pieces = 0.5
-        data = bytes(range(256)) * 40
-        for start in range(0, len(data), 100):
-            ours.transport.write(memoryview(data)[start : start + 100])
-        await asyncio.sleep(1)
-        assert theirs.received == data
-        assert theirs.chunks > len(data) / 100
-
-    loop.run(main())
+async def test_bytes_take_their_time(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    world.link.latency_s = (0.5, 0.6)
+    ours.transport.write(b"hello")
+    await asyncio.sleep(0.49)
+    assert not theirs.received
+    await asyncio.sleep(0.2)
+    assert theirs.received == b"hello"
 
 
-def test_bytes_take_their_time(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        world.link.latency_s = (0.5, 0.6)
-        ours.transport.write(b"hello")
-        await asyncio.sleep(0.49)
-        assert not theirs.received
-        await asyncio.sleep(0.2)
-        assert theirs.received == b"hello"
-
-    loop.run(main())
+async def test_nobody_listening_refuses(loop: SimLoop) -> None:
+    world = World(loop)
+    with pytest.raises(ConnectionRefusedError):
+        await world.dial()
 
 
-def test_nobody_listening_refuses(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        with pytest.raises(ConnectionRefusedError):
-            await world.dial()
-
-    loop.run(main())
-
-
-def test_a_port_is_taken_once(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
+async def test_a_port_is_taken_once(loop: SimLoop) -> None:
+    world = World(loop)
+    await world.listen()
+    with pytest.raises(OSError, match="in use"):
         await world.listen()
-        with pytest.raises(OSError, match="in use"):
-            await world.listen()
-
-    loop.run(main())
 
 
-def test_those_who_share_an_address_take_turns_and_the_dead_take_none(loop: SimLoop) -> None:
-    async def main() -> None:
-        network = SimNetwork(loop)
-        brokers = [SimProcess(loop, name) for name in ("one", "two")]
-        accepted: list[str] = []
+async def test_those_who_share_an_address_take_turns_and_the_dead_take_none(loop: SimLoop) -> None:
+    network = SimNetwork(loop)
+    brokers = [SimProcess(loop, name) for name in ("one", "two")]
+    accepted: list[str] = []
 
-        async def listen(name: str) -> None:
-            def accept() -> Recorder:
-                accepted.append(name)
-                return Recorder()
+    async def listen(name: str) -> None:
+        def accept() -> Recorder:
+            accepted.append(name)
+            return Recorder()
 
-            await loop.create_server(accept, "service", 6650, reuse_port=True)
+        await loop.create_server(accept, "service", 6650, reuse_port=True)
 
-        for broker in brokers:
-            await broker.spawn(listen(broker.name))
-        for _ in range(20):
-            await loop.create_connection(Recorder, "service", 6650)
-            await asyncio.sleep(0.1)
-        assert set(accepted) == {"one", "two"}
-        brokers[0].kill()
-        accepted.clear()
-        for _ in range(5):
-            await loop.create_connection(Recorder, "service", 6650)
-            await asyncio.sleep(0.1)
-        assert accepted == ["two"] * 5
-        assert network.link("test", "two").ends, "a link leads to the process, not to the address"
-
-    loop.run(main())
+    for broker in brokers:
+        await broker.spawn(listen(broker.name))
+    for _ in range(20):
+        await loop.create_connection(Recorder, "service", 6650)
+        await asyncio.sleep(0.1)
+    assert set(accepted) == {"one", "two"}
+    brokers[0].kill()
+    accepted.clear()
+    for _ in range(5):
+        await loop.create_connection(Recorder, "service", 6650)
+        await asyncio.sleep(0.1)
+    assert accepted == ["two"] * 5
+    assert network.link("test", "two").ends, "a link leads to the process, not to the address"
 
 
-def test_port_zero_picks_a_free_one(loop: SimLoop) -> None:
-    async def main() -> None:
-        SimNetwork(loop)
-        first = await loop.create_server(asyncio.Protocol, "server", 0)
-        second = await loop.create_server(asyncio.Protocol, "server", 0)
-        assert first.sockets[0].getsockname() != second.sockets[0].getsockname()
-
-    loop.run(main())
+async def test_port_zero_picks_a_free_one(loop: SimLoop) -> None:
+    SimNetwork(loop)
+    first = await loop.create_server(asyncio.Protocol, "server", 0)
+    second = await loop.create_server(asyncio.Protocol, "server", 0)
+    assert first.sockets[0].getsockname() != second.sockets[0].getsockname()
 
 
-def test_close_delivers_what_was_written_first(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        ours.transport.write(b"last words")
-        ours.transport.close()
-        assert await ours.lost is None
-        assert await theirs.lost is None
-        assert theirs.received == b"last words"
-
-    loop.run(main())
+async def test_close_delivers_what_was_written_first(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    ours.transport.write(b"last words")
+    ours.transport.close()
+    assert await ours.lost is None
+    assert await theirs.lost is None
+    assert theirs.received == b"last words"
 
 
-def test_abort_resets_the_peer(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        ours.transport.abort()
-        assert isinstance(await theirs.lost, ConnectionResetError)
-
-    loop.run(main())
+async def test_abort_resets_the_peer(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    ours.transport.abort()
+    assert isinstance(await theirs.lost, ConnectionResetError)
 
 
-def test_a_held_link_delivers_after_it_opens(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        world.network.set_mode(world.link, Mode.HELD)
-        ours.transport.write(b"one")
-        ours.transport.write(b"two")
-        await asyncio.sleep(60)
-        assert not theirs.received
-        world.network.heal()
-        await asyncio.sleep(1)
-        assert theirs.received == b"onetwo"
-
-    loop.run(main())
+async def test_a_held_link_delivers_after_it_opens(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    world.network.set_mode(world.link, Mode.HELD)
+    ours.transport.write(b"one")
+    ours.transport.write(b"two")
+    await asyncio.sleep(60)
+    assert not theirs.received
+    world.network.heal()
+    await asyncio.sleep(1)
+    assert theirs.received == b"onetwo"
 
 
-def test_a_black_hole_tells_nobody_and_resets_after_it_heals(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        world.network.set_mode(world.link, Mode.BLACK_HOLE)
-        ours.transport.write(b"lost")
-        await asyncio.sleep(60)
-        assert not theirs.received
-        assert not ours.lost.done()
-        world.network.heal()
-        ours.transport.write(b"more")
-        assert isinstance(await ours.lost, ConnectionResetError)
-        assert not theirs.received
-
-    loop.run(main())
+async def test_a_black_hole_tells_nobody_and_resets_after_it_heals(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    world.network.set_mode(world.link, Mode.BLACK_HOLE)
+    ours.transport.write(b"lost")
+    await asyncio.sleep(60)
+    assert not theirs.received
+    assert not ours.lost.done()
+    world.network.heal()
+    ours.transport.write(b"more")
+    assert isinstance(await ours.lost, ConnectionResetError)
+    assert not theirs.received
 
 
-def test_connecting_through_a_black_hole_waits_for_it_to_heal(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        await world.listen()
-        world.network.set_mode(world.link, Mode.BLACK_HOLE)
-        dialing = asyncio.ensure_future(world.dial())
-        await asyncio.sleep(10)
-        assert not dialing.done()
-        world.network.heal()
-        await dialing
-
-    loop.run(main())
+async def test_connecting_through_a_black_hole_waits_for_it_to_heal(loop: SimLoop) -> None:
+    world = World(loop)
+    await world.listen()
+    world.network.set_mode(world.link, Mode.BLACK_HOLE)
+    dialing = asyncio.ensure_future(world.dial())
+    await asyncio.sleep(10)
+    assert not dialing.done()
+    world.network.heal()
+    await dialing
 
 
-def test_reset_breaks_both_ends(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        assert world.network.reset(world.link) == 1
-        assert isinstance(await ours.lost, ConnectionResetError)
-        assert isinstance(await theirs.lost, ConnectionResetError)
-
-    loop.run(main())
+async def test_reset_breaks_both_ends(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    assert world.network.reset(world.link) == 1
+    assert isinstance(await ours.lost, ConnectionResetError)
+    assert isinstance(await theirs.lost, ConnectionResetError)
 
 
-def test_a_cut_delivers_the_front_of_a_write_only(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        world.link.pieces = 0
-        ours.transport.cut_next(3)
-        ours.transport.write(b"abcdef")
-        assert isinstance(await theirs.lost, ConnectionResetError)
-        assert theirs.received == b"abc"
-
-    loop.run(main())
+async def test_a_cut_delivers_the_front_of_a_write_only(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    world.link.pieces = 0
+    ours.transport.cut_next(3)
+    ours.transport.write(b"abcdef")
+    assert isinstance(await theirs.lost, ConnectionResetError)
+    assert theirs.received == b"abc"
 
 
-def test_bytes_sent_before_a_kill_still_arrive(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        theirs.transport.write(b"receipt")
-        world.server.kill()
-        await ours.lost
-        assert ours.received == b"receipt"
-        with pytest.raises(ConnectionRefusedError):
-            await world.dial()
-
-    loop.run(main())
+async def test_bytes_sent_before_a_kill_still_arrive(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    theirs.transport.write(b"receipt")
+    world.server.kill()
+    await ours.lost
+    assert ours.received == b"receipt"
+    with pytest.raises(ConnectionRefusedError):
+        await world.dial()
 
 
-def test_a_process_that_died_can_be_started_again_on_its_port(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        await world.pair()
-        world.server.kill()
-        world.server = SimProcess(loop, "server")
-        ours, theirs = await world.pair()
-        ours.transport.write(b"again")
-        await asyncio.sleep(1)
-        assert theirs.received == b"again"
-
-    loop.run(main())
+async def test_a_process_that_died_can_be_started_again_on_its_port(loop: SimLoop) -> None:
+    world = World(loop)
+    await world.pair()
+    world.server.kill()
+    world.server = SimProcess(loop, "server")
+    ours, theirs = await world.pair()
+    ours.transport.write(b"again")
+    await asyncio.sleep(1)
+    assert theirs.received == b"again"
 
 
-def test_a_lost_machine_tells_nobody(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, _ = await world.pair()
-        world.server.kill(machine=True)
-        await asyncio.sleep(60)
-        assert not ours.lost.done()
-
-    loop.run(main())
+async def test_a_lost_machine_tells_nobody(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, _ = await world.pair()
+    world.server.kill(machine=True)
+    await asyncio.sleep(60)
+    assert not ours.lost.done()
 
 
-def test_a_reader_that_pauses_slows_the_writer(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        theirs.transport.pause_reading()
-        for _ in range(20):
-            ours.transport.write(bytes(8192))
-        await asyncio.sleep(1)
-        assert ours.paused
-        assert not theirs.received
-        theirs.transport.resume_reading()
-        await asyncio.sleep(1)
-        assert not ours.paused
-        assert len(theirs.received) == 20 * 8192
-
-    loop.run(main())
+async def test_a_reader_that_pauses_slows_the_writer(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    theirs.transport.pause_reading()
+    for _ in range(20):
+        ours.transport.write(bytes(8192))
+    await asyncio.sleep(1)
+    assert ours.paused
+    assert not theirs.received
+    theirs.transport.resume_reading()
+    await asyncio.sleep(1)
+    assert not ours.paused
+    assert len(theirs.received) == 20 * 8192
 
 
-def test_the_sockets_of_a_paused_process_fill_and_are_read_later(loop: SimLoop) -> None:
-    async def main() -> None:
-        world = World(loop)
-        ours, theirs = await world.pair()
-        world.server.pause()
-        ours.transport.write(b"while you slept")
-        await asyncio.sleep(60)
-        assert not theirs.received
-        world.server.resume()
-        await asyncio.sleep(0.01)
-        assert theirs.received == b"while you slept"
-
-    loop.run(main())
+async def test_the_sockets_of_a_paused_process_fill_and_are_read_later(loop: SimLoop) -> None:
+    world = World(loop)
+    ours, theirs = await world.pair()
+    world.server.pause()
+    ours.transport.write(b"while you slept")
+    await asyncio.sleep(60)
+    assert not theirs.received
+    world.server.resume()
+    await asyncio.sleep(0.01)
+    assert theirs.received == b"while you slept"

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,90 +18,69 @@ from anabranch.testing.simloop import (
 )
 
 
-@pytest.fixture
-def loop() -> Iterator[SimLoop]:
-    with SimLoop(seed=1) as loop:
-        yield loop
+async def wait_for_nothing() -> None:
+    await asyncio.get_running_loop().create_future()
 
 
-def test_a_day_of_sleep_takes_no_time(loop: SimLoop) -> None:
-    async def main() -> float:
-        await asyncio.sleep(86_400)
-        return loop.time()
+async def tick(pause_s: float) -> None:
+    while True:  # noqa: ASYNC110
+        await asyncio.sleep(pause_s)
 
-    assert loop.run(main(), limit_s=100_000) == pytest.approx(86_400)
+
+@pytest.mark.virtual_time(limit_s=100_000)
+async def test_a_day_of_sleep_takes_no_time(loop: SimLoop) -> None:
+    await asyncio.sleep(86_400)
+    assert loop.time() == pytest.approx(86_400)
 
 
 def test_a_wait_that_nothing_can_end_is_an_error(loop: SimLoop) -> None:
-    async def main() -> None:
-        await loop.create_future()
-
-    with pytest.raises(DeadlockError, match="main"):
-        loop.run(main())
+    with pytest.raises(DeadlockError, match="wait_for_nothing"):
+        loop.run(wait_for_nothing())
 
 
 def test_a_program_that_only_waits_for_timers_ends_with_its_virtual_time(loop: SimLoop) -> None:
-    async def main() -> None:
-        while True:  # noqa: ASYNC110
-            await asyncio.sleep(1)
-
     with pytest.raises(VirtualTimeoutError):
-        loop.run(main(), limit_s=60)
+        loop.run(tick(1), limit_s=60)
 
 
 def test_a_task_that_spins_is_an_error(loop: SimLoop) -> None:
-    async def main() -> None:
-        while True:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
     with pytest.raises(SimulationError, match="time stands still"):
-        loop.run(main())
+        loop.run(tick(0))
 
 
-def test_threads_are_refused(loop: SimLoop) -> None:
-    async def main() -> None:
+async def test_threads_are_refused() -> None:
+    with pytest.raises(SimulationError, match="threads"):
         await asyncio.to_thread(print)
 
-    with pytest.raises(SimulationError, match="threads"):
-        loop.run(main())
 
-
-def test_callbacks_of_one_instant_run_in_the_order_they_were_made(loop: SimLoop) -> None:
+async def test_callbacks_of_one_instant_run_in_the_order_they_were_made(loop: SimLoop) -> None:
     seen: list[int] = []
 
-    async def main() -> None:
-        for number in range(20):
-            loop.call_soon(seen.append, number)
-        await asyncio.sleep(0)
-
-    loop.run(main())
+    for number in range(20):
+        loop.call_soon(seen.append, number)
+    await asyncio.sleep(0)
     assert seen == list(range(20))
 
 
-def test_timeouts_and_task_groups_work_in_virtual_time(loop: SimLoop) -> None:
-    async def main() -> float:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-                group.create_task(asyncio.sleep(100))
-        return loop.time()
-
-    assert loop.run(main()) == pytest.approx(5)
+async def test_timeouts_and_task_groups_work_in_virtual_time(loop: SimLoop) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(100))
+    assert loop.time() == pytest.approx(5)
 
 
-def test_an_exception_nobody_handles_is_kept(loop: SimLoop) -> None:
+@pytest.mark.virtual_time(errors=["broken"])
+async def test_an_exception_nobody_handles_is_kept(loop: SimLoop) -> None:
     def fail() -> None:
         raise ValueError("broken")
 
-    async def main() -> None:
-        loop.call_soon(fail)
-        await asyncio.sleep(0)
-
-    loop.run(main())
+    loop.call_soon(fail)
+    await asyncio.sleep(0)
     assert len(loop.errors) == 1
     assert "broken" in loop.errors[0]
 
 
-def test_a_killed_process_runs_no_finally_and_no_except(loop: SimLoop) -> None:
+async def test_a_killed_process_runs_no_finally_and_no_except(loop: SimLoop) -> None:
     ran: list[str] = []
 
     async def victim() -> None:
@@ -116,21 +94,17 @@ def test_a_killed_process_runs_no_finally_and_no_except(loop: SimLoop) -> None:
         finally:
             ran.append("finally")
 
-    async def main() -> None:
-        process = SimProcess(loop, "victim")
-        process.spawn(victim())
-        await asyncio.sleep(1)
-        process.kill()
-        await asyncio.sleep(100)
-        assert ran == ["started"]
-
-    loop.run(main())
+    process = SimProcess(loop, "victim")
+    process.spawn(victim())
+    await asyncio.sleep(1)
+    process.kill()
+    await asyncio.sleep(100)
     assert ran == ["started"]
 
 
 @pytest.mark.parametrize("dead", [False, True])
 @pytest.mark.parametrize("of_a_process", [False, True])
-def test_a_task_that_nobody_else_holds_waits_on_when_garbage_is_collected(
+async def test_a_task_that_nobody_else_holds_waits_on_when_garbage_is_collected(
     loop: SimLoop, of_a_process: bool, dead: bool
 ) -> None:
     ran: list[str] = []
@@ -141,20 +115,17 @@ def test_a_task_that_nobody_else_holds_waits_on_when_garbage_is_collected(
         finally:
             ran.append("finally")
 
-    async def main() -> None:
-        process = SimProcess(loop, "program")
-        start = process.spawn if of_a_process else loop.create_task
-        start(wait())
-        await asyncio.sleep(1)
-        if dead:
-            process.kill()
-        gc.collect()
-        assert not ran
-
-    loop.run(main())
+    process = SimProcess(loop, "program")
+    start = process.spawn if of_a_process else loop.create_task
+    start(wait())
+    await asyncio.sleep(1)
+    if dead:
+        process.kill()
+    gc.collect()
+    assert not ran
 
 
-def test_what_a_process_starts_belongs_to_it(loop: SimLoop) -> None:
+async def test_what_a_process_starts_belongs_to_it(loop: SimLoop) -> None:
     ran: list[str] = []
 
     async def child() -> None:
@@ -165,18 +136,15 @@ def test_what_a_process_starts_belongs_to_it(loop: SimLoop) -> None:
         asyncio.get_running_loop().call_later(2, ran.append, "timer")
         await asyncio.create_task(child())
 
-    async def main() -> None:
-        process = SimProcess(loop, "victim")
-        process.spawn(parent())
-        await asyncio.sleep(1)
-        process.kill()
-        await asyncio.sleep(10)
-
-    loop.run(main())
+    process = SimProcess(loop, "victim")
+    process.spawn(parent())
+    await asyncio.sleep(1)
+    process.kill()
+    await asyncio.sleep(10)
     assert ran == []
 
 
-def test_a_death_is_told_and_the_living_go_on(loop: SimLoop) -> None:
+async def test_a_death_is_told_and_the_living_go_on(loop: SimLoop) -> None:
     told: list[str] = []
 
     async def ticks() -> None:
@@ -184,21 +152,18 @@ def test_a_death_is_told_and_the_living_go_on(loop: SimLoop) -> None:
             await asyncio.sleep(1)
             told.append("tick")
 
-    async def main() -> None:
-        dying, living = SimProcess(loop, "dying"), SimProcess(loop, "living")
-        dying.on_death.append(lambda: told.append("died"))
-        dying.spawn(ticks())
-        task = living.spawn(ticks())
-        await asyncio.sleep(0.5)
-        dying.kill()
-        dying.kill()
-        await task
-
-    loop.run(main())
+    dying, living = SimProcess(loop, "dying"), SimProcess(loop, "living")
+    dying.on_death.append(lambda: told.append("died"))
+    dying.spawn(ticks())
+    task = living.spawn(ticks())
+    await asyncio.sleep(0.5)
+    dying.kill()
+    dying.kill()
+    await task
     assert told == ["died"] + ["tick"] * 5
 
 
-def test_a_process_may_kill_itself_in_the_middle_of_a_step(loop: SimLoop) -> None:
+async def test_a_process_may_kill_itself_in_the_middle_of_a_step(loop: SimLoop) -> None:
     ran: list[str] = []
 
     async def victim(process: SimProcess) -> None:
@@ -206,16 +171,13 @@ def test_a_process_may_kill_itself_in_the_middle_of_a_step(loop: SimLoop) -> Non
         await asyncio.sleep(0)
         ran.append("went on")
 
-    async def main() -> None:
-        process = SimProcess(loop, "victim")
-        process.spawn(victim(process))
-        await asyncio.sleep(5)
-
-    loop.run(main())
+    process = SimProcess(loop, "victim")
+    process.spawn(victim(process))
+    await asyncio.sleep(5)
     assert ran == []
 
 
-def test_a_paused_process_catches_up_in_order(loop: SimLoop) -> None:
+async def test_a_paused_process_catches_up_in_order(loop: SimLoop) -> None:
     seen: list[tuple[int, float]] = []
 
     async def ticks() -> None:
@@ -223,17 +185,14 @@ def test_a_paused_process_catches_up_in_order(loop: SimLoop) -> None:
             await asyncio.sleep(1)
             seen.append((number, loop.time()))
 
-    async def main() -> None:
-        process = SimProcess(loop, "zombie")
-        task = process.spawn(ticks())
-        await asyncio.sleep(1.5)
-        process.pause()
-        await asyncio.sleep(30)
-        assert [number for number, _ in seen] == [0]
-        process.resume()
-        await task
-
-    loop.run(main())
+    process = SimProcess(loop, "zombie")
+    task = process.spawn(ticks())
+    await asyncio.sleep(1.5)
+    process.pause()
+    await asyncio.sleep(30)
+    assert [number for number, _ in seen] == [0]
+    process.resume()
+    await task
     assert [number for number, _ in seen] == [0, 1, 2, 3]
     assert seen[1][1] == pytest.approx(31.5)
 

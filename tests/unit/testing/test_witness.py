@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-
-import pytest
 
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.metadata import records
@@ -94,82 +91,66 @@ class Scene:
         self.witness.dispatched(consumer, Delivery(1, 1, entry, -1, 0, (), None, None, None, data))
 
 
-@pytest.fixture
-def loop() -> Iterator[SimLoop]:
-    with SimLoop() as made:
-        yield made
+async def test_a_segment_moves_when_what_its_reader_holds_is_acknowledged(loop: SimLoop) -> None:
+    scene = Scene(loop)
+    await scene.fill(3)
+    scene.write_members(1, a=(0,))
+    first = scene.attach("a")
+    scene.dispatch(first, 0)
+    scene.write_members(2, a=(), b=(0,))
+    second = scene.attach("b")
+    scene.acknowledge(1)
+    scene.dispatch(second, 1)
+    assert scene.wrong == []
+    scene.dispatch(first, 2)
+    assert any("of generation 1 was given 1:2 after b of generation 2" in text for text in scene.wrong)
 
 
-def test_a_segment_moves_when_what_its_reader_holds_is_acknowledged(loop: SimLoop) -> None:
-    async def main() -> None:
-        scene = Scene(loop)
-        await scene.fill(3)
-        scene.write_members(1, a=(0,))
-        first = scene.attach("a")
-        scene.dispatch(first, 0)
-        scene.write_members(2, a=(), b=(0,))
-        second = scene.attach("b")
-        scene.acknowledge(1)
-        scene.dispatch(second, 1)
-        assert scene.wrong == []
-        scene.dispatch(first, 2)
-        assert any("of generation 1 was given 1:2 after b of generation 2" in text for text in scene.wrong)
-
-    loop.run(main())
-
-
-def test_a_segment_that_moves_while_entries_are_held_is_wrong_unless_their_holder_goes(loop: SimLoop) -> None:
-    async def main() -> None:
-        for goes in (True, False):
-            scene = Scene(loop)
-            await scene.fill(2)
-            scene.write_members(1, a=(0,))
-            first = scene.attach("a")
-            scene.dispatch(first, 0)
-            scene.write_members(2, b=(0,))
-            scene.dispatch(scene.attach("b"), 0)
-            if goes:
-                scene.witness.detached(first)
-            assert bool([text for text in scene.wrong if "while a on segment 0" in text]) == (not goes)
-
-    loop.run(main())
-
-
-def test_who_reads_no_more_acknowledges_nothing_that_its_successor_holds(loop: SimLoop) -> None:
-    async def main() -> None:
+async def test_a_segment_that_moves_while_entries_are_held_is_wrong_unless_their_holder_goes(
+    loop: SimLoop,
+) -> None:
+    for goes in (True, False):
         scene = Scene(loop)
         await scene.fill(2)
         scene.write_members(1, a=(0,))
         first = scene.attach("a")
+        scene.dispatch(first, 0)
         scene.write_members(2, b=(0,))
-        second = scene.attach("b")
-        scene.dispatch(first, 0)
-        scene.witness.detached(first)
-        scene.dispatch(second, 0)
-        scene.witness.acknowledging(first)
-        scene.witness.acknowledged(first)
-        assert scene.wrong == []
-        scene.witness.acknowledging(first)
-        scene.acknowledge(1)
-        scene.witness.acknowledged(first)
-        assert scene.wrong == ["s: a on segment 0 acknowledged 1:0, which b on segment 0 holds"]
-
-    loop.run(main())
+        scene.dispatch(scene.attach("b"), 0)
+        if goes:
+            scene.witness.detached(first)
+        assert bool([text for text in scene.wrong if "while a on segment 0" in text]) == (not goes)
 
 
-def test_an_entry_comes_no_more_after_its_acknowledgement_was_confirmed(loop: SimLoop) -> None:
-    async def main() -> None:
-        scene = Scene(loop)
-        await scene.fill(2)
-        consumer = scene.attach("a")
-        scene.dispatch(consumer, 0)
-        scene.witness.ack_confirmed(consumer, AckSeen((Position(1, 0),), cumulative=True))
-        scene.dispatch(consumer, 1)
-        assert scene.wrong == []
-        scene.dispatch(consumer, 0)
-        assert scene.wrong == ["s: 1:0 of segment 0 was sent after its ack was confirmed"]
+async def test_who_reads_no_more_acknowledges_nothing_that_its_successor_holds(loop: SimLoop) -> None:
+    scene = Scene(loop)
+    await scene.fill(2)
+    scene.write_members(1, a=(0,))
+    first = scene.attach("a")
+    scene.write_members(2, b=(0,))
+    second = scene.attach("b")
+    scene.dispatch(first, 0)
+    scene.witness.detached(first)
+    scene.dispatch(second, 0)
+    scene.witness.acknowledging(first)
+    scene.witness.acknowledged(first)
+    assert scene.wrong == []
+    scene.witness.acknowledging(first)
+    scene.acknowledge(1)
+    scene.witness.acknowledged(first)
+    assert scene.wrong == ["s: a on segment 0 acknowledged 1:0, which b on segment 0 holds"]
 
-    loop.run(main())
+
+async def test_an_entry_comes_no_more_after_its_acknowledgement_was_confirmed(loop: SimLoop) -> None:
+    scene = Scene(loop)
+    await scene.fill(2)
+    consumer = scene.attach("a")
+    scene.dispatch(consumer, 0)
+    scene.witness.ack_confirmed(consumer, AckSeen((Position(1, 0),), cumulative=True))
+    scene.dispatch(consumer, 1)
+    assert scene.wrong == []
+    scene.dispatch(consumer, 0)
+    assert scene.wrong == ["s: 1:0 of segment 0 was sent after its ack was confirmed"]
 
 
 def test_terms_generations_and_told_epochs_never_fall(loop: SimLoop) -> None:
@@ -239,21 +220,18 @@ def test_segments_are_dealt_out_again_only_with_a_cause(loop: SimLoop) -> None:
     assert any("without a cause" in text for text in scene.wrong)
 
 
-def test_a_sealed_segment_keeps_its_end_and_a_layout_seals_what_is_sealed(loop: SimLoop) -> None:
-    async def main() -> None:
-        scene = Scene(loop)
-        await scene.fill(2)
-        scene.layout = scene.layout.split(0, now_ms=1)
-        scene.write_topic(term=1)
-        assert scene.wrong == ["epoch 1 seals segment 0, whose log is open"]
-        log = scene.storage.get(str(scene.segment))
-        assert log is not None
-        log.append(b"more", 1, 0, lambda place, error: None)
-        await log.flush()
-        scene.witness.stored(TOPIC.segment_name(scene.layout.segments[1].range, 1), Position(9, 0))
-        assert scene.wrong[1:] == [
-            "segment 1 stored 9:0 while its parent 0 is open",
-            "sealed segment 0 had 2 entries and has 3",
-        ]
-
-    loop.run(main())
+async def test_a_sealed_segment_keeps_its_end_and_a_layout_seals_what_is_sealed(loop: SimLoop) -> None:
+    scene = Scene(loop)
+    await scene.fill(2)
+    scene.layout = scene.layout.split(0, now_ms=1)
+    scene.write_topic(term=1)
+    assert scene.wrong == ["epoch 1 seals segment 0, whose log is open"]
+    log = scene.storage.get(str(scene.segment))
+    assert log is not None
+    log.append(b"more", 1, 0, lambda place, error: None)
+    await log.flush()
+    scene.witness.stored(TOPIC.segment_name(scene.layout.segments[1].range, 1), Position(9, 0))
+    assert scene.wrong[1:] == [
+        "segment 1 stored 9:0 while its parent 0 is open",
+        "sealed segment 0 had 2 entries and has 3",
+    ]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -113,11 +113,9 @@ def server_pump(handler: Recorder, **options: Any) -> tuple[Pump, WireTap]:
     return pump, tap
 
 
-def simulate(main: Callable[[SimLoop], Coroutine[Any, Any, None]], limit_s: float = 600.0) -> None:
-    with SimLoop(seed=1) as loop:
-        SimNetwork(loop)
-        loop.run(main(loop), limit_s=limit_s)
-        assert loop.errors == []
+@pytest.fixture(autouse=True)
+def network(loop: SimLoop) -> SimNetwork:
+    return SimNetwork(loop)
 
 
 async def link(
@@ -263,159 +261,133 @@ async def test_aborting_drops_what_was_written() -> None:
     pump.connection_lost(None)
 
 
-def test_commands_go_both_ways_over_a_network() -> None:
-    async def main(loop: SimLoop) -> None:
-        def answer(pump: Pump, commands: list[Command]) -> None:
-            for command in commands:
-                if isinstance(command, Send):
-                    pump.write(encode_receipt(1, command.sequence_id, 0, 5, command.sequence_id))
+async def test_commands_go_both_ways_over_a_network(loop: SimLoop) -> None:
+    def answer(pump: Pump, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Send):
+                pump.write(encode_receipt(1, command.sequence_id, 0, 5, command.sequence_id))
 
-        client, server = Recorder(), Recorder(answer)
-        pump, listening = await link(loop, client, server)
-        assert client.log == ["connected", "commands"]
-        for number in range(2000):
-            pump.write_many(encode_send(1, number, 1, 0, b"entry" * 20))
-            if not pump.writable:
-                await pump.drain()
-        await asyncio.sleep(5)
-        assert client.got[1:] == [SendReceipt(1, n, 0, 5, n) for n in range(2000)]
-        pump.close()
+    client, server = Recorder(), Recorder(answer)
+    pump, listening = await link(loop, client, server)
+    assert client.log == ["connected", "commands"]
+    for number in range(2000):
+        pump.write_many(encode_send(1, number, 1, 0, b"entry" * 20))
+        if not pump.writable:
+            await pump.drain()
+    await asyncio.sleep(5)
+    assert client.got[1:] == [SendReceipt(1, n, 0, 5, n) for n in range(2000)]
+    pump.close()
+    await asyncio.sleep(1)
+    assert server.log[-1] == client.log[-1] == "closed"
+    assert server.error is None
+    assert client.error is None
+    listening.close()
+
+
+@pytest.mark.virtual_time(limit_s=4000)
+async def test_an_idle_connection_stays_open(loop: SimLoop) -> None:
+    client, server = Recorder(), Recorder()
+    pump, _ = await link(loop, client, server, keep_alive_s=30.0)
+    await asyncio.sleep(3600)
+    assert not pump.closed
+    assert "closed" not in server.log
+
+
+async def test_a_silent_peer_is_dropped_within_two_intervals(loop: SimLoop) -> None:
+    client, server = Recorder(), Recorder()
+    pump, _ = await link(loop, client, server, keep_alive_s=30.0)
+    assert loop.network is not None
+    loop.network.set_mode(loop.network.link("test", "broker"), Mode.BLACK_HOLE)
+    await asyncio.sleep(61)
+    assert pump.closed
+    for handler in (client, server):
+        assert handler.log[-1] == "closed"
+        assert isinstance(handler.error, NotConnectedError)
+
+
+async def test_a_peer_is_not_blamed_for_silence_while_nobody_listens_to_it(loop: SimLoop) -> None:
+    client, server = Recorder(), Recorder()
+    pump, _ = await link(loop, client, server, keep_alive_s=30.0)
+    assert server.pump is not None
+    server.pump.pause_reading()
+    await asyncio.sleep(50)
+    pump.write(encode(FLOW))
+    await asyncio.sleep(5)
+    server.pump.resume_reading()
+    await asyncio.sleep(5)
+    assert server.got[-1] == FLOW
+    assert not pump.closed
+
+
+async def test_a_client_that_takes_nothing_cannot_fill_the_brokers_memory(loop: SimLoop) -> None:
+    unsent: list[int] = []
+
+    def answer(pump: Pump, commands: list[Command]) -> None:
+        for _ in commands:
+            pump.write(bytes(10_000))
+        assert pump._transport is not None
+        unsent.append(pump._transport.get_write_buffer_size())
+
+    server = Recorder(answer)
+    listening = await listen("broker", 1, lambda: Pump(ServerMachine(now=loop.time()), server))
+    transport, _ = await loop.create_connection(asyncio.Protocol, "broker", 1)
+    transport.write(CONNECT)
+    await asyncio.sleep(1)
+    transport.pause_reading()
+    for _ in range(50):
+        transport.write(encode(FLOW) * 50)
+        await asyncio.sleep(0.1)
+    assert UNSENT_BYTES_MAX < max(unsent) < UNSENT_BYTES_MAX + 2**20
+    assert len(server.got) < 300
+    await asyncio.sleep(120)
+    assert isinstance(server.error, NotConnectedError)
+    transport.abort()
+    listening.close()
+
+
+async def test_a_client_that_takes_a_little_is_slow_and_not_dead(loop: SimLoop) -> None:
+    handler = Recorder()
+    pump, tap = server_pump(handler, keep_alive_s=30.0)
+    pump.write(bytes(1000))
+    pump.pause_writing()
+    for _ in range(10):
+        await asyncio.sleep(30)
+        tap.held -= 1
+    assert tap.log == ["pause"]
+    await asyncio.sleep(65)
+    assert tap.log == ["pause", "abort"]
+    pump.connection_lost(None)
+
+
+async def test_a_closing_connection_does_not_wait_for_a_dead_peer(loop: SimLoop) -> None:
+    handler = Recorder()
+    pump, tap = server_pump(handler)
+    pump.close()
+    await asyncio.sleep(LINGER_S + 1)
+    assert tap.log == ["close", "abort"]
+    pump.connection_lost(None)
+    await asyncio.sleep(100)
+    assert tap.log == ["close", "abort"]
+
+
+async def test_a_peer_that_never_says_connect_is_dropped(loop: SimLoop) -> None:
+    server = Recorder()
+    listening = await listen("broker", 1, lambda: Pump(ServerMachine(now=loop.time()), server))
+    transport, _ = await loop.create_connection(asyncio.Protocol, "broker", 1)
+    for _ in range(35):
+        transport.write(PING)
         await asyncio.sleep(1)
-        assert server.log[-1] == client.log[-1] == "closed"
-        assert server.error is None
-        assert client.error is None
-        listening.close()
-
-    simulate(main)
+    assert server.log == ["closed"]
+    listening.close()
 
 
-def test_an_idle_connection_stays_open() -> None:
-    async def main(loop: SimLoop) -> None:
-        client, server = Recorder(), Recorder()
-        pump, _ = await link(loop, client, server, keep_alive_s=30.0)
-        await asyncio.sleep(3600)
-        assert not pump.closed
-        assert "closed" not in server.log
-
-    simulate(main, limit_s=4000)
+async def test_dialling_nobody_is_a_connect_error(loop: SimLoop) -> None:
+    with pytest.raises(ConnectError, match="broker:1"):
+        await dial("broker", 1, lambda: ClientMachine(now=loop.time()), Recorder(), timeout_s=10)
 
 
-def test_a_silent_peer_is_dropped_within_two_intervals() -> None:
-    async def main(loop: SimLoop) -> None:
-        client, server = Recorder(), Recorder()
-        pump, _ = await link(loop, client, server, keep_alive_s=30.0)
-        assert loop.network is not None
-        loop.network.set_mode(loop.network.link("test", "broker"), Mode.BLACK_HOLE)
-        await asyncio.sleep(61)
-        assert pump.closed
-        for handler in (client, server):
-            assert handler.log[-1] == "closed"
-            assert isinstance(handler.error, NotConnectedError)
-
-    simulate(main)
-
-
-def test_a_peer_is_not_blamed_for_silence_while_nobody_listens_to_it() -> None:
-    async def main(loop: SimLoop) -> None:
-        client, server = Recorder(), Recorder()
-        pump, _ = await link(loop, client, server, keep_alive_s=30.0)
-        assert server.pump is not None
-        server.pump.pause_reading()
-        await asyncio.sleep(50)
-        pump.write(encode(FLOW))
-        await asyncio.sleep(5)
-        server.pump.resume_reading()
-        await asyncio.sleep(5)
-        assert server.got[-1] == FLOW
-        assert not pump.closed
-
-    simulate(main)
-
-
-def test_a_client_that_takes_nothing_cannot_fill_the_brokers_memory() -> None:
-    async def main(loop: SimLoop) -> None:
-        unsent: list[int] = []
-
-        def answer(pump: Pump, commands: list[Command]) -> None:
-            for _ in commands:
-                pump.write(bytes(10_000))
-            assert pump._transport is not None
-            unsent.append(pump._transport.get_write_buffer_size())
-
-        server = Recorder(answer)
-        listening = await listen("broker", 1, lambda: Pump(ServerMachine(now=loop.time()), server))
-        transport, _ = await loop.create_connection(asyncio.Protocol, "broker", 1)
-        transport.write(CONNECT)
-        await asyncio.sleep(1)
-        transport.pause_reading()
-        for _ in range(50):
-            transport.write(encode(FLOW) * 50)
-            await asyncio.sleep(0.1)
-        assert UNSENT_BYTES_MAX < max(unsent) < UNSENT_BYTES_MAX + 2**20
-        assert len(server.got) < 300
-        await asyncio.sleep(120)
-        assert isinstance(server.error, NotConnectedError)
-        transport.abort()
-        listening.close()
-
-    simulate(main)
-
-
-def test_a_client_that_takes_a_little_is_slow_and_not_dead() -> None:
-    async def main(loop: SimLoop) -> None:
-        handler = Recorder()
-        pump, tap = server_pump(handler, keep_alive_s=30.0)
-        pump.write(bytes(1000))
-        pump.pause_writing()
-        for _ in range(10):
-            await asyncio.sleep(30)
-            tap.held -= 1
-        assert tap.log == ["pause"]
-        await asyncio.sleep(65)
-        assert tap.log == ["pause", "abort"]
-        pump.connection_lost(None)
-
-    simulate(main)
-
-
-def test_a_closing_connection_does_not_wait_for_a_dead_peer() -> None:
-    async def main(loop: SimLoop) -> None:
-        handler = Recorder()
-        pump, tap = server_pump(handler)
-        pump.close()
-        await asyncio.sleep(LINGER_S + 1)
-        assert tap.log == ["close", "abort"]
-        pump.connection_lost(None)
-        await asyncio.sleep(100)
-        assert tap.log == ["close", "abort"]
-
-    simulate(main)
-
-
-def test_a_peer_that_never_says_connect_is_dropped() -> None:
-    async def main(loop: SimLoop) -> None:
-        server = Recorder()
-        listening = await listen("broker", 1, lambda: Pump(ServerMachine(now=loop.time()), server))
-        transport, _ = await loop.create_connection(asyncio.Protocol, "broker", 1)
-        for _ in range(35):
-            transport.write(PING)
-            await asyncio.sleep(1)
-        assert server.log == ["closed"]
-        listening.close()
-
-    simulate(main)
-
-
-def test_dialling_nobody_is_a_connect_error() -> None:
-    async def main(loop: SimLoop) -> None:
-        with pytest.raises(ConnectError, match="broker:1"):
-            await dial("broker", 1, lambda: ClientMachine(now=loop.time()), Recorder(), timeout_s=10)
-
-    simulate(main)
-
-
-def dial_against(
-    first_answer: bytes | None, expected: type[AnabranchError], then_close: bool = False
+async def dial_against(
+    loop: SimLoop, first_answer: bytes | None, expected: type[AnabranchError], then_close: bool = False
 ) -> None:
     class Rude(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -425,51 +397,45 @@ def dial_against(
             if then_close:
                 transport.close()
 
-    async def main(loop: SimLoop) -> None:
-        listening = await loop.create_server(Rude, "broker", 1)
-        handler = Recorder()
-        started = loop.time()
-        with pytest.raises(expected):
-            await dial("broker", 1, lambda: ClientMachine(now=loop.time()), handler, timeout_s=10)
-        assert loop.time() - started <= 10.1
-        await asyncio.sleep(1)
-        assert handler.log == []
-        listening.close()
-
-    simulate(main)
+    listening = await loop.create_server(Rude, "broker", 1)
+    handler = Recorder()
+    started = loop.time()
+    with pytest.raises(expected):
+        await dial("broker", 1, lambda: ClientMachine(now=loop.time()), handler, timeout_s=10)
+    assert loop.time() - started <= 10.1
+    await asyncio.sleep(1)
+    assert handler.log == []
+    listening.close()
 
 
-def test_a_broker_that_refuses_says_why() -> None:
+async def test_a_broker_that_refuses_says_why(loop: SimLoop) -> None:
     refusal = pb.CommandError(request_id=NO_ID, error=pb.AuthenticationError, message="who are you")
-    dial_against(encode(refusal), AuthenticationError)
+    await dial_against(loop, encode(refusal), AuthenticationError)
 
 
-def test_a_broker_that_speaks_something_else_is_found_out() -> None:
-    dial_against(b"HTTP/1.1 400 Bad Request\r\n\r\n", RemoteProtocolError)
+async def test_a_broker_that_speaks_something_else_is_found_out(loop: SimLoop) -> None:
+    await dial_against(loop, b"HTTP/1.1 400 Bad Request\r\n\r\n", RemoteProtocolError)
 
 
-def test_a_broker_that_hangs_up_is_a_connect_error() -> None:
-    dial_against(None, ConnectError, then_close=True)
+async def test_a_broker_that_hangs_up_is_a_connect_error(loop: SimLoop) -> None:
+    await dial_against(loop, None, ConnectError, then_close=True)
 
 
-def test_a_broker_that_says_nothing_times_out() -> None:
-    dial_against(None, OperationTimeoutError)
+async def test_a_broker_that_says_nothing_times_out(loop: SimLoop) -> None:
+    await dial_against(loop, None, OperationTimeoutError)
 
 
-def test_a_cancelled_dial_leaves_nothing_open() -> None:
-    async def main(loop: SimLoop) -> None:
-        server = Recorder()
-        listening = await loop.create_server(asyncio.Protocol, "broker", 1)
-        dialling = asyncio.ensure_future(
-            dial("broker", 1, lambda: ClientMachine(now=loop.time()), server, timeout_s=10)
-        )
-        await asyncio.sleep(5)
-        dialling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await dialling
-        assert loop.network is not None
-        await asyncio.sleep(1)
-        assert loop.network.reset(loop.network.link("test", "broker")) == 0
-        listening.close()
-
-    simulate(main)
+async def test_a_cancelled_dial_leaves_nothing_open(loop: SimLoop) -> None:
+    server = Recorder()
+    listening = await loop.create_server(asyncio.Protocol, "broker", 1)
+    dialling = asyncio.ensure_future(
+        dial("broker", 1, lambda: ClientMachine(now=loop.time()), server, timeout_s=10)
+    )
+    await asyncio.sleep(5)
+    dialling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await dialling
+    assert loop.network is not None
+    await asyncio.sleep(1)
+    assert loop.network.reset(loop.network.link("test", "broker")) == 0
+    listening.close()
