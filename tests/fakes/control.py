@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import has_cursors, open_for
 from anabranch.controller.decide.operation import segment_name
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.leadership import ControllerSettings
+from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.memory import MemoryTree
 from anabranch.metadata.records import SubscriptionRecord
@@ -29,6 +30,8 @@ from tests.fakes.segments import MemorySegments, SegmentWorld
 T = TypeVar("T")
 
 TOPIC = TopicName.parse("topic://public/default/orders")
+
+TWO = Layout.initial(2, now_ms=0)
 
 MANUAL = ControllerSettings(auto_scale=AutoScalePolicy(enabled=False), retention_s=None)
 """Nothing happens that a test does not ask for."""
@@ -50,6 +53,7 @@ class Plant:
         self.reached: Counter[str] = Counter()
         self.boots = 0
         self.process: SimProcess
+        self.context: ControllerContext
         self.service: ControllerService
         self.segments: MemorySegments
 
@@ -70,14 +74,15 @@ class Plant:
         self.segments = MemorySegments(self.world)
         trouble = StoreTrouble(refuse=refuse, lose_reply=lose_reply)
         store = wrap(SimStore(self.tree, process, trouble=trouble))
-        self.service = ControllerService(
-            TopicStore(store),
-            self.segments,
-            self.clock,
+        self.context = ControllerContext(
+            topics=TopicStore(store),
+            segments=self.segments,
+            clock=self.clock,
+            rng=random.Random(self.boots),
             settings=self.settings,
             failpoints=failpoints or SimFailpoints(process, kill_at, reached=self.reached),
-            rng=random.Random(self.boots),
         )
+        self.service = ControllerService(self.context)
         await self.call(self.service.start())
         return self.service
 
@@ -158,6 +163,16 @@ def _audit_assignment(layout: Layout, record: SubscriptionRecord) -> None:
             readable = open_for(record, layout, given.segment_id)
             assert readable != ()
             assert given.shared or (held[given.segment_id] == 1 and readable is None)
+
+
+def group(
+    *names: str, layout: Layout = TWO, kind: str = "STREAM", drained: tuple[int, ...] = ()
+) -> SubscriptionRecord:
+    """The record of a group with these members."""
+    record = SubscriptionRecord(type=kind, initial_position="earliest", drained=drained)  # type: ignore[arg-type]
+    for name in names:
+        record = groups.join(record, layout, name, {})
+    return record
 
 
 class Inbox:

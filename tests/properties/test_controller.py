@@ -108,7 +108,7 @@ class Life:
         elif what == 9:
             await plant.call(controller.delete_subscription("s2", force=True))
         elif what == 10:
-            await plant.call(controller.prune())
+            await plant.call(controller.upkeep.prune())
         else:
             self.traffic(layout, sub)
 

@@ -36,7 +36,7 @@ from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.leadership import ControllerSettings
+from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.errors import AnabranchError, PersistenceError, VersionConflictError
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.records import BrokerRecord, Retention
@@ -129,14 +129,16 @@ class Broker:
             CONTROLLER_TARGET: Target(CONTROLLER, self._local_leader),
         }
         self.controllers = ControllerService(
-            self.records,
-            route_segments(self.segments, self._owns, self.directory, self._peers),
-            clock,
-            settings=ControllerSettings.from_config(config),
-            failpoints=failpoints,
-            rng=rng,
-            stores=lambda: self.directory.served,
-            leaders=BrokerLeaders(self.directory, self._peers, self._owns),
+            ControllerContext(
+                topics=self.records,
+                segments=route_segments(self.segments, self._owns, self.directory, self._peers),
+                clock=clock,
+                rng=rng,
+                settings=ControllerSettings.from_config(config),
+                failpoints=failpoints,
+                stores=lambda: self.directory.served,
+            ),
+            BrokerLeaders(self.directory, self._peers, self._owns),
         )
         self.segments.unheard = DrainMessenger(self._tasks, self.controllers.controller).take
         self._ownership: Ownership | None = None

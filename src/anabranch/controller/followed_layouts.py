@@ -25,14 +25,14 @@ class FollowedLayouts:
 
     def __init__(
         self,
-        world: ControllerContext,
+        context: ControllerContext,
         watches: LayoutWatches,
         led_here: Callable[[TopicName], bool],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
         self.homes: dict[TopicName, int] = {}
         """The home stores of topics that are followed, as far as they are known."""
-        self._world = world
+        self._context = context
         self._watches = watches
         self._led_here = led_here
         self._spawn = spawn
@@ -42,7 +42,7 @@ class FollowedLayouts:
     def follow(self, name: TopicName) -> None:
         """Tell the watchers of the topic what is stored, after each change."""
         if name not in self._undo:
-            self._undo[name] = self._world.topics.watch(name, partial(self._changed, name))
+            self._undo[name] = self._context.topics.watch(name, partial(self._changed, name))
 
     def leave(self, name: TopicName) -> None:
         """Nobody watches the topic any more."""
@@ -82,13 +82,13 @@ class FollowedLayouts:
                     # The broker ends, and its watchers with it.
                     return
                 except MetadataError:
-                    await asyncio.sleep(self._world.jitter_s(self._world.settings.retry_first_s))
+                    await asyncio.sleep(self._context.jitter_s(self._context.settings.retry_first_s))
         finally:
             del self._looking[name]
 
     async def look(self, name: TopicName) -> None:
         """Tell those who watch what is stored; a topic that is being made is told of when it is there."""
-        record = await self._world.topics.find(name)
+        record = await self._context.topics.find(name)
         if record is None or record.deleted:
             self._watches.offer(name, None)
         elif record.intent is None or record.intent.kind != "create":

@@ -33,23 +33,23 @@ replace = msgspec.structs.replace
 
 
 async def record_topic(
-    world: ControllerContext, name: TopicName, count: int, properties: Mapping[str, str]
+    context: ControllerContext, name: TopicName, count: int, properties: Mapping[str, str]
 ) -> None:
     """Write the record of a new topic; whoever leads it then makes the segments. TopicExistsError."""
-    now_ms = world.clock.wall_ms()
-    stores = world.stores() or (0,)
-    layout = Layout.initial(count, now_ms=now_ms, bucket_budget=world.settings.bucket_budget)
+    now_ms = context.clock.wall_ms()
+    stores = context.stores() or (0,)
+    layout = Layout.initial(count, now_ms=now_ms, bucket_budget=context.settings.bucket_budget)
     layout = operation.put(layout, dict(enumerate(operation.spread((), count, stores))))
-    begin = await _reserve(world, name, segments=count, epochs=1)
+    begin = await _reserve(context, name, segments=count, epochs=1)
     layout = _begin_at(layout, begin.next_segment_id, begin.epoch)
     intent = operation.plan_create(layout, name, Origin(begin.term, now_ms))
     plain = replace(begin, properties=dict(properties), created_at_ms=now_ms, intent=intent)
-    await world.topics.create(name, with_layout(plain, layout))
-    await world.failpoints.reach("create.planned")
+    await context.topics.create(name, with_layout(plain, layout))
+    await context.failpoints.reach("create.planned")
 
 
 async def record_migration(
-    world: ControllerContext,
+    context: ControllerContext,
     name: TopicName,
     classic: Sequence[Place],
     subscriptions: Mapping[str, SubscriptionKind],
@@ -59,10 +59,10 @@ async def record_migration(
 
     They are its segments until its leader seals them and goes on in others. Their subscriptions are its own.
     """
-    now_ms = world.clock.wall_ms()
-    stores = world.stores() or (0,)
+    now_ms = context.clock.wall_ms()
+    stores = context.stores() or (0,)
     count = len(classic)
-    begin = await _reserve(world, name, segments=2 * count, epochs=2)
+    begin = await _reserve(context, name, segments=2 * count, epochs=2)
     epoch, first = begin.epoch, begin.next_segment_id
     parts = initial_ranges(count)
     segments = {
@@ -77,26 +77,26 @@ async def record_migration(
         for at, place in enumerate(classic)
     }
     layout = Layout(epoch, first + count, segments)
-    splits = equal_bucket_splits(max(1, world.settings.bucket_budget // count))
+    splits = equal_bucket_splits(max(1, context.settings.bucket_budget // count))
     intent = replace(
         operation.plan_migrate(layout, name, splits, Origin(begin.term, now_ms, stores=stores)),
         subscriptions=dict(subscriptions),
     )
     plain = replace(begin, properties=dict(properties), created_at_ms=now_ms, intent=intent)
-    await world.topics.create(name, with_layout(plain, operation.reserve(layout, intent)))
-    await world.failpoints.reach("migrate.recorded")
+    await context.topics.create(name, with_layout(plain, operation.reserve(layout, intent)))
+    await context.failpoints.reach("migrate.recorded")
 
 
-async def _reserve(world: ControllerContext, name: TopicName, *, segments: int, epochs: int) -> TopicRecord:
+async def _reserve(context: ControllerContext, name: TopicName, *, segments: int, epochs: int) -> TopicRecord:
     """A home, and as many ids and epochs that no topic of this name has used: where its record begins.
 
     TopicExistsError if there is one; what is left of a deleted one is forgotten first.
     """
-    stores = world.stores() or (0,)
+    stores = context.stores() or (0,)
     home = stores[key_hash(str(name)) % len(stores)]
-    found = await world.topics.find(name)
+    found = await context.topics.find(name)
     if found is not None and found.deleted:
-        await forget_topic(world, name)
+        await forget_topic(context, name)
     elif found is not None:
         raise TopicExistsError(f"{name} exists already")
 
@@ -109,12 +109,12 @@ async def _reserve(world: ControllerContext, name: TopicName, *, segments: int, 
             store=home,
         )
 
-    lineage = await world.topics.update_lineage(name, reserve)
+    lineage = await context.topics.update_lineage(name, reserve)
     return TopicRecord(
         epoch=lineage.next_epoch - epochs,
         next_segment_id=lineage.next_segment_id - segments,
         segments={},
-        incarnation=await world.topics.next_incarnation(),
+        incarnation=await context.topics.next_incarnation(),
         store=home,
         term=lineage.next_term - 1,
     )
@@ -129,16 +129,16 @@ def _begin_at(layout: Layout, first_id: int, epoch: int) -> Layout:
     return Layout(epoch, first_id + layout.next_id, segments)
 
 
-async def forget_topic(world: ControllerContext, name: TopicName) -> None:
+async def forget_topic(context: ControllerContext, name: TopicName) -> None:
     """Remove the records of a topic that is marked as deleted, after listing what its storage is."""
-    record = await world.topics.find(name)
+    record = await context.topics.find(name)
     if record is None or not record.deleted:
         return
     layout = layout_of(record)
     places = [Place(operation.segment_name(name, s), s.store) for s in layout.segments.values()]
     if record.intent is not None:
         places += operation.children(record.intent)
-    now_ms = world.clock.wall_ms()
+    now_ms = context.clock.wall_ms()
     dropped = (GarbageRecord(name=str(p.name), since_ms=now_ms, store=p.store) for p in places)
     leftovers = [*record.garbage, *dropped]
 
@@ -152,34 +152,34 @@ async def forget_topic(world: ControllerContext, name: TopicName) -> None:
             garbage=tuple(garbage[text] for text in sorted(garbage)),
         )
 
-    await world.topics.update_lineage(name, bury)
-    await world.failpoints.reach("delete.listed")
-    await world.topics.delete(name, record.incarnation)
-    await world.failpoints.reach("delete.forgotten")
+    await context.topics.update_lineage(name, bury)
+    await context.failpoints.reach("delete.listed")
+    await context.topics.delete(name, record.incarnation)
+    await context.failpoints.reach("delete.forgotten")
 
 
-async def sweep(world: ControllerContext, name: TopicName) -> bool:
+async def sweep(context: ControllerContext, name: TopicName) -> bool:
     """Delete the storage that earlier topics of this name left; False when some of it is still there."""
-    lineage = await world.topics.load_lineage(name)
+    lineage = await context.topics.load_lineage(name)
     if not lineage.garbage:
         return True
     # A topic of the same name may be led again by now; its segments' owners know that newer term.
-    living = await world.topics.find(name)
+    living = await context.topics.find(name)
     term = max(lineage.next_term - 1, living.term if living is not None else 0)
-    deleted = await together(_delete(world, item, term) for item in lineage.garbage)
+    deleted = await together(_delete(context, item, term) for item in lineage.garbage)
     gone = [item.name for item, done in zip(lineage.garbage, deleted, strict=True) if done]
-    await world.failpoints.reach("delete.swept")
+    await context.failpoints.reach("delete.swept")
     if gone:
-        lineage = await world.topics.update_lineage(
+        lineage = await context.topics.update_lineage(
             name,
             lambda found: replace(found, garbage=tuple(g for g in found.garbage if g.name not in gone)),
         )
     return not lineage.garbage
 
 
-async def _delete(world: ControllerContext, item: GarbageRecord, term: int) -> bool:
+async def _delete(context: ControllerContext, item: GarbageRecord, term: int) -> bool:
     try:
-        await world.segments.delete(Place(TopicName.parse(item.name), item.store), term)
+        await context.segments.delete(Place(TopicName.parse(item.name), item.store), term)
     except AnabranchError:
         return False
     return True

@@ -9,22 +9,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
 from anabranch.aio import AttemptCancelled, KeyedLocks, SharedAttempts, TaskRegistry, together
-from anabranch.clock import Clock
 from anabranch.controller import lifecycle
 from anabranch.controller.decide.places import Place
 from anabranch.controller.followed_layouts import FollowedLayouts
 from anabranch.controller.layout_watches import LayoutChanged, LayoutWatches
 from anabranch.controller.ports.leader import Alone, Leaders, TopicLeader
-from anabranch.controller.ports.segments import Segments
 from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
+from anabranch.controller.topic.leadership import ControllerContext
 from anabranch.controller.topic.scaling import Tally
 from anabranch.errors import (
     AlreadyClosedError,
@@ -36,9 +33,7 @@ from anabranch.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
-from anabranch.failpoints import Failpoints, NoFailpoints
 from anabranch.metadata.records import SubscriptionKind, TopicRecord
-from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 
@@ -63,27 +58,8 @@ TAKEN_OVER_AT_ONCE = 8
 class ControllerService:
     """Leads topics on request, and all of them sooner or later."""
 
-    def __init__(
-        self,
-        topics: TopicStore,
-        segments: Segments,
-        clock: Clock,
-        *,
-        rng: random.Random,
-        settings: ControllerSettings | None = None,
-        failpoints: Failpoints | None = None,
-        stores: Callable[[], tuple[int, ...]] = lambda: (0,),
-        leaders: Leaders | None = None,
-    ) -> None:
-        self._world = ControllerContext(
-            topics,
-            segments,
-            clock,
-            settings or ControllerSettings(),
-            failpoints or NoFailpoints(),
-            rng,
-            stores,
-        )
+    def __init__(self, context: ControllerContext, leaders: Leaders | None = None) -> None:
+        self.context = context
         self._leaders: Leaders = leaders or Alone()
         self._tasks = TaskRegistry()
         self._closing: set[int] = set()
@@ -92,7 +68,7 @@ class ControllerService:
         """By topic and home store."""
         self._watches = LayoutWatches()
         self._following = FollowedLayouts(
-            self._world, self._watches, lambda name: name in self._controllers, self._tasks.spawn
+            self.context, self._watches, lambda name: name in self._controllers, self._tasks.spawn
         )
         self._tokens = itertools.count(1)
         self._turns = KeyedLocks()
@@ -103,7 +79,7 @@ class ControllerService:
 
     async def start(self) -> None:
         """Lead what belongs to the stores that are open already."""
-        await self._patiently(self._world.topics.ensure_defaults)
+        await self._patiently(self.context.topics.ensure_defaults)
         await self._adopt(self._owns)
 
     async def store_opened(self, store: int) -> None:
@@ -131,7 +107,7 @@ class ControllerService:
         What fails is tried again in the background. The other topics are taken over there too: a topic needs
         a leader for its scaling and pruning also when nobody asks for one.
         """
-        topics = self._world.topics
+        topics = self.context.topics
         if self._unwatch is None and not self._stopped:
             self._unwatch = topics.watch_all(self._changed)
         waiting: list[TopicName] = []
@@ -169,12 +145,12 @@ class ControllerService:
         ConflictError when a classic topic has the name: this one would hide its messages.
         """
         _check_name(name)
-        await self._world.topics.load_namespace(name.namespace_name)
-        classic = await self._world.topics.find_classic(name)
+        await self.context.topics.load_namespace(name.namespace_name)
+        classic = await self.context.topics.find_classic(name)
         if classic is not None and not classic.migrated:
             raise ConflictError(f"a classic topic {name.local} exists; migrate it, or choose another name")
         async with self._making(name):
-            await lifecycle.record_topic(self._world, name, segments, properties)
+            await lifecycle.record_topic(self.context, name, segments, properties)
         await self._begin(name)
 
     async def migrate_topic(
@@ -190,7 +166,7 @@ class ControllerService:
         """
         _check_name(name)
         async with self._making(name):
-            await lifecycle.record_migration(self._world, name, classic, subscriptions, properties)
+            await lifecycle.record_migration(self.context, name, classic, subscriptions, properties)
         await self._begin(name)
 
     @asynccontextmanager
@@ -236,7 +212,7 @@ class ControllerService:
                 return found
             if self._stopped:
                 raise AlreadyClosedError("the broker is stopping")
-            home = (await self._world.topics.load(name)).store
+            home = (await self.context.topics.load(name)).store
             if self._owns(home):
                 try:
                     return await self._lead(name, home)
@@ -256,7 +232,7 @@ class ControllerService:
         found = self._controllers.get(name)
         if found is not None:
             return found
-        home = (await self._world.topics.load(name)).store
+        home = (await self.context.topics.load(name)).store
         if not self._owns(home):
             raise NotLeaderError(f"{name} is not led here: its home is store {home}")
         return await self._lead(name, home)
@@ -297,7 +273,7 @@ class ControllerService:
         def fits(record: TopicRecord) -> bool:
             return not record.deleted and filters <= record.properties.items()
 
-        found = await self._world.topics.load_all(namespace)
+        found = await self.context.topics.load_all(namespace)
         return sorted((name for name, record in found if fits(record)), key=str)
 
     def watch_layout(self, name: TopicName, changed: LayoutChanged) -> Callable[[], None]:
@@ -339,7 +315,7 @@ class ControllerService:
     # Leading.
 
     async def _load(self, name: TopicName) -> TopicController:
-        controller = await TopicController.lead(self._world, name, self._watches, self._tokens, self._lost)
+        controller = await TopicController.lead(self.context, name, self._watches, self._tokens, self._lost)
         if not self._owns(controller.record.store):
             await controller.stop()
             raise NotLeaderError(f"{name} is not led here any more")
@@ -348,7 +324,7 @@ class ControllerService:
 
     async def _introduce(self, name: TopicName) -> None:
         """Find the newest layout for those who watch, and see to it that somebody leads the topic."""
-        delays_s = self._world.delays_s()
+        delays_s = self.context.delays_s()
         while self._watches.watched(name):
             try:
                 await self._following.look(name)
@@ -389,12 +365,12 @@ class ControllerService:
 
     async def _look_after(self, name: TopicName) -> None:
         """Whoever began to make a topic may be gone, or not know that it did: its home makes it whole."""
-        await asyncio.sleep(self._world.settings.retry_max_s)
+        await asyncio.sleep(self.context.settings.retry_max_s)
         self._suspects.discard(name)
         await self._until_done(self._finish_making, name)
 
     async def _finish_making(self, name: TopicName) -> bool:
-        record = None if name in self._controllers else await self._world.topics.find(name)
+        record = None if name in self._controllers else await self.context.topics.find(name)
         if record is None or record.deleted or record.intent is None:
             return True
         return await self._resume(name)
@@ -406,22 +382,22 @@ class ControllerService:
             return True
         try:
             await controller.settled()
-            await controller.collect_garbage()
+            await controller.upkeep.collect_garbage()
         except Exception as error:
             log.warning("%s is led, but not all is well yet: %s", name, error)
         return True
 
     async def _bury(self, name: TopicName) -> bool:
         async with self._turns.held(name):
-            await lifecycle.forget_topic(self._world, name)
+            await lifecycle.forget_topic(self.context, name)
         return await self._sweep(name)
 
     async def _sweep(self, name: TopicName) -> bool:
-        return await lifecycle.sweep(self._world, name)
+        return await lifecycle.sweep(self.context, name)
 
     async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
         """Ask the store a few times: a start should not fail because of one answer that was lost."""
-        delays_s = self._world.delays_s()
+        delays_s = self.context.delays_s()
         for _ in range(START_ATTEMPTS - 1):
             try:
                 return await read()
@@ -436,7 +412,7 @@ class ControllerService:
             self._tasks.spawn(self._until_done(work, name), f"finish {name}")
 
     async def _until_done(self, work: Work, name: TopicName) -> None:
-        delays_s = self._world.delays_s()
+        delays_s = self.context.delays_s()
         while True:
             if await self._try(work, name):
                 return

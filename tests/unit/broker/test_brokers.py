@@ -464,7 +464,7 @@ async def test_a_topic_that_many_make_at_once_by_looking_is_made_once(brokers: B
 async def test_a_topic_whose_maker_died_is_finished_when_somebody_looks_anywhere(
     brokers: Brokers, number: int
 ) -> None:
-    await lifecycle.record_topic(brokers[0].controllers._world, ORDERS, 4, {})
+    await lifecycle.record_topic(brokers[0].controllers.context, ORDERS, 4, {})
     dag = await watch(await brokers.client(number))
     assert sorted(segments_of(dag).values()) == [0, 0, 1, 1]
     record = await brokers[0].records.load(ORDERS)
@@ -476,7 +476,7 @@ async def test_a_topic_whose_maker_died_is_finished_at_its_home_though_nobody_lo
     brokers: Brokers, what: str
 ) -> None:
     await hand_over()
-    world = brokers[0].controllers._world
+    world = brokers[0].controllers.context
     if what == "created":
         await lifecycle.record_topic(world, ORDERS, 4, {})
     else:

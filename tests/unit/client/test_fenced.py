@@ -24,9 +24,8 @@ def served(world: World, segment: TopicName = FIRST) -> Subscription:
 
 async def forget(world: World, name: str) -> None:
     """Let the leader believe that a consumer's connection is lost, for as long as the grace lasts."""
-    members: Any = (await world.controller())._subs._members
-    (lease,) = (lease for lease in members.of("s") if lease.name == name)
-    members.lost("s", lease.token)
+    members: Any = (await world.controller()).members
+    members.lost("s", members.named("s", name).token)
     await asyncio.sleep(61)
 
 

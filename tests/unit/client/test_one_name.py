@@ -89,7 +89,7 @@ async def test_a_consumer_whose_name_is_anothers_by_now_says_so(world: World, ki
         first = await open_as_a(one, kind)
         await first.receive_many(10, timeout=5)
         waiting = [asyncio.ensure_future(first.receive()) for _ in range(2)]
-        members: Any = (await world.controller())._subs._members
+        members: Any = (await world.controller()).members
         members.lost("s", members.of("s")[0].token)
         opening = asyncio.ensure_future(open_as_a(two, kind))
         await asyncio.sleep(0.5)

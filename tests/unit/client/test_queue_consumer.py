@@ -278,7 +278,7 @@ async def test_a_segment_goes_on_when_others_leave_it_a_larger_share_of_the_buff
         await controller.merge([segment.id for segment in others])
         assert consumer._sources[first.id].permits.size == 16
         await asyncio.sleep(1.0)
-        await controller.prune()
+        await controller.upkeep.prune()
         await asyncio.sleep(0.1)
         assert consumer._sources[first.id].permits.size == 85
         async with world.client() as other:

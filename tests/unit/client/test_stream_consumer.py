@@ -261,7 +261,7 @@ async def test_a_consumer_given_up_while_it_registers_keeps_no_share(world: Worl
     controller = await world.controller()
     async with world.client() as one, world.client() as two:
         await one.subscribe_stream(TOPIC, "another")
-        busy = asyncio.ensure_future(controller._turns.run(lambda: asyncio.sleep(5)))
+        busy = asyncio.ensure_future(controller.changes.run(lambda: asyncio.sleep(5)))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await one.subscribe_stream(TOPIC, "s", initial_position="earliest")

@@ -17,6 +17,7 @@ from anabranch.controller.ports.leader import TopicLeader
 from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
+from anabranch.controller.topic.leadership import ControllerContext, Leadership
 from anabranch.errors import (
     AnabranchError,
     ConsumerBusyError,
@@ -331,7 +332,7 @@ async def test_a_topic_gives_back_the_oldest_of_what_is_acknowledged_when_it_is_
         stored.load = SegmentLoad(size_bytes=(5 if name.segment.id < 2 else 3) * megabyte)
     plant.drain(controller.layout, "s", 0, 1)
     await plant.call(controller.settled())
-    await plant.call(controller.prune())
+    await plant.call(controller.upkeep.prune())
     layout = controller.layout
     assert sorted(layout.segments) == [2, 3, 4, 5], "12 MiB are left, and that is enough"
     sizes = [plant.world.stored[plant.segment(layout, id_)].load.size_bytes for id_ in layout.segments]
@@ -349,7 +350,7 @@ async def test_garbage_is_retried_until_it_is_gone(plant: Plant) -> None:
         return NotConnectedError("owner is away") if verb == "delete" and down else None
 
     plant.segments.fails = fails
-    await plant.call(controller.prune())
+    await plant.call(controller.upkeep.prune())
     await asyncio.sleep(60)
     assert controller.why()["garbage"] == ["segment://public/default/orders/0000-ffff-0"]
     assert "owner is away" in str(controller.why()["troubles"])
@@ -368,8 +369,8 @@ async def test_many_splits_and_merges_leave_the_record_small(plant: Plant) -> No
     for _ in range(50):
         layout = await plant.call(controller.split(controller.layout.active[0].id))
         await plant.call(controller.merge([segment.id for segment in layout.active]))
-        await plant.call(controller.prune())
-        await plant.call(controller.collect_garbage())
+        await plant.call(controller.upkeep.prune())
+        await plant.call(controller.upkeep.collect_garbage())
         sizes.append(sum(len(value.value) for value in plant.tree.values.values()))
     assert max(sizes) < sizes[0] + 200
     assert len(plant.world.stored) == 1
@@ -450,9 +451,14 @@ async def test_stats_count_rates_backlog_and_consumers_and_tolerate_silence(plan
 
 async def test_it_works_on_the_real_loop_too() -> None:
     world = SegmentWorld()
-    service = ControllerService(
-        TopicStore(MemoryStore()), MemorySegments(world), SystemClock(), rng=Random(0), settings=MANUAL
+    context = ControllerContext(
+        topics=TopicStore(MemoryStore()),
+        segments=MemorySegments(world),
+        clock=SystemClock(),
+        rng=Random(0),
+        settings=MANUAL,
     )
+    service = ControllerService(context)
     await service.start()
     await service.create_topic(TOPIC, 2)
     controller = await service.controller(TOPIC)
@@ -474,7 +480,7 @@ async def test_a_segment_is_found_by_its_name_also_one_that_was_a_classic_topic(
         plant.world.stored[name] = StoredSegment()
     places = [Place(name, 0) for name in classic]
     await plant.call(plant.service.migrate_topic(TOPIC, places, {}))
-    lead = (await plant.controller())._lead
+    lead = await plant.call(Leadership.take_over(plant.context, TOPIC))
     for segment in lead.layout.segments.values():
         assert lead.find(lead.segment_name(segment)) is segment
     assert lead.find(TopicName.parse("persistent://public/default/old-partition-2")) is None

@@ -207,7 +207,7 @@ async def test_pruning_killed_after_its_commit_leaves_no_storage_behind(plant: P
     await plant.call(controller.split(0))
     await asyncio.sleep(1)
     with pytest.raises(DiedError):
-        await plant.call(controller.prune())
+        await plant.call(controller.upkeep.prune())
     assert len(plant.world.stored) == 3
     await plant.boot()
     layout = await plant.audit()
@@ -238,7 +238,7 @@ async def test_pruning_whose_answer_was_lost_leaves_no_storage_behind(plant: Pla
     await asyncio.sleep(1)
     faulty.armed = True
     with pytest.raises(MetadataError):
-        await plant.call(controller.prune())
+        await plant.call(controller.upkeep.prune())
     assert faulty.failed
     await asyncio.sleep(2)
     layout = await plant.audit()

@@ -161,11 +161,11 @@ async def test_a_segment_drained_in_part_is_not_pruned(plant: Plant) -> None:
     controller, _ = await split_with_backlog(plant, "a")
     drain_part(plant, controller.layout, 0, LOWER)
     await asyncio.sleep(1)
-    await plant.call(controller.prune())
+    await plant.call(controller.upkeep.prune())
     assert 0 in controller.layout.segments
     plant.drain(controller.layout, "s", 0)
     await asyncio.sleep(1)
-    await plant.call(controller.prune())
+    await plant.call(controller.upkeep.prune())
     assert 0 not in controller.layout.segments
     assert (await stored(plant)).drained == ()
     await asyncio.sleep(1)

@@ -9,6 +9,7 @@ import pytest
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.admission import ReaderState, Roster
 from anabranch.controller.decide.places import Place
+from anabranch.controller.ports.leader import Membership
 from anabranch.controller.ports.segments import Aim
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.rosters import SENT_AT_ONCE
@@ -85,8 +86,9 @@ async def registrations(plant: Plant) -> list[str]:
 async def evict(plant: Plant, name: str) -> None:
     """Let the connection of a member be lost for longer than its grace."""
     controller = await plant.controller()
-    (lease,) = (lease for lease in controller._subs._members.of("s") if lease.name == name)
-    controller._subs._members.lost("s", lease.token)
+    hold = controller.members.named("s", name)
+    assert hold is not None
+    controller.members.lost("s", hold.token)
     await asyncio.sleep(61)
 
 
@@ -166,8 +168,9 @@ async def test_a_leader_that_dies_before_owners_hear_is_made_good_by_the_next(pl
 async def leave(plant: Plant, name: str) -> None:
     controller = await plant.service.controller(TOPIC)
     assert isinstance(controller, TopicController)
-    (lease,) = (lease for lease in controller._subs._members.of("s") if lease.name == name)
-    await controller._turns.run(lambda: controller._subs.leave("s", lease.token))
+    hold = controller.members.named("s", name)
+    assert hold is not None
+    await controller.leave(Membership(hold.token, "s", name, Assignment(0, 0), 0))
 
 
 async def plain_standing(plant: Plant, name: str, segment_id: int, generation: int) -> str:

@@ -112,7 +112,7 @@ async def test_the_next_leader_does_not_take_a_rebucket_for_a_split(plant: Plant
     await plant.boot()
     controller = await plant.controller()
     set_load(plant, BUSY)
-    await plant.call(controller.look())
+    await plant.call(controller.upkeep.look())
     assert len(controller.layout.active) > 1, "no split was made yet, so no cooldown of splits runs"
     await plant.stop()
 

@@ -110,7 +110,7 @@ async def test_a_slow_request_for_a_topic_meets_the_leader_that_was_made_meanwhi
     await plant.call(service.create_topic(TOPIC))
     plant.kill()
     service = await plant.boot()
-    topics = service._world.topics
+    topics = plant.context.topics
     load, slow = topics.load, asyncio.Event()
 
     async def late(name: TopicName) -> TopicRecord:

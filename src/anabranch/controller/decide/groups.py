@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from anabranch.controller.decide.operation import segment_name
-from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import AssignedRecord, ConsumerRecord, RangeRecord, SubscriptionRecord
-from anabranch.model.assignment import Assigned, AssignedSegment, Assignment, assign, bucket_owners
+from anabranch.model.assignment import Assigned, AssignedSegment, Assignment, assign
 from anabranch.model.drains import (
     ALL,
     NO_PARTS,
     Parts,
     Ranges,
-    covers,
     open_buckets,
     open_slots,
     union,
@@ -64,11 +62,13 @@ def join(
     layout: Layout,
     name: str,
     load: Load,
-    said: RegistrationRequest = PLAIN_REQUEST,
+    request: RegistrationRequest = PLAIN_REQUEST,
 ) -> SubscriptionRecord:
     """The group with one more consumer, or with one that says something new of itself."""
     known = record.consumers.get(name, ConsumerRecord())
-    told = msgspec.structs.replace(known, whole=said.whole, finished=said.finished, instance=said.instance)
+    told = msgspec.structs.replace(
+        known, whole=request.whole, finished=request.finished, instance=request.instance
+    )
     if record.consumers.get(name) == told:
         return record
     joined = {**record.consumers, name: told}
@@ -253,13 +253,14 @@ def undrained(record: SubscriptionRecord, layout: Layout) -> tuple[Segment, ...]
     return tuple(segment for segment in layout.sealed if segment.id not in drained)
 
 
-def _open_parts(record: SubscriptionRecord) -> Parts:
+def open_parts(record: SubscriptionRecord) -> Parts:
+    """The drained slots that open parts of children; none while a member reads only whole segments."""
     return drained_parts(record) if shares(record) else NO_PARTS
 
 
 def slots_of(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
     """Of each segment the slots that its ancestors have drained; looks at the whole layout."""
-    return open_slots(layout, frozenset(record.drained), _open_parts(record))
+    return open_slots(layout, frozenset(record.drained), open_parts(record))
 
 
 def open_for(
@@ -283,150 +284,3 @@ def open_by_buckets(record: SubscriptionRecord, layout: Layout) -> dict[int, Ran
         return {}
     slots = slots_of(record, layout)
     return {id_: open_buckets(layout.segments[id_], slots[id_]) for id_ in sorted(given) if id_ in slots}
-
-
-@dataclass(frozen=True, slots=True)
-class WaitsFor:
-    """What holds a segment back: buckets of an ancestor that are not drained, and who reads them."""
-
-    segment_id: int
-    buckets: Ranges
-    consumers: tuple[str, ...]
-
-
-def waiting(record: SubscriptionRecord, layout: Layout) -> dict[int, tuple[WaitsFor, ...]]:
-    """Each segment that is held back, at least in part, with what it waits for."""
-    drained = finished_by_group(record) if record.type == "CHECKPOINT" else frozenset(record.drained)
-    if drained is None or record.type == "QUEUE":
-        return {}
-    parts = _open_parts(record)
-    blockers = {
-        segment.id: _blocker(record, segment, parts.get(segment.id, ()))
-        for segment in layout.sealed
-        if segment.id not in drained
-    }
-    found = {}
-    for id_ in sorted(layout.segments):
-        behind = sorted(layout.ancestors(id_) - drained)
-        if behind:
-            found[id_] = tuple(blockers[ancestor] for ancestor in behind)
-    return found
-
-
-def _blocker(record: SubscriptionRecord, segment: Segment, drained: Ranges) -> WaitsFor:
-    """The buckets of a sealed segment that are not drained, with their readers."""
-    readers = sorted(
-        name
-        for name, consumer in record.consumers.items()
-        if any(held.segment_id == segment.id for held in consumer.segments)
-    )
-    buckets = bucket_ranges(segment.bucket_splits)
-    behind = [at for at, bucket in enumerate(buckets) if not covers(drained, bucket)]
-    owners = bucket_owners(len(buckets), readers)
-    return WaitsFor(
-        segment.id,
-        union(buckets[at] for at in behind),
-        tuple(sorted({owners[at] for at in behind if owners})),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerJoined:
-    """A name was taken by a connection; or, restored from storage, by one that is lost already."""
-
-    name: str
-    token: int
-    said: RegistrationRequest = PLAIN_REQUEST
-    connected: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLost:
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerGone:
-    """The member left or was evicted, and that is stored."""
-
-    token: int
-
-
-NameHoldEvent = ConsumerJoined | ConnectionLost | ConsumerGone
-
-
-@dataclass(frozen=True, slots=True)
-class StartTimer:
-    """Come back with an eviction after the grace period, unless cancelled."""
-
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
-    token: int
-
-
-NameHoldEffect = StartTimer | CancelTimer
-
-
-@dataclass(frozen=True, slots=True)
-class NameHold:
-    """A name held by the connection that `token` stands for."""
-
-    name: str
-    token: int
-    said: RegistrationRequest
-    connected: bool
-    restored: bool = False
-    """Whether it is only known from storage: its holder may live, and be looking for its new leader."""
-
-
-class NameHolds:
-    """Which connection holds each name; an event of a connection that holds nothing changes nothing."""
-
-    def __init__(self) -> None:
-        self._by_name: dict[str, NameHold] = {}
-        self._by_token: dict[int, NameHold] = {}
-
-    def holder(self, name: str) -> NameHold | None:
-        return self._by_name.get(name)
-
-    def of(self, token: int) -> NameHold | None:
-        return self._by_token.get(token)
-
-    def all(self) -> tuple[NameHold, ...]:
-        return tuple(self._by_name[name] for name in sorted(self._by_name))
-
-    def check_free(self, name: str, said: RegistrationRequest) -> None:
-        """ConsumerBusyError while the connection of another consumer holds the name."""
-        lease = self._by_name.get(name)
-        if lease is not None and lease.connected and not said.returns(lease.said):
-            raise ConsumerBusyError(
-                f"consumer {name} is connected already, from {lease.said.address or 'elsewhere'}; "
-                "close it, or choose another consumer name"
-            )
-
-    def handle(self, event: NameHoldEvent) -> tuple[NameHoldEffect, ...]:
-        match event:
-            case ConsumerJoined(name, token, said, connected):
-                self.check_free(name, said)
-                former = self._drop(self._by_name.get(name))
-                lease = NameHold(name, token, said, connected, restored=not connected)
-                self._by_name[name] = self._by_token[token] = lease
-                return former if connected else (*former, StartTimer(token))
-            case ConnectionLost(token):
-                held = self._by_token.get(token)
-                if held is None or not held.connected:
-                    return ()
-                self._by_name[held.name] = self._by_token[token] = replace(held, connected=False)
-                return (StartTimer(token),)
-            case ConsumerGone(token):
-                return self._drop(self._by_token.get(token))
-
-    def _drop(self, lease: NameHold | None) -> tuple[NameHoldEffect, ...]:
-        if lease is None:
-            return ()
-        del self._by_name[lease.name]
-        del self._by_token[lease.token]
-        return () if lease.connected else (CancelTimer(lease.token),)

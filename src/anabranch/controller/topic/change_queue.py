@@ -1,179 +1,128 @@
-"""Changes of one topic, each in its turn: what was begun before is finished first, what it leaves is seen to.
+"""The one queue of a topic's changes: a task that runs them one after the other.
 
-Work that fails half-way leaves its leader unsure of what is stored: all is read again before the next turn,
-which then comes by itself. Must not know what is changed, nor how it is made good.
+A cancelled caller does not cancel its change once it has begun: half a split is worse than a whole one. Must
+not know what a change does, nor what follows from its failure.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from anabranch.controller.topic.job_queue import JobQueue
-from anabranch.controller.topic.leadership import Leadership
-from anabranch.errors import (
-    ConflictError,
-    ConsumerBusyError,
-    InvalidConfigurationError,
-    LayoutError,
-    NotAllowedError,
-    NotLeaderError,
-    SegmentNotFoundError,
-    StaleTermError,
-    SubscriptionNotFoundError,
-    TopicNotFoundError,
-    in_words,
-)
+from anabranch.errors import NotLeaderError, TooManyRequestsError
 
 T = TypeVar("T")
 
-Work = Callable[[], Awaitable[T]]
+Change = Callable[[], Awaitable[T]]
 
-REFUSALS = (
-    ConflictError,
-    ConsumerBusyError,
-    InvalidConfigurationError,
-    LayoutError,
-    NotAllowedError,
-    SegmentNotFoundError,
-    SubscriptionNotFoundError,
-)
-"""Work that raises these has written nothing: the caller's matter, nothing here has to be made good."""
+
+@dataclass(slots=True)
+class _Waiting(Generic[T]):
+    change: Change[T]
+    answer: asyncio.Future[T] | None
+    orphaned: Callable[[T], None] | None = None
+    key: object = None
 
 
 class ChangeQueue:
-    """The turns of one leader; `troubles` shows what stands in the way, under "settle" and "background"."""
+    """Runs changes in the order of their arrival; `limit` bounds those that callers wait for."""
 
-    def __init__(
-        self,
-        lead: Leadership,
-        reload: Callable[[], Awaitable[None]],
-        settle: Callable[[], Awaitable[bool]],
-        lost: Callable[[], None],
-        troubles: dict[str, str],
-    ) -> None:
-        """`reload` reads what is stored, `settle` finishes what was begun and says whether it could.
-
-        `lost` is told when another leader took over, or the topic is gone.
-        """
-        self._world = lead.world
-        self._name = lead.name
-        self._reload = reload
-        self._settle = settle
-        self._lost = lost
-        self._troubles = troubles
-        self._jobs = JobQueue(lead.world.settings.jobs_max, str(lead.name))
-        self._unsure = False
-        self._delays_s = self._world.delays_s()
-        self._retry_timer: asyncio.TimerHandle | None = None
+    def __init__(self, limit: int, name: str) -> None:
+        self._limit = limit
+        self._name = name
+        self._waiting: deque[_Waiting[Any]] = deque()
+        self._posted: set[object] = set()
+        """The keys of posted changes that have not begun."""
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._refusal: Callable[[], Exception] | None = None
 
     def __len__(self) -> int:
-        return len(self._jobs)
-
-    def start(self) -> None:
-        self._jobs.start()
-
-    async def stop(self) -> None:
-        """Cancel what runs; those that wait are told to look for another leader."""
-        self.close()
-        await self._jobs.stop()
+        return len(self._waiting)
 
     @property
     def closed(self) -> bool:
-        """Whether no more turns are taken."""
-        return self._jobs.closed
+        return self._refusal is not None
 
-    def close(self) -> None:
-        """Take no more turns: whoever asks is told to look for another leader."""
-        self._jobs.close()
-        if self._retry_timer is not None:
-            self._retry_timer.cancel()
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._serve(), name=f"changes {self._name}")
 
-    def close_deleted(self) -> None:
-        """Take no more turns: whoever asks is told that the topic is gone."""
-        self._jobs.close(lambda: TopicNotFoundError(f"{self._name} was deleted"))
+    async def run(self, change: Change[T], *, orphaned: Callable[[T], None] | None = None) -> T:
+        """Run `change` in turn and return its result.
 
-    async def run(
-        self, work: Work[T], *, settle: bool = True, orphaned: Callable[[T], None] | None = None
-    ) -> T:
-        """Do `work` in turn; `orphaned` is told what came of it when the caller is gone.
-
-        With `settle` only after all that was begun before.
+        If the caller was cancelled while the change ran, `orphaned` gets the result instead.
         """
-        return await self._jobs.run(lambda: self._turn(work, settle), orphaned=orphaned)
+        if self._refusal is not None:
+            raise self._refusal()
+        waiting = len(self._waiting) - len(self._posted)
+        if waiting >= self._limit:
+            raise TooManyRequestsError(f"{waiting} changes of {self._name} wait already")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._push(_Waiting(change, answer, orphaned))
+        return await answer
 
-    def post(self, work: Work[None]) -> None:
-        """Do `work` in turn, unless it waits already; nobody waits for it."""
+    def post(self, change: Change[None], key: object) -> None:
+        """Run `change` in turn unless one with the same key waits; the change must not raise."""
+        if self._refusal is None and key not in self._posted:
+            self._posted.add(key)
+            self._push(_Waiting(change, None, key=key))
 
-        async def turn() -> None:
-            try:
-                await self._turn(work, settle=True)
-                self._troubles.pop("background", None)
-            except Exception as error:
-                self._troubles["background"] = in_words(error)
-
-        self._jobs.post(turn, work)
-
-    async def settled(self) -> None:
-        """Return when nothing is half done; raises what stands in the way."""
-        await self.run(_nothing)
-
-    async def _turn(self, work: Work[T], settle: bool) -> T:
-        if settle:
-            await self._guarded(self._make_good)
-        result = await self._guarded(work, REFUSALS)
-        if settle:
-            await self._follow_up()
-        return result
-
-    async def _guarded(self, work: Work[T], harmless: tuple[type[Exception], ...] = ()) -> T:
-        """Work that may fail half-way: afterwards nothing that is known counts until it was read again."""
-        try:
-            return await work()
-        except harmless:
-            raise
-        except StaleTermError as error:
-            self._depose()
-            raise NotLeaderError(f"another broker leads {self._name} now") from error
-        except TopicNotFoundError:
-            self.close_deleted()
-            self._depose()
-            raise
-        except Exception:
-            self._unsure = True
-            self._retry_soon()
-            raise
-
-    async def _follow_up(self) -> None:
-        """The work is done and answered as such; what its consequences meet is dealt with later."""
-        try:
-            await self._guarded(self._make_good)
-        except Exception as error:
-            self._troubles["settle"] = in_words(error)
-
-    async def _make_good(self) -> None:
-        if self._unsure:
-            await self._reload()
-            self._unsure = False
-        if await self._settle():
-            self._delays_s = self._world.delays_s()
-            self._troubles.pop("settle", None)
-        else:
-            self._retry_soon()
-
-    def _retry_soon(self) -> None:
-        if self._retry_timer is None and not self.closed:
-            self._retry_timer = asyncio.get_running_loop().call_later(next(self._delays_s), self._retry)
-
-    def _retry(self) -> None:
-        self._retry_timer = None
-        self.post(_nothing)
-
-    def _depose(self) -> None:
+    async def stop(self) -> None:
+        """Cancel the running change; waiting callers get NotLeaderError."""
         self.close()
-        self._lost()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def close(self, refusal: Callable[[], Exception] | None = None) -> None:
+        """Refuse waiting and later changes, with NotLeaderError unless `refusal` makes another error."""
+        if self._refusal is None:
+            self._refusal = refusal or self._not_led
+        while self._waiting:
+            self._refuse(self._waiting.popleft())
+
+    def _not_led(self) -> Exception:
+        return NotLeaderError(f"{self._name} is not led here any more")
+
+    def _refuse(self, waiting: _Waiting[Any]) -> None:
+        if waiting.answer is not None and not waiting.answer.done():
+            waiting.answer.set_exception((self._refusal or self._not_led)())
+
+    def _push(self, waiting: _Waiting[Any]) -> None:
+        self._waiting.append(waiting)
+        self._arrived.set()
+
+    async def _serve(self) -> None:
+        while True:
+            while not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+            waiting = self._waiting.popleft()
+            if waiting.answer is None:
+                self._posted.discard(waiting.key)
+            elif waiting.answer.cancelled():
+                continue
+            try:
+                result = await waiting.change()
+            except asyncio.CancelledError:
+                self._refuse(waiting)
+                raise
+            except Exception as error:
+                if waiting.answer is None:
+                    raise
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(error)
+            else:
+                _answer(waiting, result)
 
 
-async def _nothing() -> None:
-    return None
+def _answer(waiting: _Waiting[T], result: T) -> None:
+    if waiting.answer is None:
+        return
+    if not waiting.answer.done():
+        waiting.answer.set_result(result)
+    elif waiting.orphaned is not None:
+        waiting.orphaned(result)

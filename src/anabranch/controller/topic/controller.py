@@ -1,8 +1,8 @@
-"""Leads one topic: its queue of changes, its consumers, and the look at its load.
+"""Leads one topic: takes requests and events, and passes each on as a change to the topic's change queue.
 
-Everything that changes the topic runs in its queue, one job after the other, and starts by finishing what an
-earlier job or leader left half done. It knows segments only through their port, and never assumes that a
-write whose answer was lost did not happen: it reads again.
+A split goes forward from here: `decide.operation` plans it, `ChangeRunner` queues it, `LayoutChanges` sends
+the commands to segments and commits the layout by compare-and-set, `LayoutWatches` passes the layout on. The
+controller knows segments only through their port. It never assumes that a write without an answer failed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,29 @@ from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.ports.leader import Membership, Push
 from anabranch.controller.ports.segments import Aim, Drained, StartAt
 from anabranch.controller.topic import reports
-from anabranch.controller.topic.change_queue import ChangeQueue
+from anabranch.controller.topic.announcements import Announcements
+from anabranch.controller.topic.change_runner import ChangeRunner
+from anabranch.controller.topic.events import (
+    DrainsReported,
+    GarbageFound,
+    GraceOver,
+    LeadershipLost,
+    MembersChanged,
+    RostersDue,
+    TopicEvent,
+)
 from anabranch.controller.topic.layout_changes import LayoutChanges, Plan
 from anabranch.controller.topic.leadership import ControllerContext, Leadership
+from anabranch.controller.topic.members import Members
+from anabranch.controller.topic.registrations import Registrations
 from anabranch.controller.topic.scaling import Scaling, Tally
+from anabranch.controller.topic.settling import TopicSettling
+from anabranch.controller.topic.subscription_records import SubscriptionRecords
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.controller.topic.upkeep import Upkeep
-from anabranch.errors import ConsumerBusyError, NotLeaderError, in_words
+from anabranch.errors import ConsumerBusyError, NotLeaderError
 from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, TopicRecord
 from anabranch.metadata.topics import with_properties
-from anabranch.model.autoscale import Decision, Keep
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride, AutoScalePolicy, to_json
@@ -46,38 +59,38 @@ class TopicController:
         tokens: Iterator[int],
         lost: Callable[[TopicController], None],
     ) -> None:
-        settings = lead.world.settings
-        self.troubles: dict[str, str] = {}
         self._lead = lead
-        self._world = lead.world
+        self._context = lead.context
         self._watches = watches
         self._lost = lost
-        self._turns = ChangeQueue(lead, self._reload, self._settle, lambda: lost(self), self.troubles)
-        self._subs = Subscriptions(lead, self._turns.post, self._consumers_changed, tokens)
-        self._scaling = Scaling(lead)
-        self._changes = LayoutChanges(lead, self._subs, self._scaling, watches)
-        self._upkeep = Upkeep(
-            {"pruning": self.prune, "scaling": self.look},
-            self.collect_garbage,
-            lambda: self._world.jitter_s(settings.auto_scale_interval_s),
-            self.troubles,
+        self.members = Members(lead.context.settings, tokens, self._handle)
+        records = SubscriptionRecords(lead)
+        self._announcements = Announcements(lead, records, self.members, self._handle)
+        self._subscriptions = Subscriptions(lead, records, self.members, self._announcements, self._handle)
+        self._registrations = Registrations(
+            lead, self._subscriptions, self.members, self._announcements, self._handle
         )
-        self._undo_drained: Callable[[], None] | None = None
+        self._scaling = Scaling(lead)
+        self._layouts = LayoutChanges(lead, self._subscriptions, self._scaling, watches)
+        self._settling = TopicSettling(lead, self._layouts, self._subscriptions, self._scaling, self._handle)
+        self.changes = ChangeRunner(lead, self._settling, self._handle)
+        self.upkeep = Upkeep(lead, self.changes, self._layouts, self._subscriptions, self._scaling)
+        self._undo_drained = self._context.segments.on_drained(self.name, self._subscriptions.report_drained)
 
     @staticmethod
     async def lead(
-        world: ControllerContext,
+        context: ControllerContext,
         name: TopicName,
         watches: LayoutWatches,
         tokens: Iterator[int],
         lost: Callable[[TopicController], None],
     ) -> TopicController:
-        """Take the topic over and finish what was begun; TopicNotFoundError if there is none.
+        """Take the topic over and finish its interrupted changes; TopicNotFoundError if there is none.
 
-        What cannot be finished now is tried again until it is; `lost` is told when another leader took over,
+        Changes that cannot be finished now are retried. `lost` is called when another broker leads the topic,
         or the topic is gone.
         """
-        controller = TopicController(await Leadership.take_over(world, name), watches, tokens, lost)
+        controller = TopicController(await Leadership.take_over(context, name), watches, tokens, lost)
         try:
             await controller._start()
         except BaseException:
@@ -86,32 +99,38 @@ class TopicController:
         return controller
 
     async def _start(self) -> None:
-        await self._subs.load()
-        # Before the first question about backlogs: what becomes drained after it must not be missed.
-        self._undo_drained = self._world.segments.on_drained(self.name, self._subs.drained)
-        self._turns.start()
-        try:
-            await self.settled()
-        except Exception as error:
-            if self._turns.closed:
-                raise
-            self.troubles["settle"] = in_words(error)
+        await self._subscriptions.load()
+        await self.changes.start()
         self._watches.offer(self.name, self.layout)
         if self.record.garbage:
-            self._upkeep.collect_within(0)
-        self._upkeep.start(str(self.name))
+            self.upkeep.collect_within(0)
+        self.upkeep.start()
 
     async def stop(self) -> None:
-        """Stop where it stands, as a crash would; the next leader goes on from there."""
-        self._turns.close()
-        if self._undo_drained is not None:
-            self._undo_drained()
-            self._undo_drained = None
-        await self._upkeep.stop()
-        await self._turns.stop()
-        self._subs.close()
+        """Stop at once, as a crash would; the next leader finishes what is unfinished."""
+        self.changes.close()
+        self._undo_drained()
+        await self.upkeep.stop()
+        await self.changes.stop()
+        self._announcements.close()
+        self.members.close()
 
-    # What everybody may ask.
+    def _handle(self, event: TopicEvent) -> None:
+        match event:
+            case GraceOver(sub, token):
+                self.changes.post(lambda: self._registrations.evict(sub, token), event)
+            case DrainsReported():
+                self.changes.post(self._subscriptions.take_drains, event)
+            case RostersDue():
+                self.changes.post(self._announcements.send, event)
+            case MembersChanged():
+                self.upkeep.look_soon()
+            case GarbageFound():
+                self.upkeep.collect_within(0)
+            case LeadershipLost():
+                self._lost(self)
+
+    # State.
 
     @property
     def name(self) -> TopicName:
@@ -131,51 +150,67 @@ class TopicController:
 
     def subscriptions(self) -> Mapping[str, SubscriptionRecord]:
         """The registered subscriptions by name."""
-        return dict(self._subs.records)
+        return dict(self._subscriptions.records)
 
     def policy(self) -> AutoScalePolicy:
         """The auto-scale policy in force as of the last look; InvalidConfigurationError if there is none."""
         return self._scaling.policy()
 
     def why(self) -> dict[str, object]:
-        """What is under way, what waits for what, and the last decisions, for people."""
+        """The running operation, waiting changes, troubles and last decisions, for operators."""
         return {
             "topic": str(self.name),
             "epoch": self.layout.epoch,
             "term": self._lead.term,
-            "operation": self._changes.describe(),
-            "waitingChanges": len(self._turns),
+            "operation": self._layouts.describe(),
+            "waitingChanges": len(self.changes),
             "garbage": [garbage.name for garbage in self.record.garbage],
-            "troubles": dict(self.troubles),
-            "subscriptions": self._subs.describe(),
+            "troubles": {**self.changes.troubles, **self._settling.unreached, **self.upkeep.troubles()},
+            "subscriptions": self._describe_subscriptions(),
             "decisions": self._scaling.describe(),
         }
 
+    def _describe_subscriptions(self) -> dict[str, dict[str, object]]:
+        return {
+            sub: {
+                **reports.subscription_state(record, self.layout),
+                "trouble": self._subscriptions.troubles.get(sub),
+                "unreached": self._announcements.unreached(sub),
+                "consumers": reports.consumers(record, self.members.of(sub), self.members.seconds_left),
+            }
+            for sub, record in sorted(self._subscriptions.records.items())
+        }
+
     async def explain(self) -> dict[str, object]:
-        """As `why`, also when the leader is another broker."""
+        """As `why`, for callers at other brokers."""
         return self.why()
 
     async def stats(self) -> dict[str, object]:
         """Rates and sizes of each segment, state and backlog of each subscription, the policy in force."""
-        found = await reports.topic_stats(self._lead, self._subs.records, self._subs.describe())
+        records = self._subscriptions.records
+        found = await reports.topic_stats(self._lead, records, self._describe_subscriptions())
         return {**found, "autoScalePolicy": self._scaling.describe_policy()}
 
-    # Layout operations.
+    async def settled(self) -> None:
+        """Return when no earlier change is unfinished; raises the error that prevents it."""
+        await self.changes.settled()
+
+    # The topic.
 
     async def split(self, segment_id: int, points: Sequence[int] | None = None) -> Layout:
-        """Cut a segment at these start hashes of the children after the first; in the middle by default."""
+        """Split a segment in the middle, or at these start hashes of the children after the first."""
         origin = self._lead.origin("by request")
         cut = {segment_id: points}
         return await self._operate(lambda layout: operation.plan_split(layout, self.name, cut, origin))
 
     async def merge(self, ids: Iterable[int]) -> Layout:
-        """Join a run of neighbours."""
+        """Merge a run of neighbours."""
         origin = self._lead.origin("by request")
         run = tuple(ids)
         return await self._operate(lambda layout: operation.plan_merge(layout, self.name, run, origin))
 
     async def rebucket(self, segment_id: int, splits: Sequence[int]) -> Layout:
-        """Give a segment's range other bucket boundaries from now on."""
+        """Replace a segment by one with these bucket boundaries."""
         origin = self._lead.origin("by request")
         new = {segment_id: splits}
         made = await self._operate(lambda layout: operation.plan_rebucket(layout, self.name, new, origin))
@@ -183,7 +218,7 @@ class TopicController:
         return made
 
     async def _operate(self, plan: Plan) -> Layout:
-        return await self._turns.run(lambda: self._changes.operate(plan))
+        return await self.changes.run(lambda: self._layouts.operate(plan))
 
     async def set_policy(self, override: AutoScaleOverride | None) -> None:
         """Replace the topic's own layer of the auto-scale policy.
@@ -194,46 +229,69 @@ class TopicController:
         self._scaling.policy_with(override)
         fields = None if override is None else to_json(override)
         await self._update(lambda record: replace(record, auto_scale_policy=fields))
-        self._upkeep.look_within(self._world.settings.auto_scale_settle_s)
+        self.upkeep.look_soon()
 
     async def set_properties(self, properties: Mapping[str, str | None]) -> None:
-        """Change these properties of the topic and leave the others; None removes one."""
+        """Change these properties of the topic and leave the others; None removes a property."""
         await self._update(lambda record: with_properties(record, properties))
 
     async def _update(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
-        await self._turns.run(lambda: self._lead.update(change))
+        await self.changes.run(lambda: self._lead.update(change))
 
     async def delete(self, *, force: bool = False) -> None:
-        """Make the topic vanish for everybody; the service removes what is left of it.
+        """Make the topic vanish for all clients; the service removes its records and storage.
 
-        Refused with ConsumerBusyError while registered consumers are connected, unless forced.
+        ConsumerBusyError while registered consumers are connected, unless forced.
         """
 
         async def mark() -> None:
-            if not force and self._subs.any_connected:
+            if not force and self.members.connected():
                 raise ConsumerBusyError(f"{self.name} has connected consumers; close them, or force it")
             await self._lead.update(lambda record: replace(record, deleted=True))
-            await self._world.failpoints.reach("delete.marked")
+            await self._context.failpoints.reach("delete.marked")
             self._watches.offer(self.name, None)
-            self._subs.tell_deleted()
-            self._turns.close_deleted()
+            self._announcements.topic_deleted()
+            self.changes.close_deleted()
 
-        # Without settling first: what is half done will be deleted too.
-        await self._turns.run(mark, settle=False)
+        # Unfinished changes are deleted with the topic, so they are not finished first.
+        await self.changes.run(mark, settle=False)
         self._lost(self)
 
-    # Subscriptions and consumers.
+    # Subscriptions.
 
     async def ensure_subscription(
         self, sub: str, kind: SubscriptionKind, start: StartAt, opened_in: int | None = None
     ) -> None:
-        """Register the subscription and make it on all active segments at `start`.
+        """Register the subscription and create it on all active segments at `start`.
 
-        If that is earliest, sealed segments get it too; if latest, they count as drained. When this returns
-        it is also on the children of every operation that runs or comes later.
+        At earliest, sealed segments get it too; at latest, they count as drained. When this returns, the
+        children of every running and later operation get the subscription.
         """
-        if not self._subs.is_ready(sub, kind):
-            await self._turns.run(lambda: self._subs.ensure(sub, kind, start, opened_in))
+        if not self._subscriptions.is_ready(sub, kind):
+            await self.changes.run(lambda: self._subscriptions.ensure(sub, kind, start, opened_in))
+
+    async def delete_subscription(self, sub: str, *, force: bool = False) -> None:
+        """Remove the subscription; ConsumerBusyError while its consumers are connected, unless forced."""
+        await self.changes.run(lambda: self._subscriptions.delete(sub, force=force))
+
+    async def seek(self, sub: str, timestamp_ms: int) -> None:
+        """Move the subscription to a time, on all segments."""
+        await self.changes.run(lambda: self._subscriptions.seek(sub, timestamp_ms))
+
+    async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None:
+        """Move the subscription on one segment, to an entry or a time; children wait for it again."""
+        await self.changes.run(lambda: self._subscriptions.seek_segment(sub, segment_id, to))
+
+    async def skip_all(self, sub: str) -> None:
+        """Acknowledge everything stored so far on the subscription."""
+        await self.changes.run(lambda: self._subscriptions.skip_all(sub))
+
+    async def drained(self, event: Drained) -> None:
+        """Take an owner's report of a drained segment; NotLeaderError if this broker leads no more."""
+        self._check_leads()
+        self._subscriptions.report_drained(event)
+
+    # Consumers.
 
     async def admit(
         self,
@@ -245,36 +303,21 @@ class TopicController:
         generation: int | None,
         opened_in: int | None = None,
     ) -> Admission:
-        """Let a consumer attach to a segment, and make the subscription as `ensure_subscription` does.
+        """Let a consumer attach to a segment, and create the subscription as `ensure_subscription` does.
 
-        ConsumerBusyError when registered consumers read the subscription and this one does not read this
-        segment, or its generation is not the newest; SubscriptionNotFoundError if it had it open, before.
+        ConsumerBusyError if registered consumers read the subscription and this consumer does not read this
+        segment, or its generation is not the newest.
         """
         await self.ensure_subscription(sub, kind, start, opened_in)
-        if self._turns.closed:
-            raise NotLeaderError(f"{self.name} is not led here any more")
-        grant = self._subs.admit(sub, kind, segment_id, consumer_name, generation)
-        return dataclasses.replace(grant, incarnation=self.record.incarnation)
+        self._check_leads()
+        admitted = Admission()
+        if kind == "STREAM" == self._subscriptions.records.existing(sub).type:
+            admitted = self._announcements.admit(sub, segment_id, consumer_name, generation)
+        return dataclasses.replace(admitted, incarnation=self.record.incarnation)
 
     async def remind(self, sub: str) -> None:
-        """Tell consumers whose clients may miss an assignment once more what they read."""
-        self._subs.remind(sub)
-
-    async def delete_subscription(self, sub: str, *, force: bool = False) -> None:
-        """Remove the subscription; ConsumerBusyError while its consumers are connected, unless forced."""
-        await self._turns.run(lambda: self._subs.delete(sub, force=force))
-
-    async def seek(self, sub: str, timestamp_ms: int) -> None:
-        """Move the subscription to a time, on all segments."""
-        await self._turns.run(lambda: self._subs.seek(sub, timestamp_ms))
-
-    async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None:
-        """Move the subscription on one segment, to an entry or a time; children wait for it again."""
-        await self._turns.run(lambda: self._subs.seek_segment(sub, segment_id, to))
-
-    async def skip_all(self, sub: str) -> None:
-        """Acknowledge everything stored so far on the subscription."""
-        await self._turns.run(lambda: self._subs.skip_all(sub))
+        """Push assignments again to consumers whose clients may have missed them."""
+        self._announcements.remind(sub)
 
     async def register(
         self,
@@ -285,113 +328,34 @@ class TopicController:
         push: Push,
         said: RegistrationRequest = PLAIN_REQUEST,
     ) -> Membership:
-        """Make a consumer a member and say what it reads; `push` is told each time that changes.
+        """Make a consumer a member and return its assignment; `push` gets each later one.
 
         ConsumerBusyError while another consumer of that name lives. With `start` None an unknown
         subscription is registered without a position; the first `ensure_subscription` gives it one.
-        While a member reads segments only whole, nobody shares one by buckets. A member of a checkpoint
-        group registers again when it has finished more.
+        While one member reads segments only whole, no segment is shared by buckets. A member of a checkpoint
+        group registers again when it has finished more segments.
         """
-        # Not in the queue, since the dead take long to answer.
-        await self._subs.make_room(sub, consumer_name, said)
-        return await self._turns.run(
-            lambda: self._subs.register(sub, consumer_name, kind, start, push, said),
-            # A caller that died while it waited would otherwise stay a living member for ever.
+        # Outside the queue, since a dead holder of the name takes long to answer.
+        await self.members.make_room(sub, consumer_name, said)
+        return await self.changes.run(
+            lambda: self._registrations.register(sub, consumer_name, kind, start, push, said),
+            # Without this, a consumer that died while it waited would stay a connected member for ever.
             orphaned=self.connection_lost,
         )
 
     def connection_lost(self, registration: Membership) -> None:
-        """The connection that registered is gone; its share is kept for the grace period."""
-        self._subs.connection_lost(registration)
+        """Start the grace period of a member whose connection was lost."""
+        self.members.lost(registration.subscription, registration.token)
 
     async def leave(self, registration: Membership) -> None:
-        """The consumer leaves for good: what it read goes to the others at once, or as soon as it can."""
+        """Remove a member and assign its segments to the other members, now or as soon as possible."""
+        sub, token = registration.subscription, registration.token
         try:
-            await self._turns.run(lambda: self._subs.leave(registration.subscription, registration.token))
+            await self.changes.run(lambda: self._registrations.leave(sub, token))
         except BaseException:
-            self._subs.will_not_return(registration)
+            self.members.left_unrecorded(sub, token)
             raise
 
-    async def drained(self, event: Drained) -> None:
-        """An owner says that a sealed segment is drained; looked at in turn."""
-        if self._turns.closed:
+    def _check_leads(self) -> None:
+        if self.changes.closed:
             raise NotLeaderError(f"{self.name} is not led here any more")
-        self._subs.drained(event)
-
-    def _consumers_changed(self) -> None:
-        self._upkeep.look_within(self._world.settings.auto_scale_settle_s)
-
-    # Garbage, pruning, scaling.
-
-    async def collect_garbage(self) -> None:
-        """Delete what the layout has forgotten, and strike it off the list; whatever fails stays on it."""
-        gone, left = await self._changes.delete_garbage()
-        self._replace_troubles("garbage ", left)
-        try:
-            if gone:
-                await self._turns.run(lambda: self._changes.strike_off(gone))
-        finally:
-            if self.record.garbage:
-                self._upkeep.collect_within(self._world.jitter_s(self._world.settings.retry_max_s))
-
-    async def prune(self) -> None:
-        """Give back what every subscription has read and that is beyond a limit of retention."""
-        measured = await self._changes.measure()
-        if await self._turns.run(lambda: self._changes.prune(*measured)):
-            self._upkeep.collect_within(0)
-        await self._changes.trim(*measured)
-
-    async def look(self) -> Decision:
-        """Look at the load and the consumers once, and do what auto-scaling decides."""
-        self._subs.load_by_segment = await self._scaling.observe()
-        decision = await self._turns.run(self._decide)
-        if decision.look_again_s is not None:
-            self._upkeep.look_within(max(decision.look_again_s, self._world.settings.auto_scale_settle_s))
-        return decision
-
-    async def _decide(self) -> Decision:
-        decision = self._scaling.look(
-            self._subs.members_max(sharing=True), self._subs.members_max(sharing=False)
-        )
-        if isinstance(decision.action, Keep):
-            self._scaling.count(decision, done=False)
-            await self._scaling.store_history()
-            self._scaling.note(decision, "")
-            return decision
-        origin = self._lead.origin(decision.reason, automatic=True)
-        actions = (decision.action, *decision.then)
-        try:
-            await self._changes.operate(lambda layout: operation.plan(layout, self.name, actions, origin))
-        except Exception as error:
-            self._scaling.note(decision, f"failed: {in_words(error)}")
-            raise
-        self._scaling.count(decision, done=True)
-        self._scaling.note(decision, f"done: epoch {self.layout.epoch}")
-        return decision
-
-    # Making good what was interrupted.
-
-    async def settled(self) -> None:
-        """Return when nothing is half done; raises what stands in the way."""
-        await self._turns.settled()
-
-    async def _reload(self) -> None:
-        await self._lead.reload()
-        await self._subs.reload()
-        self._scaling.reload()
-        self._changes.publish()
-        if self.record.garbage:
-            # A pruning may have been stored although its answer was lost.
-            self._upkeep.collect_within(0)
-
-    async def _settle(self) -> bool:
-        if self.record.intent is not None:
-            await self._changes.carry_out(self.record.intent)
-        unreached = await self._changes.fence()
-        self._replace_troubles("segment ", unreached)
-        return await self._subs.settle() and not unreached
-
-    def _replace_troubles(self, prefix: str, new: dict[str, str]) -> None:
-        for old in [what for what in self.troubles if what.startswith(prefix)]:
-            del self.troubles[old]
-        self.troubles.update(new)

@@ -34,7 +34,7 @@ class Cursors:
     async def _apply(
         self, sub: str, record: SubscriptionRecord, unfinished: UnfinishedRecord, segment: Segment
     ) -> None:
-        segments, term = self._lead.world.segments, self._lead.term
+        segments, term = self._lead.context.segments, self._lead.term
         place = self._lead.place(segment)
         if unfinished.kind == "delete":
             await segments.delete_subscription(place, sub, term)
@@ -58,7 +58,7 @@ class Cursors:
 
     async def in_use(self, sub: str) -> bool:
         """Whether anybody is attached, also without being registered."""
-        segments = self._lead.world.segments
+        segments = self._lead.context.segments
         places = [self._lead.place(segment) for segment in self._lead.layout.segments.values()]
         return any(await together(segments.consumers(place, sub) for place in places))
 
@@ -77,7 +77,7 @@ class Cursors:
             for segment in self._lead.layout.sealed
             if segment.id not in known and (only is None or segment.id in only)
         ]
-        segments = self._lead.world.segments
+        segments = self._lead.context.segments
         answers = await together(segments.drained(self._lead.place(s), sub) for s in unsure)
         # A latest subscription begins after what was sealed before it was made, and is not made there at all.
         absent = ALL if record.initial_position == "latest" and record.unfinished is not None else ()

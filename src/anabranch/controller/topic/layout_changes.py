@@ -54,7 +54,7 @@ class LayoutChanges:
         self.phase: str | None = None
         """Where the operation under way stands, or failed until it is carried out again."""
         self._lead = lead
-        self._world = lead.world
+        self._context = lead.context
         self._subscriptions = subscriptions
         self._scaling = scaling
         self._watches = watches
@@ -75,7 +75,7 @@ class LayoutChanges:
         async def announce(id_: int) -> None:
             place = self._lead.place(self._lead.layout.segments[id_])
             try:
-                await self._world.segments.create(place, self._subscriptions.for_new(), self._lead.term)
+                await self._context.segments.create(place, self._subscriptions.for_new(), self._lead.term)
             except StaleTermError:
                 raise
             except AnabranchError as error:
@@ -96,7 +96,7 @@ class LayoutChanges:
         await self._lead.update(begin)
         intent = self._lead.record.intent
         assert intent is not None
-        await self._world.failpoints.reach(f"{intent.kind}.planned")
+        await self._context.failpoints.reach(f"{intent.kind}.planned")
         await self.carry_out(intent)
         return self._lead.layout
 
@@ -104,7 +104,7 @@ class LayoutChanges:
         """Children with all subscriptions, then sealed parents, whose sequence ids the children inherit, then
         one commit, then tell everybody.
         """
-        segments, term, kind = self._world.segments, self._lead.term, intent.kind
+        segments, term, kind = self._context.segments, self._lead.term, intent.kind
         self.phase = "creating"
         for sub, type_ in sorted(intent.subscriptions.items()):
             await self._subscriptions.adopt(sub, type_)
@@ -124,7 +124,7 @@ class LayoutChanges:
         self.phase = "committing"
         await self._commit()
         self.phase = None
-        await self._world.failpoints.reach(f"{kind}.committed")
+        await self._context.failpoints.reach(f"{kind}.committed")
         self.publish()
 
     async def _each(
@@ -134,13 +134,13 @@ class LayoutChanges:
         results: list[T] = []
         for place in places[:1]:
             results.append(await verb(place))
-            await self._world.failpoints.reach(f"{step}.first")
+            await self._context.failpoints.reach(f"{step}.first")
         results += await together(verb(place) for place in places[1:])
-        await self._world.failpoints.reach(step)
+        await self._context.failpoints.reach(step)
         return results
 
     async def _commit(self) -> None:
-        now_ms, now_s = self._world.clock.wall_ms(), self._lead.now_s()
+        now_ms, now_s = self._context.clock.wall_ms(), self._lead.now_s()
 
         def commit(record: TopicRecord) -> TopicRecord:
             if record.intent is None:
@@ -161,7 +161,7 @@ class LayoutChanges:
     async def measure(self) -> tuple[Retention, Sizes]:
         """What must stay of the topic, and the sizes if they matter; not in turn, for owners may be slow."""
         namespace = self._lead.name.namespace_name
-        limits = await self._world.topics.retention(namespace, self._world.settings.retention_s)
+        limits = await self._context.topics.retention(namespace, self._context.settings.retention_s)
         if limits.size_bytes is None:
             return limits, NO_SIZES
         segments = list(self._lead.layout.segments.values())
@@ -174,13 +174,13 @@ class LayoutChanges:
         layout, term = self._lead.layout, self._lead.term
         kept = kept_sizes(layout, limits, sizes)
         await together(
-            self._world.segments.trim(self._lead.place(layout.segment(id_)), size, term)
+            self._context.segments.trim(self._lead.place(layout.segment(id_)), size, term)
             for id_, size in kept.items()
         )
 
     async def prune(self, limits: Retention, sizes: Sizes) -> bool:
         """Forget the sealed segments that need not stay, and list them as garbage in the same write."""
-        now_ms = self._world.clock.wall_ms()
+        now_ms = self._context.clock.wall_ms()
         records = self._subscriptions.records.values()
         ids = prunable(self._lead.layout, records, limits, now_ms, sizes)
         if not ids:
@@ -194,7 +194,7 @@ class LayoutChanges:
             return replace(with_layout(record, layout.prune(ids)), garbage=garbage)
 
         await self._lead.update(forget)
-        await self._world.failpoints.reach("prune.committed")
+        await self._context.failpoints.reach("prune.committed")
         self.publish()
         return True
 
@@ -206,7 +206,7 @@ class LayoutChanges:
         async def delete(item: GarbageRecord) -> None:
             place = Place(TopicName.parse(item.name), item.store)
             try:
-                await self._world.segments.delete(place, self._lead.term)
+                await self._context.segments.delete(place, self._lead.term)
             except AnabranchError as error:
                 troubles[f"garbage {item.name}"] = in_words(error)
             else:

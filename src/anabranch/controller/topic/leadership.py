@@ -20,7 +20,7 @@ from anabranch.controller.decide.operation import Origin, segment_name
 from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.segments import SegmentLoad, Segments
 from anabranch.errors import AnabranchError, StaleTermError
-from anabranch.failpoints import Failpoints
+from anabranch.failpoints import Failpoints, NoFailpoints
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore, layout_of
 from anabranch.model.layout import Layout, Segment
@@ -59,18 +59,18 @@ class ControllerSettings:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
-    """Everything outside that controllers need; shared by all topics of a process."""
+    """The ports, clock and settings that all controllers of one process share."""
 
     topics: TopicStore
     segments: Segments
     clock: Clock
-    settings: ControllerSettings
-    failpoints: Failpoints
     rng: random.Random
-    stores: Callable[[], tuple[int, ...]]
-    """Where new segments may go at the moment: the stores that somebody serves."""
+    settings: ControllerSettings = field(default_factory=ControllerSettings)
+    failpoints: Failpoints = field(default_factory=NoFailpoints)
+    stores: Callable[[], tuple[int, ...]] = lambda: (0,)
+    """The stores that have an owner at the moment; new segments go there."""
 
     def jitter_s(self, delay_s: float) -> float:
         """The delay, up to a fifth longer, so that what failed together does not come back together."""
@@ -84,29 +84,29 @@ class ControllerContext:
 class Leadership:
     """One topic as its leader knows it; made by `take_over`."""
 
-    def __init__(self, world: ControllerContext, name: TopicName, record: TopicRecord) -> None:
-        self.world = world
+    def __init__(self, context: ControllerContext, name: TopicName, record: TopicRecord) -> None:
+        self.context = context
         self.name = name
         self.term = record.term
         self.record = record
         self.layout = layout_of(record)
         # Cooldowns outlive processes, so they are kept in wall time; but while this one leads, its clock is
         # the loop's, which nobody sets.
-        self._wall_offset_s = world.clock.wall_ms() / 1000 - asyncio.get_running_loop().time()
+        self._wall_offset_s = context.clock.wall_ms() / 1000 - asyncio.get_running_loop().time()
 
     @staticmethod
-    async def take_over(world: ControllerContext, name: TopicName) -> Leadership:
+    async def take_over(context: ControllerContext, name: TopicName) -> Leadership:
         """Become the leader in a new term; TopicNotFoundError if there is nothing to lead."""
-        record = await world.topics.update(name, _raise_term)
-        return Leadership(world, name, record)
+        record = await context.topics.update(name, _raise_term)
+        return Leadership(context, name, record)
 
     def now_s(self) -> float:
         """Seconds since the epoch by a clock that never jumps while this leader leads."""
         return asyncio.get_running_loop().time() + self._wall_offset_s
 
     def origin(self, reason: str, *, automatic: bool = False) -> Origin:
-        stores = self.world.stores() or (self.record.store,)
-        return Origin(self.term, self.world.clock.wall_ms(), reason, automatic, stores)
+        stores = self.context.stores() or (self.record.store,)
+        return Origin(self.term, self.context.clock.wall_ms(), reason, automatic, stores)
 
     def segment_name(self, segment: Segment) -> TopicName:
         return segment_name(self.name, segment)
@@ -125,7 +125,7 @@ class Leadership:
     async def load(self, segment: Segment) -> SegmentLoad | None:
         """What the segment's owner says of its load; None when it does not answer."""
         try:
-            return await self.world.segments.load(self.place(segment))
+            return await self.context.segments.load(self.place(segment))
         except AnabranchError:
             return None
 
@@ -136,12 +136,12 @@ class Leadership:
             self._check_term(record)
             return change(record)
 
-        self._install(await self.world.topics.update(self.name, fenced))
+        self._install(await self.context.topics.update(self.name, fenced))
         return self.layout
 
     async def reload(self) -> None:
         """Learn what is stored: after a write whose outcome is unknown, or to be sure of still leading."""
-        record = await self.world.topics.load(self.name)
+        record = await self.context.topics.load(self.name)
         self._check_term(record)
         self._install(record)
 

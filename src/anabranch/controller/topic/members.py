@@ -1,17 +1,18 @@
-"""The connected side of registered consumers: leases, grace timers and pushes.
+"""The registered consumers of one topic while they are connected: name holds, grace timers and pushes.
 
-Carries out what the pure `NameHolds` order. All times are the loop's. Must not know how membership is stored:
-it asks for an eviction and is told when a consumer is gone.
+Carries out the effects of the pure `NameHolds`. All times are the event loop's. Must not know how membership
+is stored: it reports the end of a grace period and learns when a consumer is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
-from anabranch.controller.decide.groups import (
+from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.name_holds import (
     CancelTimer,
     ConnectionLost,
     ConsumerGone,
@@ -19,15 +20,16 @@ from anabranch.controller.decide.groups import (
     NameHold,
     NameHoldEvent,
     NameHolds,
-    RegistrationRequest,
     StartTimer,
 )
 from anabranch.controller.ports.leader import Push
+from anabranch.controller.topic.events import GraceOver, Notify
+from anabranch.controller.topic.leadership import ControllerSettings
 from anabranch.metadata.records import ConsumerRecord
 from anabranch.model.assignment import Assignment
 
 RETURN_S = 2.0
-"""How long a new leader keeps a name for the consumer that held it under the former one."""
+"""How long a new leader keeps a name for the consumer that held it under the former leader."""
 
 
 @runtime_checkable
@@ -38,156 +40,151 @@ class Living(Protocol):
 
 
 class Members:
-    """The consumers of all subscriptions of one topic.
+    """The consumers of all subscriptions of one topic."""
 
-    `evict(subscription, token)` is called when a grace period is over; `assigned(subscription, name)` says
-    what a consumer reads at the moment it is told, None that there is nothing to tell.
-    """
-
-    def __init__(
-        self,
-        grace_s: float,
-        tokens: Iterator[int],
-        evict: Callable[[str, int], None],
-        assigned: Callable[[str, str], Assignment | None],
-    ) -> None:
-        self._grace_s = grace_s
+    def __init__(self, settings: ControllerSettings, tokens: Iterator[int], notify: Notify) -> None:
+        self._settings = settings
         self._tokens = tokens
-        self._evict = evict
-        self._assigned = assigned
-        self._leases: dict[str, NameHolds] = {}
+        self._notify = notify
+        self._holds: dict[str, NameHolds] = {}
         self._pushes: dict[int, Push] = {}
-        self._due: set[int] = set()
         self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._replaced: dict[int, asyncio.Event] = {}
-        """Who waits for what becomes of a name, by the token that holds it."""
+        self._released: dict[int, asyncio.Event] = {}
+        """Set when the token holds its name no more; consumers of the same name wait for it."""
 
     def of(self, sub: str) -> tuple[NameHold, ...]:
-        return self._leases[sub].all() if sub in self._leases else ()
+        """The holds of all members of `sub`, in the order of their names."""
+        return self._holds[sub].all() if sub in self._holds else ()
+
+    def named(self, sub: str, name: str) -> NameHold | None:
+        """The hold on this name."""
+        return self._holds[sub].named(name) if sub in self._holds else None
 
     def holder(self, sub: str, token: int) -> NameHold | None:
-        """The lease that this token holds, if it still does."""
-        return self._leases[sub].of(token) if sub in self._leases else None
+        """The hold that this token stands for, unless it has ended."""
+        return self._holds[sub].of(token) if sub in self._holds else None
 
     def connected(self) -> bool:
         """Whether any consumer of any subscription is connected."""
-        return any(lease.connected for sub in self._leases for lease in self.of(sub))
+        return any(hold.connected for sub in self._holds for hold in self.of(sub))
 
-    async def make_room(self, sub: str, name: str, said: RegistrationRequest) -> None:
-        """Before a name is refused or given away: does the one that holds it still live, or come back?"""
-        lease = self._leases[sub].holder(name) if sub in self._leases else None
-        if lease is None or said.returns(lease.said):
+    async def make_room(self, sub: str, name: str, request: RegistrationRequest) -> None:
+        """Before another consumer gets or is refused the name, find out whether its holder is alive.
+
+        A holder that the former leader knew gets time to return.
+        """
+        hold = self.named(sub, name)
+        if hold is None or request.returns(hold.request):
             return
-        push = self._pushes.get(lease.token)
+        push = self._pushes.get(hold.token)
         if isinstance(push, Living) and not await push.alive():
-            self.lost(sub, lease.token)
-        elif lease.restored and None not in (said.instance, lease.said.instance):
-            await self._await_return(lease)
+            self.lost(sub, hold.token)
+        elif hold.restored and None not in (request.instance, hold.request.instance):
+            await self._await_return(hold)
 
-    async def _await_return(self, lease: NameHold) -> None:
-        passed_s = self._grace_s - (self.seconds_left(lease) or 0.0)
-        replaced = self._replaced.setdefault(lease.token, asyncio.Event())
+    async def _await_return(self, hold: NameHold) -> None:
+        passed_s = self._settings.consumer_grace_s - (self.seconds_left(hold) or 0.0)
+        released = self._released.setdefault(hold.token, asyncio.Event())
         with suppress(TimeoutError):
             async with asyncio.timeout(RETURN_S - passed_s):
-                await replaced.wait()
+                await released.wait()
 
-    def check_free(self, sub: str, name: str, said: RegistrationRequest) -> None:
+    def check_free(self, sub: str, name: str, request: RegistrationRequest) -> None:
         """ConsumerBusyError while the connection of another consumer holds the name."""
-        if sub in self._leases:
-            self._leases[sub].check_free(name, said)
+        if sub in self._holds:
+            self._holds[sub].check_free(name, request)
 
-    def join(self, sub: str, name: str, push: Push, said: RegistrationRequest) -> int:
+    def join(self, sub: str, name: str, push: Push, request: RegistrationRequest) -> int:
         """Give the name to a new connection; returns the token that stands for it."""
-        former = self._leases[sub].holder(name) if sub in self._leases else None
+        former = self.named(sub, name)
         token = next(self._tokens)
-        self._handle(sub, ConsumerJoined(name, token, said))
+        self._handle(sub, ConsumerJoined(name, token, request))
         if former is not None:
-            self._end(former.token)
+            self._release(former.token)
         self._pushes[token] = push
         return token
 
     def lost(self, sub: str, token: int) -> None:
-        """The connection is gone; its grace period starts, unless it holds nothing any more."""
+        """Start the grace period of a consumer whose connection was lost, if the token still holds a name."""
         self._pushes.pop(token, None)
         self._handle(sub, ConnectionLost(token))
 
+    def left_unrecorded(self, sub: str, token: int) -> None:
+        """Evict a consumer soon: it left, but that could not be stored."""
+        self.lost(sub, token)
+        if self.holder(sub, token) is not None:
+            self._timers.pop(token).cancel()
+            self._start_timer(sub, token, self._settings.retry_first_s)
+
     def gone(self, sub: str, token: int) -> None:
-        """The consumer is no member any more."""
-        self._end(token)
+        """Forget a consumer that is no member any more."""
+        self._release(token)
         self._handle(sub, ConsumerGone(token))
 
-    def _end(self, token: int) -> None:
+    def _release(self, token: int) -> None:
         self._pushes.pop(token, None)
-        if token in self._replaced:
-            self._replaced.pop(token).set()
+        if token in self._released:
+            self._released.pop(token).set()
 
     def fit(self, sub: str, members: Mapping[str, ConsumerRecord]) -> None:
-        """Make the leases those of these members: one that nobody holds counts as lost just now."""
-        for lease in self.of(sub):
-            if lease.name not in members:
-                self.gone(sub, lease.token)
+        """Hold exactly the names of these members; a name without a connection counts as lost just now."""
+        for hold in self.of(sub):
+            if hold.name not in members:
+                self.gone(sub, hold.token)
         for name in sorted(members):
-            if sub not in self._leases or self._leases[sub].holder(name) is None:
-                said = RegistrationRequest(instance=members[name].instance)
-                self._handle(sub, ConsumerJoined(name, next(self._tokens), said, connected=False))
+            if self.named(sub, name) is None:
+                request = RegistrationRequest(instance=members[name].instance)
+                self._handle(sub, ConsumerJoined(name, next(self._tokens), request, connected=False))
         if not members:
-            self._leases.pop(sub, None)
+            self._holds.pop(sub, None)
 
-    def evict_later(self, sub: str, token: int, delay_s: float) -> None:
-        """Ask for the eviction then, unless the consumer is gone or back."""
-        if self.holder(sub, token) is not None:
-            if token in self._timers:
-                self._timers.pop(token).cancel()
-            self._start_timer(sub, token, delay_s)
+    def push(self, token: int, assignment: Assignment) -> None:
+        """Send a consumer its assignment, if it is still connected."""
+        push = self._pushes.get(token)
+        if push is not None:
+            push(assignment)
 
-    def push_soon(self, sub: str, lease: NameHold) -> None:
-        """Tell a consumer what it reads, once, however often that changes before the loop comes round."""
-        if lease.token not in self._due and lease.token in self._pushes:
-            self._due.add(lease.token)
-            asyncio.get_running_loop().call_soon(self._deliver, sub, lease.name, lease.token)
+    def dismiss(self, sub: str, last: Assignment, *, register_again: bool = False) -> None:
+        """Push the last assignment of the subscription's consumers in the next iteration of the loop.
 
-    def say_farewell(self, sub: str, last: Assignment, *, come_back: bool = False) -> None:
-        """Tell the consumers of a subscription a last thing, also if they are forgotten meanwhile.
-
-        Those who are to come back register again, in case the topic is made again; and those who then hear
-        that their subscription is deleted, which others would make again.
+        Our own clients register again, and then learn that the subscription was deleted. Clients of other
+        vendors would recreate it, so they register again only if `register_again` is set.
         """
-        for lease in self.of(sub):
-            push = self._pushes.pop(lease.token, None)
+        loop = asyncio.get_running_loop()
+        for hold in self.of(sub):
+            push = self._pushes.pop(hold.token, None)
             if push is not None:
-                asyncio.get_running_loop().call_soon(push, last)
-                if come_back or lease.said.instance is not None:
-                    asyncio.get_running_loop().call_soon(push, None)
+                loop.call_soon(push, last)
+                if register_again or hold.request.instance is not None:
+                    loop.call_soon(push, None)
 
-    def seconds_left(self, lease: NameHold) -> float | None:
-        """How long until a lost consumer is evicted."""
-        timer = self._timers.get(lease.token)
+    def seconds_left(self, hold: NameHold) -> float | None:
+        """Seconds until a lost consumer is evicted; None while it is connected."""
+        timer = self._timers.get(hold.token)
         return None if timer is None else max(0.0, timer.when() - asyncio.get_running_loop().time())
 
     def close(self) -> None:
-        """Forget everybody, and send them to the next leader; no timer stays behind."""
+        """Forget all consumers and send them to the next leader; no timer stays behind."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         pushes, self._pushes = self._pushes, {}
         for push in pushes.values():
             push(None)
-        self._leases.clear()
-
-    def _deliver(self, sub: str, name: str, token: int) -> None:
-        self._due.discard(token)
-        push = self._pushes.get(token)
-        told = self._assigned(sub, name)
-        if push is not None and told is not None:
-            push(told)
+        self._holds.clear()
 
     def _handle(self, sub: str, event: NameHoldEvent) -> None:
-        for effect in self._leases.setdefault(sub, NameHolds()).handle(event):
+        for effect in self._holds.setdefault(sub, NameHolds()).handle(event):
             match effect:
                 case StartTimer(token):
-                    self._start_timer(sub, token, self._grace_s)
+                    self._start_timer(sub, token, self._settings.consumer_grace_s)
                 case CancelTimer(token):
                     self._timers.pop(token).cancel()
 
     def _start_timer(self, sub: str, token: int, delay_s: float) -> None:
-        self._timers[token] = asyncio.get_running_loop().call_later(delay_s, self._evict, sub, token)
+        self._timers[token] = asyncio.get_running_loop().call_later(delay_s, self._grace_over, sub, token)
+
+    def _grace_over(self, sub: str, token: int) -> None:
+        # The eviction may fail, so it is reported again until the consumer is gone or back.
+        self._start_timer(sub, token, self._settings.retry_max_s)
+        self._notify(GraceOver(sub, token))

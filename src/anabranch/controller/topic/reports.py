@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.aio import together
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.groups import NameHold
+from anabranch.controller.decide.name_holds import NameHold
+from anabranch.controller.decide.waiting import waiting
 from anabranch.controller.ports.segments import SegmentLoad
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import AnabranchError
@@ -78,7 +79,7 @@ async def _subscription(
 ) -> dict[str, object]:
     async def backlog(segment: Segment) -> int | None:
         try:
-            return await lead.world.segments.backlog(lead.place(segment), sub)
+            return await lead.context.segments.backlog(lead.place(segment), sub)
         except AnabranchError:
             return None
 
@@ -97,7 +98,7 @@ async def _subscription(
 
 def subscription_state(record: SubscriptionRecord, layout: Layout) -> dict[str, object]:
     """How far a subscription is by its record, and what it waits for."""
-    waiting = groups.waiting(record, layout)
+    waits = waiting(record, layout)
     parts = groups.drained_parts(record)
     return {
         "type": record.type,
@@ -114,24 +115,24 @@ def subscription_state(record: SubscriptionRecord, layout: Layout) -> dict[str, 
                 }
                 for blocker in blockers
             ]
-            for id_, blockers in waiting.items()
+            for id_, blockers in waits.items()
         },
         "unfinished": None if record.unfinished is None else record.unfinished.kind,
     }
 
 
 def consumers(
-    record: SubscriptionRecord, leases: Iterable[NameHold], seconds_left: Callable[[NameHold], float | None]
+    record: SubscriptionRecord, holds: Iterable[NameHold], seconds_left: Callable[[NameHold], float | None]
 ) -> dict[str, object]:
     """Who is a member, and what it reads by the record."""
     held = {
         name: [given.segment_id for given in member.segments] for name, member in record.consumers.items()
     }
     return {
-        lease.name: {
-            "connected": lease.connected,
-            "evictedInSeconds": seconds_left(lease),
-            "segments": held.get(lease.name, []),
+        hold.name: {
+            "connected": hold.connected,
+            "evictedInSeconds": seconds_left(hold),
+            "segments": held.get(hold.name, []),
         }
-        for lease in leases
+        for hold in holds
     }

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from anabranch.aio import in_batches
 from anabranch.controller.decide import admission, groups
 from anabranch.controller.decide.admission import Admission, Roster
+from anabranch.controller.topic.events import Notify, RostersDue
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.records import SubscriptionRecord
@@ -28,14 +29,12 @@ SENT_AT_ONCE = 256
 
 
 class Rosters:
-    """Who reads which segment, by what `records` say now; `again` asks for one more `send`."""
+    """Who reads which segment, by what `records` say now; RostersDue asks for one more `send`."""
 
-    def __init__(
-        self, lead: Leadership, records: Mapping[str, SubscriptionRecord], again: Callable[[], None]
-    ) -> None:
+    def __init__(self, lead: Leadership, records: Mapping[str, SubscriptionRecord], notify: Notify) -> None:
         self._lead = lead
         self._records = records
-        self._again = again
+        self._notify = notify
         self._due: dict[tuple[str, int], None] = {}
         """Subscription and segment."""
         self._unreached: dict[tuple[str, int], str] = {}
@@ -127,17 +126,17 @@ class Rosters:
         place, roster = self._lead.place(segment), self._roster(record, segment_id)
         try:
             async with asyncio.timeout(RESTRICT_S):
-                await self._lead.world.segments.restrict(place, sub, roster, self._lead.term)
+                await self._lead.context.segments.restrict(place, sub, roster, self._lead.term)
         except StaleTermError:
             raise
         except (AnabranchError, TimeoutError) as error:
             self._unreached[sub, segment_id] = in_words(error)
             if self._timer is None:
-                delay_s = self._lead.world.jitter_s(self._lead.world.settings.retry_max_s / 5)
+                delay_s = self._lead.context.jitter_s(self._lead.context.settings.retry_max_s / 5)
                 self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_is_up)
 
     def _time_is_up(self) -> None:
         self._timer = None
         self._due.update(dict.fromkeys(self._unreached))
         self._unreached.clear()
-        self._again()
+        self._notify(RostersDue())

@@ -93,7 +93,7 @@ class Scaling:
 
     def policy_with(self, topic: AutoScaleOverride | None) -> AutoScalePolicy:
         """The policy that would be in force if the topic's layer were this one."""
-        return resolve(self._lead.world.settings.auto_scale, _layer(self._namespace), topic)
+        return resolve(self._lead.context.settings.auto_scale, _layer(self._namespace), topic)
 
     def describe_policy(self) -> dict[str, object]:
         """The policy in force, or why there is none."""
@@ -105,7 +105,7 @@ class Scaling:
     async def load_namespace(self) -> None:
         """Learn the namespace's layer of the policy."""
         try:
-            found = await self._lead.world.topics.load_namespace(self._lead.name.namespace_name)
+            found = await self._lead.context.topics.load_namespace(self._lead.name.namespace_name)
             self._namespace = found.scalable_topic_auto_scale_policy
         except NotFoundError:
             self._namespace = None
@@ -157,7 +157,7 @@ class Scaling:
 
     def note(self, decision: Decision, outcome: str) -> None:
         """Keep a decision for `why`; looks that lead to nothing are counted, not listed."""
-        now_ms = self._lead.world.clock.wall_ms()
+        now_ms = self._lead.context.clock.wall_ms()
         last = self._looks[-1] if self._looks else None
         if last is not None and last.outcome == outcome == "" and last.decision.reason == decision.reason:
             self._looks[-1] = Looked(last.first_ms, now_ms, last.count + 1, decision, outcome)

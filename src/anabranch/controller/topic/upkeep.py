@@ -1,57 +1,123 @@
-"""What a controller does unasked: garbage, pruning, and a look at the load.
+"""What a leader does for its topic without a request: delete garbage, prune, and scale by the load.
 
-One task with two alarms. A duty that fails is shown and comes round again; it never ends the task. Must not
-know how the duties are done.
+One task with two alarms. A duty that fails is shown among the troubles and comes round again; it never ends
+the task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
+from anabranch.controller.decide import operation
+from anabranch.controller.topic.change_runner import ChangeRunner
+from anabranch.controller.topic.layout_changes import LayoutChanges
+from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.scaling import Scaling
+from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import in_words
-
-Duty = Callable[[], Awaitable[object]]
+from anabranch.model.autoscale import Decision, Keep
 
 
 class Upkeep:
-    """Does the `regular` duties at every interval and sooner when asked, `collect` when there is garbage.
-
-    `troubles` shows, by the name of the duty, what went wrong the last time.
-    """
+    """Prunes and scales the topic at every interval and sooner when asked, and deletes its garbage."""
 
     def __init__(
         self,
-        regular: Mapping[str, Duty],
-        collect: Duty,
-        interval_s: Callable[[], float],
-        troubles: dict[str, str],
+        lead: Leadership,
+        changes: ChangeRunner,
+        layouts: LayoutChanges,
+        subscriptions: Subscriptions,
+        scaling: Scaling,
     ) -> None:
-        self._regular = regular
-        self._collect = collect
-        self._interval_s = interval_s
-        self._troubles = troubles
+        self._lead = lead
+        self._settings = lead.context.settings
+        self._changes = changes
+        self._layouts = layouts
+        self._subscriptions = subscriptions
+        self._scaling = scaling
+        self._failed: dict[str, str] = {}
+        self._undeleted: dict[str, str] = {}
         self._wake = asyncio.Event()
-        self._look_at_s = asyncio.get_running_loop().time() + interval_s()
+        self._look_at_s = asyncio.get_running_loop().time() + self._interval_s()
         self._collect_at_s = float("inf")
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, name: str) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"upkeep {name}")
+    def start(self) -> None:
+        name = f"upkeep {self._lead.name}"
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def look_within(self, delay_s: float) -> None:
-        """Look again after `delay_s`, or earlier if that is planned already."""
+    def troubles(self) -> dict[str, str]:
+        """The last failure of each duty, and each piece of garbage that could not be deleted."""
+        return {**self._failed, **self._undeleted}
+
+    def look_soon(self) -> None:
+        """Prune and scale after the time in which further consumers usually come or go."""
+        self._look_within(self._settings.auto_scale_settle_s)
+
+    def _look_within(self, delay_s: float) -> None:
         self._look_at_s = min(self._look_at_s, asyncio.get_running_loop().time() + delay_s)
         self._wake.set()
 
     def collect_within(self, delay_s: float) -> None:
+        """Delete garbage after `delay_s` at the latest."""
         self._collect_at_s = min(self._collect_at_s, asyncio.get_running_loop().time() + delay_s)
         self._wake.set()
+
+    async def collect_garbage(self) -> None:
+        """Delete segments that the layout has dropped and strike them off; those that fail stay listed."""
+        gone, self._undeleted = await self._layouts.delete_garbage()
+        try:
+            if gone:
+                await self._changes.run(lambda: self._layouts.strike_off(gone))
+        finally:
+            if self._lead.record.garbage:
+                self.collect_within(self._lead.context.jitter_s(self._settings.retry_max_s))
+
+    async def prune(self) -> None:
+        """Drop what every subscription has read and what exceeds a limit of retention."""
+        measured = await self._layouts.measure()
+        if await self._changes.run(lambda: self._layouts.prune(*measured)):
+            self.collect_within(0)
+        await self._layouts.trim(*measured)
+
+    async def look(self) -> Decision:
+        """Observe load and consumers once, and carry out what auto-scaling decides."""
+        self._subscriptions.load_by_segment = await self._scaling.observe()
+        decision = await self._changes.run(self._scale)
+        if decision.look_again_s is not None:
+            self._look_within(max(decision.look_again_s, self._settings.auto_scale_settle_s))
+        return decision
+
+    async def _scale(self) -> Decision:
+        decision = self._scaling.look(
+            self._subscriptions.members_max(sharing=True), self._subscriptions.members_max(sharing=False)
+        )
+        if isinstance(decision.action, Keep):
+            self._scaling.count(decision, done=False)
+            await self._scaling.store_history()
+            self._scaling.note(decision, "")
+            return decision
+        origin = self._lead.origin(decision.reason, automatic=True)
+        actions = (decision.action, *decision.then)
+        try:
+            layout = await self._layouts.operate(
+                lambda layout: operation.plan(layout, self._lead.name, actions, origin)
+            )
+        except Exception as error:
+            self._scaling.note(decision, f"failed: {in_words(error)}")
+            raise
+        self._scaling.count(decision, done=True)
+        self._scaling.note(decision, f"done: epoch {layout.epoch}")
+        return decision
+
+    def _interval_s(self) -> float:
+        return self._lead.context.jitter_s(self._settings.auto_scale_interval_s)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -66,15 +132,15 @@ class Upkeep:
                 self._wake.clear()
             if self._collect_at_s <= loop.time():
                 self._collect_at_s = float("inf")
-                await self._do("garbage", self._collect)
+                await self._do("garbage", self.collect_garbage)
             if self._look_at_s <= loop.time():
                 self._look_at_s = loop.time() + self._interval_s()
-                for what, duty in self._regular.items():
-                    await self._do(what, duty)
+                await self._do("pruning", self.prune)
+                await self._do("scaling", self.look)
 
-    async def _do(self, what: str, duty: Duty) -> None:
+    async def _do(self, name: str, duty: Callable[[], Awaitable[object]]) -> None:
         try:
             await duty()
-            self._troubles.pop(what, None)
+            self._failed.pop(name, None)
         except Exception as error:
-            self._troubles[what] = in_words(error)
+            self._failed[name] = in_words(error)

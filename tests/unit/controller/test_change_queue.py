@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 
 from anabranch.aio import KeyedLocks, together
-from anabranch.controller.topic.job_queue import JobQueue
+from anabranch.controller.topic.change_queue import ChangeQueue
 from anabranch.errors import NotLeaderError, TooManyRequestsError
 
 
 async def test_jobs_run_one_after_the_other_in_the_order_they_came() -> None:
-    queue = JobQueue(10, "t")
+    queue = ChangeQueue(10, "t")
     queue.start()
     trace: list[str] = []
 
@@ -29,7 +29,7 @@ async def test_jobs_run_one_after_the_other_in_the_order_they_came() -> None:
 
 
 async def test_a_failure_reaches_its_caller_and_nobody_else() -> None:
-    queue = JobQueue(10, "t")
+    queue = ChangeQueue(10, "t")
     queue.start()
 
     async def fail() -> None:
@@ -45,7 +45,7 @@ async def test_a_failure_reaches_its_caller_and_nobody_else() -> None:
 
 
 async def test_a_cancelled_caller_does_not_cancel_a_job_that_has_begun() -> None:
-    queue = JobQueue(10, "t")
+    queue = ChangeQueue(10, "t")
     queue.start()
     go_on = asyncio.Event()
     orphans: list[str] = []
@@ -70,7 +70,7 @@ async def test_a_cancelled_caller_does_not_cancel_a_job_that_has_begun() -> None
 
 
 async def test_a_job_whose_caller_gave_up_before_it_began_is_not_done() -> None:
-    queue = JobQueue(10, "t")
+    queue = ChangeQueue(10, "t")
     ran: list[int] = []
 
     async def job() -> None:
@@ -87,7 +87,7 @@ async def test_a_job_whose_caller_gave_up_before_it_began_is_not_done() -> None:
 
 
 async def test_more_than_the_limit_is_refused_with_a_retryable_error() -> None:
-    queue = JobQueue(1, "t")
+    queue = ChangeQueue(1, "t")
 
     async def work() -> None:
         return None
@@ -102,7 +102,7 @@ async def test_more_than_the_limit_is_refused_with_a_retryable_error() -> None:
 
 
 async def test_stopping_refuses_what_runs_and_what_waits() -> None:
-    queue = JobQueue(10, "t")
+    queue = ChangeQueue(10, "t")
     queue.start()
 
     async def forever() -> None:
@@ -136,7 +136,7 @@ async def test_side_by_side_the_first_failure_ends_the_others_and_is_raised_plai
 
 
 async def test_a_queue_stops_also_when_its_job_fails_in_that_moment() -> None:
-    queue = JobQueue(10, "t")
+    queue = ChangeQueue(10, "t")
     queue.start()
 
     async def fail_at_the_end() -> None:
@@ -180,7 +180,7 @@ async def test_locks_are_per_key_and_forgotten_when_free() -> None:
 
 
 async def test_what_is_posted_again_while_it_waits_is_done_once_and_stands_in_no_callers_way() -> None:
-    queue = JobQueue(1, "t")
+    queue = ChangeQueue(1, "t")
     queue.start()
     done: list[str] = []
 

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.groups import (
-    PLAIN_REQUEST,
-    CancelTimer,
-    ConnectionLost,
-    ConsumerGone,
-    ConsumerJoined,
-    NameHold,
-    NameHolds,
-    RegistrationRequest,
-    StartTimer,
-    WaitsFor,
-)
+from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.decide.retention import prunable
-from anabranch.errors import ConsumerBusyError
+from anabranch.controller.decide.waiting import WaitsFor, waiting
 from anabranch.metadata.records import Retention, SubscriptionRecord
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL, HashRange
+from tests.fakes.control import TWO, group
 
 TOPIC = TopicName.parse("topic://public/default/orders")
-TWO = Layout.initial(2, now_ms=0)
 GRANDCHILDREN = TWO.split(0, now_ms=1).split(2, now_ms=2)
 """0 -> 2, 3; 2 -> 4, 5; 1 was never touched."""
-
-
-def group(
-    *names: str, layout: Layout = TWO, kind: str = "STREAM", drained: tuple[int, ...] = ()
-) -> SubscriptionRecord:
-    record = SubscriptionRecord(type=kind, initial_position="earliest", drained=drained)  # type: ignore[arg-type]
-    for name in names:
-        record = groups.join(record, layout, name, {})
-    return record
 
 
 def held(record: SubscriptionRecord) -> dict[str, list[int]]:
@@ -82,7 +60,7 @@ def test_a_leaver_s_segments_go_to_the_others() -> None:
 def test_nothing_is_given_out_before_all_its_ancestors_are_drained() -> None:
     record = group("a", layout=GRANDCHILDREN)
     assert held(record) == {"a": [0, 1]}
-    waits = groups.waiting(record, GRANDCHILDREN)
+    waits = waiting(record, GRANDCHILDREN)
     behind = {id_: tuple(blocker.segment_id for blocker in found) for id_, found in waits.items()}
     assert behind == {2: (0,), 3: (0,), 4: (0, 2), 5: (0, 2)}
     record = groups.drain(record, GRANDCHILDREN, (2,), {})
@@ -176,7 +154,7 @@ def test_a_member_that_reads_whole_segments_makes_all_wait_for_whole_segments() 
     mixed = groups.join(half, SPLIT, "m1", {}, RegistrationRequest(whole=True))
     assert sorted(id_ for ids in held(mixed).values() for id_ in ids) == [0]
     assert by_buckets(mixed) == set()
-    waits = groups.waiting(mixed, SPLIT)[1]
+    waits = waiting(mixed, SPLIT)[1]
     assert [(blocker.segment_id, blocker.buckets) for blocker in waits] == [(0, (FULL,))]
     whole = groups.drain(mixed, SPLIT, (0,), {})
     assert sorted(id_ for ids in held(whole).values() for id_ in ids) == [1, 2]
@@ -199,7 +177,7 @@ def test_a_merge_opens_where_both_parents_are_drained_and_says_whom_it_waits_for
     record = groups.drain(record, merged, (), {}, parts)
     assert groups.open_for(record, merged, 2) == (HashRange(0x4000, 0xBFFF),)
     readers = {id_: name for name, ids in held(record).items() for id_ in ids if id_ < 2}
-    assert groups.waiting(record, merged)[2] == (
+    assert waiting(record, merged)[2] == (
         WaitsFor(0, (HashRange(0, 0x3FFF),), (readers[0],)),
         WaitsFor(1, (HashRange(0xC000, 0xFFFF),), (readers[1],)),
     )
@@ -208,7 +186,7 @@ def test_a_merge_opens_where_both_parents_are_drained_and_says_whom_it_waits_for
 def test_a_blocked_bucket_of_a_shared_segment_names_its_reader_only() -> None:
     record = groups.reassign(group("a", "b", layout=FOUR), SPLIT, {})
     record = groups.drain(record, SPLIT, (), {}, {0: (HashRange(0, 0xBFFF),)})
-    assert groups.waiting(record, SPLIT)[1] == (WaitsFor(0, (HashRange(0xC000, 0xFFFF),), ("b",)),)
+    assert waiting(record, SPLIT)[1] == (WaitsFor(0, (HashRange(0xC000, 0xFFFF),), ("b",)),)
 
 
 def test_grandchildren_open_where_all_generations_are_drained() -> None:
@@ -280,13 +258,13 @@ def test_a_checkpoint_group_gets_children_when_its_members_have_read_all_ancesto
         record = groups.join(record, layout, name, {}, RegistrationRequest(finished=()))
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [0, 1]
     reader = next(name for name, ids in held(record).items() if 0 in ids)
-    assert groups.waiting(record, layout)[4][0].consumers == (reader,)
+    assert waiting(record, layout)[4][0].consumers == (reader,)
     assert prunable(layout, [record], Retention(0), 1000) == (), "it is still needed"
     record = groups.join(record, layout, reader, {}, RegistrationRequest(finished=(0,)))
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [1, 2, 3]
     record = groups.join(record, layout, reader, {}, RegistrationRequest(finished=(0, 2, 3)))
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [1, 4]
-    assert groups.waiting(record, layout) == {}
+    assert waiting(record, layout) == {}
     assert prunable(layout, [record], Retention(0), 1000) == (0, 2, 3)
     # It came back from an older checkpoint, or does not come back at all.
     again = groups.join(record, layout, reader, {}, RegistrationRequest(finished=(0,)))
@@ -296,52 +274,3 @@ def test_a_checkpoint_group_gets_children_when_its_members_have_read_all_ancesto
     mixed = groups.join(record, layout, "c", {})
     everything = sorted(id_ for ids in held(mixed).values() for id_ in ids)
     assert everything == [0, 1, 2, 3, 4], "one that cannot tell would hold it up for ever"
-
-
-def test_a_living_holder_keeps_its_name() -> None:
-    leases = NameHolds()
-    assert leases.handle(ConsumerJoined("a", 1)) == ()
-    with pytest.raises(ConsumerBusyError, match="a is connected"):
-        leases.handle(ConsumerJoined("a", 2))
-    assert leases.holder("a") == NameHold("a", 1, PLAIN_REQUEST, True)
-
-
-def test_a_lost_holder_is_followed_by_whoever_comes_within_the_grace_period() -> None:
-    leases = NameHolds()
-    leases.handle(ConsumerJoined("a", 1))
-    assert leases.handle(ConnectionLost(1)) == (StartTimer(1),)
-    assert leases.handle(ConsumerJoined("a", 2)) == (CancelTimer(1),)
-    assert leases.holder("a") == NameHold("a", 2, PLAIN_REQUEST, True)
-
-
-def test_events_of_an_old_connection_change_nothing() -> None:
-    leases = NameHolds()
-    leases.handle(ConsumerJoined("a", 1))
-    leases.handle(ConnectionLost(1))
-    leases.handle(ConsumerJoined("a", 2))
-    assert leases.handle(ConnectionLost(1)) == ()
-    assert leases.handle(ConsumerGone(1)) == ()
-    assert leases.holder("a") == NameHold("a", 2, PLAIN_REQUEST, True)
-    assert leases.of(1) is None
-
-
-def test_a_connection_is_lost_once() -> None:
-    leases = NameHolds()
-    leases.handle(ConsumerJoined("a", 1))
-    assert leases.handle(ConnectionLost(1)) == (StartTimer(1),)
-    assert leases.handle(ConnectionLost(1)) == ()
-
-
-def test_restored_members_are_lost_from_the_start() -> None:
-    leases = NameHolds()
-    assert leases.handle(ConsumerJoined("a", 1, connected=False)) == (StartTimer(1),)
-    assert leases.handle(ConsumerGone(1)) == (CancelTimer(1),)
-    assert leases.all() == ()
-
-
-def test_whoever_leaves_while_connected_has_no_timer_to_cancel() -> None:
-    leases = NameHolds()
-    leases.handle(ConsumerJoined("a", 1))
-    leases.handle(ConsumerJoined("b", 2))
-    assert leases.handle(ConsumerGone(1)) == ()
-    assert [lease.name for lease in leases.all()] == ["b"]

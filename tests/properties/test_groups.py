@@ -7,14 +7,8 @@ from hypothesis import strategies as st
 
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import (
-    ConnectionLost,
-    ConsumerGone,
-    ConsumerJoined,
-    NameHoldEvent,
-    NameHolds,
     RegistrationRequest,
 )
-from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.assignment import assignable
 from anabranch.model.drains import union
@@ -85,33 +79,3 @@ def check_generations(before: SubscriptionRecord, after: SubscriptionRecord) -> 
             assert former.generation == consumer.generation, "whoever keeps its share is not disturbed"
         else:
             assert consumer.generation == after.generation > before.generation
-
-
-@settings(max_examples=200)
-@given(st.lists(st.tuples(st.sampled_from(["join", "lose", "go"]), NAMES, st.integers(1, 6)), max_size=30))
-def test_timers_run_for_exactly_the_names_whose_connection_is_lost(steps: list[tuple[str, str, int]]) -> None:
-    leases, timers, token = NameHolds(), set[int](), 100
-    for what, name, old in steps:
-        event: NameHoldEvent
-        if what == "join":
-            token += 1
-            event = ConsumerJoined(name, token)
-        elif what == "lose":
-            event = ConnectionLost(token - old)
-        else:
-            event = ConsumerGone(token - old)
-        try:
-            effects = leases.handle(event)
-        except ConsumerBusyError:
-            holder = leases.holder(name)
-            assert holder is not None
-            assert holder.connected
-            continue
-        for effect in effects:
-            if isinstance(effect, groups.StartTimer):
-                assert effect.token not in timers
-                timers.add(effect.token)
-            else:
-                timers.remove(effect.token)
-        assert timers == {lease.token for lease in leases.all() if not lease.connected}
-        assert all(leases.of(lease.token) == leases.holder(lease.name) == lease for lease in leases.all())

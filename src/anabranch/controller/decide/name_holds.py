@@ -1,0 +1,117 @@
+"""Which connection holds a consumer's name in a group, and for how long after the connection was lost.
+
+Pure: events in, timers out. The shell (`topic/members.py`) measures time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
+from anabranch.errors import ConsumerBusyError
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerJoined:
+    """A connection took a name; if not `connected`, the name is restored from storage and counts as lost."""
+
+    name: str
+    token: int
+    request: RegistrationRequest = PLAIN_REQUEST
+    connected: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """The connection that `token` stands for was lost."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGone:
+    """The member left or was evicted, and that is stored."""
+
+    token: int
+
+
+NameHoldEvent = ConsumerJoined | ConnectionLost | ConsumerGone
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimer:
+    """Report the end of the grace period after it has passed, unless cancelled."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    """Do not report the end of the grace period: the consumer is back, or gone."""
+
+    token: int
+
+
+NameHoldEffect = StartTimer | CancelTimer
+
+
+@dataclass(frozen=True, slots=True)
+class NameHold:
+    """A name held by the connection that `token` stands for."""
+
+    name: str
+    token: int
+    request: RegistrationRequest
+    connected: bool
+    restored: bool = False
+    """Whether the hold is known from storage only: its consumer may live and be looking for the leader."""
+
+
+class NameHolds:
+    """The names of one group; an event with a token that holds no name changes nothing."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, NameHold] = {}
+        self._by_token: dict[int, NameHold] = {}
+
+    def named(self, name: str) -> NameHold | None:
+        return self._by_name.get(name)
+
+    def of(self, token: int) -> NameHold | None:
+        return self._by_token.get(token)
+
+    def all(self) -> tuple[NameHold, ...]:
+        return tuple(self._by_name[name] for name in sorted(self._by_name))
+
+    def check_free(self, name: str, request: RegistrationRequest) -> None:
+        """ConsumerBusyError while the connection of another consumer holds the name."""
+        hold = self._by_name.get(name)
+        if hold is not None and hold.connected and not request.returns(hold.request):
+            raise ConsumerBusyError(
+                f"consumer {name} is connected already, from {hold.request.address or 'elsewhere'}; "
+                "close it, or choose another consumer name"
+            )
+
+    def handle(self, event: NameHoldEvent) -> tuple[NameHoldEffect, ...]:
+        match event:
+            case ConsumerJoined(name, token, request, connected):
+                self.check_free(name, request)
+                former = self._drop(self._by_name.get(name))
+                hold = NameHold(name, token, request, connected, restored=not connected)
+                self._by_name[name] = self._by_token[token] = hold
+                return former if connected else (*former, StartTimer(token))
+            case ConnectionLost(token):
+                held = self._by_token.get(token)
+                if held is None or not held.connected:
+                    return ()
+                self._by_name[held.name] = self._by_token[token] = replace(held, connected=False)
+                return (StartTimer(token),)
+            case ConsumerGone(token):
+                return self._drop(self._by_token.get(token))
+
+    def _drop(self, hold: NameHold | None) -> tuple[NameHoldEffect, ...]:
+        if hold is None:
+            return ()
+        del self._by_name[hold.name]
+        del self._by_token[hold.token]
+        return () if hold.connected else (CancelTimer(hold.token),)

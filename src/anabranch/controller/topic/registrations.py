@@ -1,0 +1,84 @@
+"""How consumers join and leave the groups of one topic: register, leave, be evicted.
+
+Runs in the topic's change queue. Must not know how a group shares its segments, nor how assignments reach
+consumers.
+"""
+
+from __future__ import annotations
+
+from anabranch.controller.decide import groups
+from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.ports.leader import Membership, Push
+from anabranch.controller.ports.segments import StartAt
+from anabranch.controller.topic.announcements import Announcements
+from anabranch.controller.topic.events import MembersChanged, Notify
+from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.members import Members
+from anabranch.controller.topic.subscriptions import Subscriptions
+from anabranch.errors import ConflictError, NotAllowedError
+from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
+
+
+class Registrations:
+    """The memberships in all groups of the topic that `lead` leads."""
+
+    def __init__(
+        self,
+        lead: Leadership,
+        subscriptions: Subscriptions,
+        members: Members,
+        announcements: Announcements,
+        notify: Notify,
+    ) -> None:
+        self._lead = lead
+        self._subscriptions = subscriptions
+        self._members = members
+        self._announcements = announcements
+        self._notify = notify
+
+    async def register(
+        self,
+        sub: str,
+        name: str,
+        kind: SubscriptionKind,
+        start: StartAt | None,
+        push: Push,
+        request: RegistrationRequest,
+    ) -> Membership:
+        """Make the consumer a member, or give it back what it held."""
+        if kind == "QUEUE":
+            raise NotAllowedError("queue consumers read every segment and do not register")
+        if not name:
+            raise ConflictError("a consumer that registers needs a name")
+        self._members.check_free(sub, name, request)
+        await self._subscriptions.ensure(sub, kind, start, request.opened_in)
+
+        def joined(found: SubscriptionRecord) -> SubscriptionRecord:
+            return groups.join(found, self._lead.layout, name, self._subscriptions.load_by_segment, request)
+
+        record = self._subscriptions.records[sub]
+        if joined(record) is not record:
+            await self._subscriptions.save(sub, joined)
+            self._notify(MembersChanged())
+        token = self._members.join(sub, name, push, request)
+        assignment = self._announcements.assignment(sub, name)
+        return Membership(token, sub, name, assignment, self._lead.record.incarnation)
+
+    async def leave(self, sub: str, token: int) -> None:
+        """Remove the consumer that this token stands for, if the token still holds a name."""
+        hold = self._members.holder(sub, token)
+        if hold is None:
+            return
+
+        def left(found: SubscriptionRecord) -> SubscriptionRecord:
+            return groups.leave(found, self._lead.layout, hold.name, self._subscriptions.load_by_segment)
+
+        await self._subscriptions.save(sub, left)
+        self._members.gone(sub, token)
+        self._notify(MembersChanged())
+
+    async def evict(self, sub: str, token: int) -> None:
+        """Remove a consumer whose grace period is over, unless it is back."""
+        hold = self._members.holder(sub, token)
+        if hold is not None and not hold.connected:
+            await self.leave(sub, token)
