@@ -29,7 +29,7 @@ ALLOWED = (
     "admin/server.py",
     "client/blocking.py",
     "client/entropy.py",
-    "ledger/disk.py",
+    "ledger/os_disk.py",
     "metadata/sqlite.py",
     "metadata/sqlite_thread.py",
 )

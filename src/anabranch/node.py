@@ -31,8 +31,8 @@ from anabranch.clock import Clock, SystemClock
 from anabranch.config import BrokerConfig
 from anabranch.errors import ConflictError, HeldError, InvalidConfigurationError
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
-from anabranch.ledger.disk import LOCK_FILE, OsDisk, make_root
-from anabranch.ledger.files import FileStorage
+from anabranch.ledger.files import FileStorage, StorageLimits
+from anabranch.ledger.os_disk import LOCK_FILE, OsDisk, make_root
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.transport.pump import Pump
 
@@ -249,8 +249,7 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, clock
         return FileStorage(
             OsDisk(Path(config.data) / STORES / str(number)),
             clock=clock,
-            cache_bytes=cache_bytes,
-            journal_bytes_max=config.journal_bytes_max,
+            limits=StorageLimits(cache_bytes=cache_bytes, journal_bytes_max=config.journal_bytes_max),
         )
 
     async def accept(factory: Callable[[], Pump]) -> list[asyncio.Server]:

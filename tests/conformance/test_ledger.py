@@ -16,9 +16,9 @@ from anabranch.errors import (
     TopicNotFoundError,
     TopicTerminatedError,
 )
-from anabranch.ledger.disk import OsDisk
-from anabranch.ledger.files import FileStorage
+from anabranch.ledger.files import FileStorage, StorageLimits
 from anabranch.ledger.memory import MemoryStorage
+from anabranch.ledger.os_disk import OsDisk
 from anabranch.ledger.storage import Entry, SegmentLog, SegmentStorage
 from anabranch.model.ids import EARLIEST, LATEST, Position
 from anabranch.model.inheritance import Piece
@@ -54,7 +54,9 @@ class FilesHost:
 
     def make(self) -> SegmentStorage:
         return FileStorage(
-            OsDisk(self._root), clock=SystemClock(), cache_bytes=500, ledger_bytes_max=LEDGER_BYTES
+            OsDisk(self._root),
+            clock=SystemClock(),
+            limits=StorageLimits(cache_bytes=500, ledger_bytes_max=LEDGER_BYTES),
         )
 
 
@@ -69,10 +71,9 @@ class SimHost:
         return FileStorage(
             SimDisk(self._platter, SimProcess(self._loop, "storage")),
             clock=SimClock(self._loop),
-            cache_bytes=0,
-            journal_bytes_max=400,
-            ledger_bytes_max=LEDGER_BYTES,
-            behind_bytes=1,
+            limits=StorageLimits(
+                cache_bytes=0, journal_bytes_max=400, ledger_bytes_max=LEDGER_BYTES, behind_bytes=1
+            ),
         )
 
 

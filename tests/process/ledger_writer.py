@@ -12,8 +12,8 @@ import random
 import sys
 
 from anabranch.clock import SystemClock
-from anabranch.ledger.disk import OsDisk
-from anabranch.ledger.files import FileStorage
+from anabranch.ledger.files import FileStorage, StorageLimits
+from anabranch.ledger.os_disk import OsDisk
 from anabranch.ledger.storage import Entry, SegmentLog
 
 LOGS = tuple(
@@ -57,10 +57,9 @@ async def main(root: str, seed: int) -> None:
     storage = FileStorage(
         OsDisk(root),
         clock=SystemClock(),
-        cache_bytes=100_000,
-        journal_bytes_max=300_000,
-        ledger_bytes_max=100_000,
-        behind_bytes=20_000,
+        limits=StorageLimits(
+            cache_bytes=100_000, journal_bytes_max=300_000, ledger_bytes_max=100_000, behind_bytes=20_000
+        ),
     )
     await storage.open()
     async with asyncio.TaskGroup() as tasks:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch.clock import SystemClock
-from anabranch.ledger.disk import OsDisk
 from anabranch.ledger.files import FileStorage
+from anabranch.ledger.os_disk import OsDisk
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.metadata.topics import TopicStore, layout_of
 from anabranch.model.hashing import key_hash
@@ -30,7 +30,7 @@ def keys_over_the_ring(slots: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class StoredLog:
+class FoundLog:
     """A log, as the process left it."""
 
     sealed: bool
@@ -47,9 +47,9 @@ class StoredTopic:
     """Whether an operation, or a change of a subscription, is not finished."""
 
 
-async def stored_logs(data: Path) -> dict[str, StoredLog]:
+async def stored_logs(data: Path) -> dict[str, FoundLog]:
     """All logs of all stores, by name."""
-    found: dict[str, StoredLog] = {}
+    found: dict[str, FoundLog] = {}
     for root in sorted(data.glob("stores/*")) or [data]:
         storage = FileStorage(OsDisk(root), clock=SystemClock())
         await storage.open()
@@ -57,7 +57,7 @@ async def stored_logs(data: Path) -> dict[str, StoredLog]:
             log = storage.get(name)
             assert log is not None
             assert name not in found, f"{name} is in two stores"
-            found[name] = StoredLog(log.sealed, frozenset(log.cursors))
+            found[name] = FoundLog(log.sealed, frozenset(log.cursors))
         await storage.close()
     return found
 

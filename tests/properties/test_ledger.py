@@ -8,21 +8,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.ledger.files import FileStorage
-from anabranch.ledger.format.records import (
+from anabranch.ledger.files import FileStorage, StorageLimits
+from anabranch.ledger.format.changes import LogDeleted
+from anabranch.ledger.format.commits import (
     COMMIT_HEAD_BYTES,
     Contents,
-    EntryRecord,
-    LogDeleted,
     commit_follows,
     decode_commit_body,
     decode_commit_head,
-    decode_record,
     encode_commit,
     is_whole,
-    record_head,
-    seed,
 )
+from anabranch.ledger.format.records import EntryRecord, decode_record, record_head, seed
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.ledger.storage import Entry, SegmentLog, SegmentStorage
 from anabranch.model.acks import AckSet
@@ -180,10 +177,12 @@ async def test_files_tell_the_same_story_as_memory(
         return FileStorage(
             disk,
             clock=FixedClock(),
-            cache_bytes=cache_bytes,
-            behind_bytes=behind_bytes,
-            journal_bytes_max=journal_bytes_max,
-            ledger_bytes_max=LEDGER_ENTRIES * (32 + len(DATA)),
+            limits=StorageLimits(
+                cache_bytes=cache_bytes,
+                behind_bytes=behind_bytes,
+                journal_bytes_max=journal_bytes_max,
+                ledger_bytes_max=LEDGER_ENTRIES * (32 + len(DATA)),
+            ),
         )
 
     memory = MemoryStorage(ledger_entries_max=LEDGER_ENTRIES)
@@ -229,7 +228,9 @@ async def test_a_power_failure_keeps_confirmed_acknowledgements_and_invents_none
 
     def make(process: SimProcess) -> FileStorage:
         return FileStorage(
-            SimDisk(platter, process), clock=SimClock(loop), journal_bytes_max=journal_bytes_max
+            SimDisk(platter, process),
+            clock=SimClock(loop),
+            limits=StorageLimits(journal_bytes_max=journal_bytes_max),
         )
 
     async def work(storage: FileStorage) -> None:

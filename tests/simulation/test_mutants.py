@@ -33,7 +33,7 @@ from anabranch.errors import HeldError
 from anabranch.ledger import cursors, recovery
 from anabranch.ledger.disk import Write
 from anabranch.ledger.filelog import FileLog
-from anabranch.ledger.format.records import PartAcked, Step
+from anabranch.ledger.format.changes import PartAcked, Step
 from anabranch.ledger.storage import StoredSequences
 from anabranch.metadata.records import TopicRecord
 from anabranch.model import assignment, drains
@@ -126,10 +126,10 @@ def forget_which_messages_of_an_entry_were_acknowledged(patch: pytest.MonkeyPatc
     batching = Batching(max_delay=0.01, max_messages=50, max_bytes=100_000)
     favour(patch, queue_consumers=2, ack_receipts=True, retention_s=1e6, batching=batching, pause_s=0.0)
 
-    def play_whole_entries(acks: AckSet, steps: Iterable[Step]) -> None:
-        cursors.play(acks, (step for step in steps if not isinstance(step, PartAcked)))
+    def replay_whole_entries(acks: AckSet, steps: Iterable[Step]) -> None:
+        cursors.replay(acks, (step for step in steps if not isinstance(step, PartAcked)))
 
-    patch.setattr(recovery, "play", play_whole_entries)
+    patch.setattr(recovery, "replay", replay_whole_entries)
 
 
 def leave_the_entry_at_hand_out_of_a_checkpoint(patch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""Ledger files, written behind the journal: large plain writes, synced only when a journal file shall go.
+"""Writes ledger files behind the journal: large plain writes, synced only before a journal file is deleted.
 
-Whoever appended was answered long before; what is lost here is in the journal still. Knows ledgers and files,
-not logs.
+Producers got their receipts after the journal's sync, and the journal still holds what a crash loses here.
+Knows ledgers and files, not logs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class WriteBehind:
-    """Carries committed entries into the ledger files, one round at a time."""
+    """Writes committed entries to the ledger files, one round at a time."""
 
     def __init__(self, disk: Disk, cache: Cache) -> None:
         self._disk = disk
@@ -29,13 +29,13 @@ class WriteBehind:
         self.waiting_bytes = 0
 
     def add(self, ledger: Ledger, size_bytes: int) -> None:
-        """The ledger has `size_bytes` more waiting."""
+        """Note that the ledger has `size_bytes` more to write."""
         if not ledger.dropped:
             self._waiting[ledger.id] = ledger
             self.waiting_bytes += size_bytes
 
     async def flush(self) -> None:
-        """Write everything that waits now."""
+        """Write all entries that wait now."""
         async with self._lock:
             ledgers = [ledger for ledger in self._waiting.values() if not ledger.dropped]
             self._waiting.clear()
@@ -55,14 +55,14 @@ class WriteBehind:
         self._cache.shrink()
 
     async def sync(self) -> None:
-        """Make everything written so far durable in the ledger files."""
+        """Sync the ledger files written so far."""
         async with self._lock:
             ledgers = [ledger for ledger in self._unsynced.values() if not ledger.dropped]
             self._unsynced.clear()
             await self._disk.sync([file for ledger in ledgers for file in _files_of(ledger)])
 
     async def drop(self, ledgers: Sequence[Ledger]) -> None:
-        """Delete the files of ledgers that are marked as dropped, and what waits for them."""
+        """Delete the files of dropped ledgers, and forget their waiting entries."""
         async with self._lock:
             for ledger in ledgers:
                 self._waiting.pop(ledger.id, None)
@@ -70,7 +70,7 @@ class WriteBehind:
             await self.delete([file for ledger in ledgers for file in _files_of(ledger)])
 
     async def delete(self, files: Sequence[str]) -> None:
-        """Delete files that nothing refers to any more; a failure costs space until the next start."""
+        """Delete obsolete files; if that fails, they take space until the next start deletes them."""
         try:
             await self._disk.delete(files)
         except OSError as error:

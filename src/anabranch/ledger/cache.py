@@ -1,7 +1,7 @@
-"""Entries in memory: the newest of each log, and what a sequential reader will want next.
+"""Entries in memory: the newest of each log, and the unused rest of blocks that readers read ahead.
 
-Readers at the tail never touch the disk, and a reader that catches up touches it once per large block. Both
-are bounded over all logs together. Entries that no ledger file holds yet are kept whatever the bound says.
+Readers at the end of a log never touch the disk, and a reader that catches up touches it once per large
+block. Both are bounded over all logs together, except that entries stay until a ledger file holds them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from anabranch.ledger.storage import Entry
 
 _ENTRY_OVERHEAD_BYTES = 300
-"""What an entry takes in memory besides its data."""
+"""Memory per entry besides its data."""
 _CHUNK_ENTRIES = 128
 _CHUNK_BYTES = 256 * 1024
 
@@ -29,7 +29,7 @@ class _Chunk:
 
 
 class Cache:
-    """The bound over the tails of all logs; what came first goes first."""
+    """The bound over the cached tails of all logs; the oldest chunk is dropped first."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -37,10 +37,10 @@ class Cache:
         self.size_bytes = 0
 
     def shrink(self) -> None:
-        """Let go of the oldest entries until the bound holds."""
+        """Drop the oldest chunks until the bound holds."""
         while self.size_bytes > self._bytes_max and self._chunks:
             chunk = next(iter(self._chunks))
-            if not chunk.tail.let_go(chunk):
+            if not chunk.tail.drop_chunk(chunk):
                 return
             self.remove(chunk)
 
@@ -62,7 +62,7 @@ class CachedTail:
         self._chunks: list[_Chunk] = []
         self._starts: list[int] = []
         self.flushed = 0
-        """Entries from this ordinal on are nowhere but in the journal and here."""
+        """Entries from this ordinal on are in no ledger file yet."""
 
     def extend(self, entries: list[Entry], size_bytes: int) -> None:
         """Add entries, `size_bytes` of data, that follow the last one."""
@@ -77,7 +77,7 @@ class CachedTail:
         self._cache.size_bytes += size_bytes
 
     def read(self, ordinal: int, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        """Entries from `ordinal` on, at least one; None when that one is not here."""
+        """Entries from `ordinal` on, at least one; None when the entry at `ordinal` is not cached."""
         at = bisect_right(self._starts, ordinal) - 1
         if at < 0:
             return None
@@ -100,14 +100,14 @@ class CachedTail:
             skip = 0
 
     def drop(self) -> None:
-        """The log is gone; its entries leave the memory at once, not when their turn comes."""
+        """Drop all entries of a deleted log at once."""
         for chunk in self._chunks:
             self._cache.remove(chunk)
         self._chunks.clear()
         self._starts.clear()
 
-    def let_go(self, chunk: _Chunk) -> bool:
-        """Forget the oldest chunk, unless its entries are in no file yet."""
+    def drop_chunk(self, chunk: _Chunk) -> bool:
+        """Drop the oldest chunk, unless some of its entries are in no file yet."""
         if chunk.entries[-1].ordinal >= self.flushed:
             return False
         del self._chunks[0], self._starts[0]
@@ -122,7 +122,7 @@ class Block(NamedTuple):
 
 
 class ReadAhead:
-    """Blocks that were read and not used up, found by where their reader stopped."""
+    """Blocks with unused bytes, found by the offset at which their reader stopped."""
 
     def __init__(self, blocks_max: int = 16) -> None:
         self._blocks_max = blocks_max
@@ -143,7 +143,7 @@ class ReadAhead:
                 self._blocks.popitem(last=False)
 
     def forget(self, ledgers: Sequence[int]) -> None:
-        """These ledgers are gone."""
+        """Drop the blocks of dropped ledgers."""
         gone = frozenset(ledgers)
         for key in [key for key in self._blocks if key[0] in gone]:
             del self._blocks[key]

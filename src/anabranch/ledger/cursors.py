@@ -1,7 +1,7 @@
-"""AckSet made durable: every change is remembered as a step until a commit has taken it.
+"""Durable cursors: a cursor keeps every change of its AckSet as a step until a commit takes it.
 
-A step says what became acknowledged, never what the whole set is, so that a commit costs what changed. Steps
-played again over a set that has them already leave it as it is. Knows nothing of files.
+A step holds what became acknowledged, never the whole set, so a commit costs what changed. Replaying a step
+over a set that contains it leaves the set as it is. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from anabranch.errors import TopicNotFoundError
-from anabranch.ledger.format.records import Acked, PartAcked, Reset, Step, UpTo
+from anabranch.ledger.format.changes import Acked, PartAcked, Reset, Step, UpTo
 from anabranch.ledger.storage import LogCursors
 from anabranch.model.acks import AckSet
 
@@ -25,7 +25,7 @@ class CursorJournal(Protocol):
     def cursor_deleted(self, log: int, name: str) -> None: ...
 
     def steps_waiting(self, cursor: DurableCursor) -> None:
-        """The cursor has its first step since its steps were taken."""
+        """Take the steps of this cursor with the next commit; called for the first step after each commit."""
         ...
 
     async def flush(self) -> None:
@@ -92,13 +92,13 @@ class DurableCursor:
         await self._journal.flush()
 
     def take_steps(self) -> list[Step]:
-        """The steps since the last call, oldest first; none once the cursor is deleted."""
+        """The steps since the last call, oldest first; empty once the cursor is deleted."""
         self._close_acked()
         steps, self._steps = self._steps, []
         return [] if self._deleted else steps
 
     def mark_deleted(self) -> None:
-        """Nothing that happens to this cursor is to be kept from here on."""
+        """Make no further change of this cursor durable."""
         self._deleted = True
 
     def _add(self, step: Step) -> None:
@@ -164,14 +164,14 @@ class DurableCursors(LogCursors):
         return True
 
     def log_deleted(self) -> None:
-        """Refuse new cursors, and make nothing durable any more of those that subscriptions still hold."""
+        """Refuse new cursors, and make no further change of the existing ones durable."""
         self._deleted = True
         for cursor in self._cursors.values():
             cursor.mark_deleted()
 
 
-def play(acks: AckSet, steps: Iterable[Step]) -> None:
-    """Do to `acks` what the steps say was done."""
+def replay(acks: AckSet, steps: Iterable[Step]) -> None:
+    """Apply the steps to `acks`."""
     for step in steps:
         match step:
             case Acked(ordinals):

@@ -1,30 +1,16 @@
-"""The disk as a port, and the adapter over the operating system's files.
+"""The disk as a port: named files below one root, and what makes their bytes durable.
 
-Knows named files below one root and what makes bytes durable; knows nothing of logs, journals or records.
-File names are relative, with `/` between folders; folders come with their first file and go with their last.
+File names are relative, with `/` between folders. A folder is created with its first file and removed with
+its last.
 """
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import os
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
-from typing import Protocol, TypeVar
-
-from anabranch import locks
-from anabranch.errors import AlreadyClosedError
-
-T = TypeVar("T")
+from collections.abc import Sequence
+from typing import Protocol
 
 Write = tuple[str, Sequence[bytes]]
 """A file name and the buffers to put at its end."""
-
-LOCK_FILE = "LOCK"
 
 
 class Disk(Protocol):
@@ -37,10 +23,10 @@ class Disk(Protocol):
     """
 
     async def lock(self, name: str = "", fence: str | None = None) -> None:
-        """Take the root for this process alone, until `close`; HeldError when another holds it.
+        """Take the root for this process alone, until `close`; HeldError when another process holds it.
 
-        `name` is what others hear of this holder. A holder whose name is `fence` is killed first, and the
-        call returns when the root is free of it: nothing it does can take effect any more.
+        Another process that finds the root held learns `name`. A holder whose name is `fence` is killed
+        first; when the call returns, that holder cannot change the root any more.
         """
         ...
 
@@ -49,18 +35,18 @@ class Disk(Protocol):
         ...
 
     async def read(self, file: str, offset: int, length: int) -> bytes:
-        """Bytes from `offset`, fewer at the end of the file; FileNotFoundError when there is no such file."""
+        """Bytes from `offset`, fewer at the end of the file; FileNotFoundError if the file is missing."""
         ...
 
     async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
-        """Put buffers at the end of each file, in order, making files that do not exist.
+        """Put buffers at the end of each file, in order; create files that do not exist.
 
         With `sync` everything in these files, and their names, is durable when the call returns.
         """
         ...
 
     async def sync(self, files: Sequence[str]) -> None:
-        """Make what was written to these files before the call durable, and their names."""
+        """Make the names of these files durable, and all bytes written to them before the call."""
         ...
 
     async def truncate(self, file: str, size: int) -> None:
@@ -68,282 +54,13 @@ class Disk(Protocol):
         ...
 
     async def replace(self, file: str, data: bytes) -> None:
-        """Give the file this content, durably, at once: after a crash it has the old content or the new."""
+        """Replace the content durably; after a crash the file has the old content or the new."""
         ...
 
     async def delete(self, files: Sequence[str]) -> None:
-        """Remove files; unknown names are fine. A crash may bring them back."""
+        """Remove files; unknown names are skipped. A crash may bring the files back."""
         ...
 
     async def close(self) -> None:
-        """Finish what is under way, release the lock; nothing may be called afterwards."""
+        """Finish the calls under way and release the lock; no call may follow."""
         ...
-
-
-class OsDisk:
-    """Files of the operating system.
-
-    System calls run in three lanes of their own: synced appends, every other change, and reads. So a long
-    sync of cold files or a slow read never stands in front of a group commit.
-    """
-
-    def __init__(self, root: str | os.PathLike[str], *, open_files_max: int = 256) -> None:
-        self._root = Path(root).absolute()
-        self._lock_fd = -1
-        self._closed = False
-        # One descriptor is enough for commits, and lets go of a journal file as soon as the next one starts.
-        self._commits = _DiskThread("commit", self._root, 1)
-        self._changes = _DiskThread("change", self._root, open_files_max)
-        self._reads = ThreadPoolExecutor(2, "anabranch-disk-read")
-
-    @property
-    def root(self) -> Path:
-        return self._root
-
-    async def lock(self, name: str = "", fence: str | None = None) -> None:
-        self._lock_fd = await self._changes.run(lambda: _take_lock(self._root, name, fence))
-
-    async def sizes(self) -> dict[str, int]:
-        return await self._changes.run(lambda: _sizes(self._root))
-
-    async def read(self, file: str, offset: int, length: int) -> bytes:
-        path = _path(self._root, file)
-        return await asyncio.get_running_loop().run_in_executor(self._reads, _read, path, offset, length)
-
-    async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
-        lane = self._commits if sync else self._changes
-        await lane.run(lambda: lane.append(writes, sync))
-
-    async def sync(self, files: Sequence[str]) -> None:
-        await self._changes.run(lambda: self._changes.sync(files))
-
-    async def truncate(self, file: str, size: int) -> None:
-        await self._changes.run(lambda: self._changes.truncate(file, size))
-
-    async def replace(self, file: str, data: bytes) -> None:
-        await self._changes.run(lambda: self._changes.replace(file, data))
-
-    async def delete(self, files: Sequence[str]) -> None:
-        await self._changes.run(lambda: self._changes.delete(files))
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        await self._commits.close()
-        await self._changes.close()
-        self._reads.shutdown()
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-
-
-class _DiskThread:
-    """One thread, its open files, and the changes that run in it one after the other."""
-
-    def __init__(self, name: str, root: Path, open_files_max: int) -> None:
-        self._root = root
-        self._thread = ThreadPoolExecutor(1, f"anabranch-disk-{name}")
-        self._open_files_max = open_files_max
-        self._fds: OrderedDict[str, int] = OrderedDict()
-        # Files whose name is known to be durable; an earlier process may have died before it made it so.
-        self._named: set[str] = set()
-        self._synced_bytes = 0
-
-    async def run(self, work: Callable[[], T]) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except RuntimeError as error:
-            if "after shutdown" not in str(error):
-                raise
-            raise AlreadyClosedError("the disk is closed") from error
-
-    async def close(self) -> None:
-        await self.run(self._forget_all)
-        self._thread.shutdown()
-
-    def append(self, writes: Sequence[Write], sync: bool) -> None:
-        for file, buffers in writes:
-            written = _write_all(self._fd(file), buffers)
-            if sync:
-                self._synced_bytes += written
-        if sync:
-            self.sync([file for file, _ in writes])
-            if self._synced_bytes >= _FORGET_BYTES:
-                self._synced_bytes = 0
-                self._forget_pages([file for file, _ in writes])
-
-    def _forget_pages(self, files: Sequence[str]) -> None:
-        """Tell the kernel that nobody will read what was just synced.
-
-        Its memory then serves the next appends; taking ever new pages instead cost up to ten times as much
-        as the copy itself on virtual machines.
-        """
-        for file in files:
-            os.posix_fadvise(self._fd(file), 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def sync(self, files: Sequence[str]) -> None:
-        for file in files:
-            os.fdatasync(self._fd(file))
-        unnamed = [file for file in files if file not in self._named]
-        if unnamed:
-            _sync_folders(self._root, unnamed)
-            self._named.update(unnamed)
-
-    def truncate(self, file: str, size: int) -> None:
-        os.truncate(_path(self._root, file), size)
-
-    def replace(self, file: str, data: bytes) -> None:
-        path = _path(self._root, file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(path.name + ".new")
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-        try:
-            _write_all(fd, (data,))
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(draft, path)
-        # An open descriptor would still lead to the content that was replaced.
-        self._forget(file)
-        _sync_folders(self._root, [file])
-
-    def delete(self, files: Sequence[str]) -> None:
-        for file in files:
-            self._forget(file)
-            path = _path(self._root, file)
-            path.unlink(missing_ok=True)
-            # Those right below the root are shared with other lanes, and are never many.
-            if file.count("/") > 1:
-                with suppress(OSError):
-                    path.parent.rmdir()
-
-    def _fd(self, file: str) -> int:
-        fd = self._fds.get(file)
-        if fd is not None:
-            self._fds.move_to_end(file)
-            return fd
-        while len(self._fds) >= self._open_files_max:
-            os.close(self._fds.popitem(last=False)[1])
-        path = _path(self._root, file)
-        try:
-            fd = _open_end(path)
-        except OSError as error:
-            if error.errno != errno.EMFILE:
-                raise
-            self._forget_all()
-            fd = _open_end(path)
-        self._fds[file] = fd
-        return fd
-
-    def _forget(self, file: str) -> None:
-        self._named.discard(file)
-        fd = self._fds.pop(file, -1)
-        if fd >= 0:
-            os.close(fd)
-
-    def _forget_all(self) -> None:
-        while self._fds:
-            os.close(self._fds.popitem()[1])
-
-
-_BUFFERS_MAX = os.sysconf("SC_IOV_MAX")
-_JOIN_BYTES_MAX = 256 * 1024
-"""Below this one copy is cheaper than handing the kernel many small buffers."""
-
-_FORGET_BYTES = 1024 * 1024
-
-
-def _write_all(fd: int, buffers: Sequence[bytes]) -> int:
-    total = sum(map(len, buffers))
-    if total <= _JOIN_BYTES_MAX or len(buffers) == 1:
-        _write_one(fd, buffers[0] if len(buffers) == 1 else b"".join(buffers))
-        return total
-    for start in range(0, len(buffers), _BUFFERS_MAX):
-        part = buffers[start : start + _BUFFERS_MAX]
-        written = os.writev(fd, part)
-        if written < sum(map(len, part)):
-            _write_one(fd, memoryview(b"".join(part))[written:])
-    return total
-
-
-def _write_one(fd: int, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
-
-
-def _open_end(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o640)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o640)
-
-
-def _read(path: Path, offset: int, length: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = os.pread(fd, length, offset)
-        # Linux caps one read at 2 GiB, and a signal may shorten any read.
-        while len(data) < length and (more := os.pread(fd, length - len(data), offset + len(data))):
-            data += more
-        return data
-    finally:
-        os.close(fd)
-
-
-def _path(root: Path, file: str) -> Path:
-    if file.startswith("/") or "\0" in file or ".." in file.split("/"):
-        raise ValueError(f"{file!r} is not a file name below the data directory")
-    return root / file
-
-
-def _sizes(root: Path) -> dict[str, int]:
-    found: dict[str, int] = {}
-    folders = [root]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(Path(entry.path))
-                elif entry.is_file(follow_symlinks=False):
-                    found[Path(entry.path).relative_to(root).as_posix()] = entry.stat().st_size
-    return found
-
-
-def _sync_folders(root: Path, files: Sequence[str]) -> None:
-    """Make the names of these files durable, and the names of the folders that lead to them."""
-    folders: dict[Path, None] = {}
-    for file in files:
-        folder = (root / file).parent
-        while folder not in folders:
-            folders[folder] = None
-            if folder == root:
-                break
-            folder = folder.parent
-    for folder in folders:
-        _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def make_root(root: Path) -> None:
-    """Make the root and what leads to it, all names durable."""
-    if root.is_dir():
-        return
-    make_root(root.parent)
-    root.mkdir(exist_ok=True)
-    _sync_folder(root.parent)
-
-
-def _take_lock(root: Path, name: str, fence: str | None) -> int:
-    make_root(root)
-    return locks.take(root / LOCK_FILE, name, fence=fence)

@@ -1,56 +1,30 @@
-"""One log over ledger files: append through the journal, read from memory or by large blocks.
+"""One log over ledger files: appends go through the journal; reads come from memory or in large blocks.
 
 Knows nothing of how the journal reaches the disk, nor of other logs.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from anabranch.errors import CorruptDataError, PersistenceError, TopicNotFoundError, TopicTerminatedError
-from anabranch.ledger.behind import WriteBehind
-from anabranch.ledger.cache import Cache, CachedTail, ReadAhead
-from anabranch.ledger.cursors import DurableCursors
-from anabranch.ledger.disk import Disk
-from anabranch.ledger.format.extent import LedgerExtent
-from anabranch.ledger.format.records import (
-    HEAD_BYTES,
-    OFFSET_MAX,
-    CursorRecord,
-    Group,
-    LogInherited,
-    LogRecord,
-    LogSealed,
-    LogTrimmed,
-    Rows,
-    piece_records,
-    pieces_of,
-    record_head,
-)
+from anabranch.errors import PersistenceError, TopicNotFoundError, TopicTerminatedError
+from anabranch.ledger.callbacks import Watchers, report_failure
+from anabranch.ledger.format.changes import LogInherited, LogSealed, LogTrimmed, piece_records
+from anabranch.ledger.format.records import HEAD_BYTES, OFFSET_MAX, record_head
 from anabranch.ledger.journal import Journal
-from anabranch.ledger.ledgers import Batch, Closed, Ledger
-from anabranch.ledger.reading import read_entries
+from anabranch.ledger.ledgers import Batch, Closed, Ledger, LedgerStart
 from anabranch.ledger.storage import AppendDone, Entry, StoredSequences
-from anabranch.model.acks import AckSet
-from anabranch.model.ids import Position
+from anabranch.ledger.stored_log import LedgerFiles, StoredLog
 from anabranch.model.inheritance import Pieces
-from anabranch.model.names import TopicName
-
-PRODUCERS_MAX = 10_000
-"""Producer names whose sequence a log remembers; the one longest unused goes first."""
 
 
 @dataclass(slots=True)
-class Shared:
-    """What all logs of one storage use together."""
+class SharedParts:
+    """The objects, limits and ids that all logs of one storage share."""
 
-    disk: Disk
     journal: Journal
-    behind: WriteBehind
-    cache: Cache
-    ahead: ReadAhead
+    files: LedgerFiles
     ledger_bytes_max: int
     ledger_age_max_ms: int
     next_ledger: int = 0
@@ -62,26 +36,22 @@ class Shared:
 
 
 class FileLog:
-    """The log of the ledger port; made by the storage only."""
+    """The log of the ledger port; only the storage creates it."""
 
-    def __init__(self, id_: int, name: str, shared: Shared) -> None:
-        self.id = id_
-        self._name = name
+    def __init__(self, stored: StoredLog, shared: SharedParts) -> None:
+        self.stored = stored
+        self.extent = stored.extent
+        self.cursors = stored.cursors
+        self._name = stored.name
         self._shared = shared
-        self._folder = TopicName.parse(name).storage_name
-        self._tail = CachedTail(shared.cache)
-        self.extent = LedgerExtent()
+        self._journal = shared.journal
         self._roll_bytes = shared.ledger_bytes_max
         self._roll_ms = min(shared.ledger_age_max_ms, OFFSET_MAX)
         self._batch: Batch | None = None
         self._writing: Ledger | None = None
-        self._sealing = False
-        self._sealed = False
+        self._sealing = stored.sealed
         self._deleted = False
-        self._producers: dict[str, int] = {}
-        self._inherited: Pieces = ()
-        self.cursors = DurableCursors(id_, name, shared.journal)
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers = Watchers(stored.name)
 
     @property
     def name(self) -> str:
@@ -89,13 +59,13 @@ class FileLog:
 
     @property
     def sealed(self) -> bool:
-        return self._sealed
+        return self.stored.sealed
 
     @property
     def sequences(self) -> StoredSequences:
-        return StoredSequences(self._producers, self._inherited)
+        return self.stored.sequences
 
-    # Appending. This is the hot path: a few list operations an entry, no task and no future.
+    # `append` is the hot path: a few list operations per entry, no task and no future.
 
     def append(
         self,
@@ -145,8 +115,8 @@ class FileLog:
         ledger = self._writing
         if ledger is None or not ledger.has_room(size, count, timestamp_ms, self._roll_bytes, self._roll_ms):
             ledger = self._writing = self._begin_ledger(timestamp_ms)
-        batch = self._batch = Batch(self.id, self, ledger)
-        self._shared.journal.add_batch(batch)
+        batch = self._batch = Batch(self.stored.id, self, ledger)
+        self._journal.add_batch(batch)
         return batch
 
     def _begin_ledger(self, timestamp_ms: int) -> Ledger:
@@ -156,14 +126,18 @@ class FileLog:
         else:
             ordinal = before.first_ordinal + before.queued_entries
             index = before.first_index + before.queued_messages
-        return self._make_ledger(self._shared.take_ledger_id(), ordinal, index, timestamp_ms)
+        start = LedgerStart(self._shared.take_ledger_id(), ordinal, index, timestamp_ms)
+        return self.stored.make_ledger(start)
 
     def _check_writable(self) -> None:
-        if self._deleted:
-            raise TopicNotFoundError(f"{self._name} was deleted")
+        self._check_exists()
         if self._sealing:
             raise TopicTerminatedError(f"{self._name} is sealed")
-        self._shared.journal.check()
+        self._journal.check()
+
+    def _check_exists(self) -> None:
+        if self._deleted:
+            raise TopicNotFoundError(f"{self._name} was deleted")
 
     def batch_taken(self) -> None:
         self._batch = None
@@ -171,14 +145,13 @@ class FileLog:
     def committed(self, batch: Batch, closed: Closed) -> None:
         entries = batch.entries()
         if not self._deleted:
-            self._store(batch.ledger, batch.rows, closed)
-            self._tail.extend(entries, closed.group.size_bytes)
-            self._shared.cache.shrink()
+            self.stored.store(batch.ledger, batch.rows, closed)
+            self.stored.cache(entries, closed.group.size_bytes)
         for done, entry in zip(batch.done, entries, strict=True):
             try:
                 done(entry, None)
             except Exception as error:
-                self._report(error)
+                report_failure(self._name, error)
 
     def rejected(self, batch: Batch, error: PersistenceError) -> None:
         self._batch = None
@@ -186,52 +159,19 @@ class FileLog:
             try:
                 done(None, PersistenceError(str(error)))
             except Exception as failure:
-                self._report(failure)
+                report_failure(self._name, failure)
 
     def notify(self) -> None:
-        for advanced in list(self._watchers):
-            try:
-                advanced()
-            except Exception as error:
-                self._report(error)
-
-    def _report(self, error: Exception) -> None:
-        """A caller's callback failed; that must not keep the others from being told."""
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": f"callback on {self._name} failed", "exception": error}
-        )
-
-    def _store(self, ledger: Ledger, rows: Rows, closed: Closed) -> None:
-        extent = self.extent
-        group, encoded_rows, records = closed
-        if not extent.ledgers or extent.ledgers[-1] is not ledger:
-            extent.add(ledger)
-        ledger.extend(rows, encoded_rows, records)
-        self._shared.behind.add(ledger, group.size_bytes)
-        extent.advance()
-        extent.last_timestamp_ms = group.last_ms
-        for producer, sequence in group.producers.items():
-            self._producers.pop(producer, None)
-            self._producers[producer] = sequence
-        while len(self._producers) > PRODUCERS_MAX:
-            del self._producers[next(iter(self._producers))]
-
-    # Reading.
+        self._watchers.notify()
 
     def watch(self, advanced: Callable[[], None]) -> Callable[[], None]:
-        self._watchers.append(advanced)
-
-        def undo() -> None:
-            if advanced in self._watchers:
-                self._watchers.remove(advanced)
-
-        return undo
+        return self._watchers.add(advanced)
 
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
         ordinal = max(ordinal, self.extent.first_ordinal)
         if ordinal >= self.extent.next_ordinal:
             return []
-        return self._tail.read(ordinal, max_entries, max_bytes)
+        return self.stored.tail.read(ordinal, max_entries, max_bytes)
 
     async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
         while True:
@@ -240,149 +180,60 @@ class FileLog:
                 return found
             ledger, number = self.extent.locate(max(ordinal, self.extent.first_ordinal))
             try:
-                return await read_entries(
-                    self._shared.disk, self._shared.ahead, self._name, ledger, number, max_entries, max_bytes
+                return await self._shared.files.reader.read(
+                    self._name, ledger, number, max_entries, max_bytes
                 )
             except OSError as error:
-                # A ledger may be trimmed away while it is read; the first one that is left answers then.
+                # A trim may drop the ledger during the read; then the first ledger that is left answers.
                 if not ledger.dropped:
                     raise PersistenceError(f"{self._name}: {ledger.data_file} cannot be read") from error
 
-    # The end of a log, and of its beginning.
-
     async def flush(self) -> None:
-        await self._shared.journal.flush()
+        await self._journal.flush()
 
     async def seal(self) -> None:
         if not self._sealing:
             self._check_writable()
-            self._shared.journal.add_change(LogSealed(self.id), self.seal_applied)
+            self._journal.add_change(LogSealed(self.stored.id), self._seal_applied)
             self._sealing = True
-            # An open batch stays queued and is stored; nothing can join it any more.
+            # An open batch stays queued and is stored, but takes no further entry.
             self._batch = None
-        await self._shared.journal.flush()
+        await self._journal.flush()
+
+    def _seal_applied(self) -> None:
+        self.stored.sealed = True
+        self.notify()
 
     async def inherit(self, pieces: Pieces) -> None:
-        if self._deleted:
-            raise TopicNotFoundError(f"{self._name} was deleted")
-        self._shared.journal.add_change(
-            LogInherited(self.id, piece_records(pieces)), lambda: self.inherit_applied(pieces)
-        )
-        await self._shared.journal.flush()
+        self._check_exists()
+
+        def applied() -> None:
+            self.stored.inherited = pieces
+
+        self._journal.add_change(LogInherited(self.stored.id, piece_records(pieces)), applied)
+        await self._journal.flush()
 
     async def trim(self, ordinal: int) -> None:
         bound = self._trim_bound(ordinal)
         if bound <= self.extent.first_ordinal or self._deleted:
             return
         dropped: list[Ledger] = []
-        self._shared.journal.add_change(
-            LogTrimmed(self.id, bound), lambda: dropped.extend(self.drop_below(bound))
+        self._journal.add_change(
+            LogTrimmed(self.stored.id, bound), lambda: dropped.extend(self.stored.drop_below(bound))
         )
-        await self._shared.journal.flush()
-        await self._shared.behind.drop(dropped)
+        await self._journal.flush()
+        await self._shared.files.behind.drop(dropped)
 
     def _trim_bound(self, ordinal: int) -> int:
-        """Where the last whole ledger below `ordinal` ends; the one being written stays."""
+        """End of the last whole ledger below `ordinal`; the ledger that takes appends stays."""
         bound = self.extent.first_ordinal
         for ledger in self.extent.below(ordinal):
             if ledger is not self._writing:
                 bound = ledger.end_ordinal
         return bound
 
-    def drop_below(self, ordinal: int) -> list[Ledger]:
-        """Forget whole ledgers below `ordinal`; their files are the caller's to delete."""
-        dropped = self.extent.drop_below(ordinal)
-        for ledger in dropped:
-            ledger.dropped = True
-        self._shared.ahead.forget([ledger.id for ledger in dropped])
-        return dropped
-
-    def forget(self) -> list[Ledger]:
-        """The log is deleted: nothing can be done with it any more. Returns what it leaves behind."""
+    def log_deleted(self) -> list[Ledger]:
+        """Refuse further changes; the caller deletes the files of the returned ledgers."""
         self._deleted = True
         self._batch = None
-        self.cursors.log_deleted()
-        dropped = self.drop_below(self.extent.next_ordinal)
-        self._tail.drop()
-        return dropped
-
-    # Recovery.
-
-    def record(self) -> LogRecord:
-        """All that is durable of the log, without its entries; acknowledgements may be ahead of that."""
-        extent = self.extent
-        return LogRecord(
-            self.id,
-            self._name,
-            self._sealed,
-            extent.first_ordinal,
-            extent.first_index,
-            extent.end.ledger,
-            extent.end.entry,
-            extent.last_timestamp_ms,
-            [ledger.record() for ledger in extent.ledgers],
-            [
-                CursorRecord(name, cursor.acks.encode(), dict(cursor.properties))
-                for name, cursor in self.cursors.items()
-            ],
-            dict(self._producers),
-            piece_records(self._inherited),
-        )
-
-    def restore(self, record: LogRecord) -> list[Ledger]:
-        """Become what the record says; returns the ledgers, whose rows the caller has to fill in."""
-        extent = self.extent
-        extent.first_ordinal = extent.next_ordinal = record.first_ordinal
-        extent.first_index = extent.next_index = record.first_index
-        extent.end = Position(record.end_ledger, record.end_entry)
-        extent.last_timestamp_ms = record.last_ms
-        self._sealed = record.sealed
-        self._producers = dict(record.producers)
-        self._inherited = pieces_of(record.inherited)
-        for cursor in record.cursors:
-            self.cursors.restore(cursor.name, AckSet.decode(cursor.acks), cursor.properties)
-        for kept in record.ledgers:
-            extent.add(self._make_ledger(kept.id, kept.first_ordinal, kept.first_index, kept.base_ms))
-        return extent.ledgers
-
-    def replay_group(self, group: Group, encoded_rows: bytes, records: bytes) -> None:
-        """Take entries that a commit of an earlier process holds."""
-        extent = self.extent
-        ledger = extent.ledgers[-1] if extent.ledgers else None
-        if ledger is None or ledger.id != group.ledger:
-            ledger = self._make_ledger(group.ledger, group.first_ordinal, group.first_index, group.base_ms)
-        if group.first_entry != ledger.entries or ledger.end_ordinal != extent.next_ordinal:
-            raise CorruptDataError(
-                f"{self._name}: the journal continues at {group.ledger}:{group.first_entry}, "
-                f"which is not where the log ends"
-            )
-        self._store(ledger, Rows.decode(encoded_rows), Closed(group, encoded_rows, [records]))
-
-    def seal_applied(self) -> None:
-        """The seal is durable."""
-        self._sealed = True
-        self.notify()
-
-    def inherit_applied(self, pieces: Pieces) -> None:
-        """What is inherited is durable."""
-        self._inherited = pieces
-
-    def restored(self) -> None:
-        """The rows of all ledgers are filled in."""
-        if self.extent.ledgers:
-            self.extent.advance()
-
-    def recovered(self) -> None:
-        """Everything was restored and replayed; appends begin a new ledger."""
-        self._sealing = self._sealed
-
-    def _make_ledger(self, id_: int, first_ordinal: int, first_index: int, base_ms: int) -> Ledger:
-        return Ledger(
-            id_,
-            self.id,
-            self._folder,
-            self._tail,
-            first_ordinal=first_ordinal,
-            first_index=first_index,
-            base_ms=base_ms,
-        )
+        return self.stored.drop_all()

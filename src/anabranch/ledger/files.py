@@ -1,68 +1,69 @@
-"""Segment storage on a disk: one journal, ledger files behind it, a catalog of everything else.
+"""Segment storage on a disk: one journal, ledger files behind it, and a catalog of all other state.
 
-    LOCK                            held by the one process that may write here
+    LOCK                            locked by the one process that may write here
     catalog                         logs, ledgers, cursors, producers as of the start of a journal file
     journal/00000012.log            commits since then
     ledgers/<name>/00000007.data    records of one ledger, and .index its rows
 
-A commit is durable when its journal sync returned. When the journal has grown long enough the ledger files
-are synced, a new catalog takes the old one's place, and the journal files it replaces are deleted.
+A commit is durable when the sync of the journal returns. When the journal has grown long enough, the storage
+makes a checkpoint: it syncs the ledger files, replaces the catalog, and deletes the older journal files.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, PersistenceError
 from anabranch.ledger.behind import WriteBehind
-from anabranch.ledger.cache import Cache, ReadAhead
+from anabranch.ledger.cache import Cache
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.filelog import FileLog, Shared
-from anabranch.ledger.format.records import Catalog, LogCreated, LogDeleted, encode_catalog
+from anabranch.ledger.filelog import FileLog, SharedParts
+from anabranch.ledger.format.catalog import Catalog, encode_catalog
+from anabranch.ledger.format.changes import LogCreated, LogDeleted
 from anabranch.ledger.journal import Journal, journal_file
+from anabranch.ledger.reading import LedgerReader
 from anabranch.ledger.recovery import CATALOG, Recovery
+from anabranch.ledger.stored_log import LedgerFiles, StoredLog
 
 LEDGER_BYTES_MAX = 2**30
-"""Highest size at which a ledger may roll; offsets in it are 32-bit numbers, and one entry may go beyond."""
+"""Upper bound of `ledger_bytes_max`: offsets are 32-bit numbers, and the last entry may exceed the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageLimits:
+    """Sizes and ages at which a storage writes, rolls or drops data."""
+
+    cache_bytes: int = 64 * 2**20
+    journal_bytes_max: int = 256 * 2**20
+    """The storage writes a new catalog when the journal files together reach this size."""
+    ledger_bytes_max: int = 128 * 2**20
+    ledger_age_max_s: float = 86_400.0
+    """A ledger ends when it is full or this old, because a trim drops whole ledgers only."""
+    behind_bytes: int = 4 * 2**20
+    """The storage collects this many committed bytes before it writes the ledger files."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ledger_bytes_max <= LEDGER_BYTES_MAX:
+            raise InvalidConfigurationError(f"ledger_bytes_max must lie in 1..{LEDGER_BYTES_MAX}")
 
 
 class FileStorage:
     """The segment storage of one process on one disk."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        *,
-        clock: Clock,
-        cache_bytes: int = 64 * 2**20,
-        journal_bytes_max: int = 256 * 2**20,
-        ledger_bytes_max: int = 128 * 2**20,
-        ledger_age_max_s: float = 86_400.0,
-        behind_bytes: int = 4 * 2**20,
-    ) -> None:
-        """`behind_bytes` of committed entries are collected before the ledger files are written.
-
-        A ledger ends when it is full or old, because only whole ones can be dropped.
-        """
-        if not 0 < ledger_bytes_max <= LEDGER_BYTES_MAX:
-            raise InvalidConfigurationError(f"ledger_bytes_max must lie in 1..{LEDGER_BYTES_MAX}")
+    def __init__(self, disk: Disk, *, clock: Clock, limits: StorageLimits | None = None) -> None:
+        limits = limits or StorageLimits()
         self._disk = disk
         self._clock = clock
-        self._journal_bytes_max = journal_bytes_max
-        self._behind_bytes = behind_bytes
-        cache = Cache(cache_bytes)
+        self._limits = limits
+        cache = Cache(limits.cache_bytes)
         self._journal = Journal(disk)
         self._behind = WriteBehind(disk, cache)
-        self._shared = Shared(
-            disk,
-            self._journal,
-            self._behind,
-            cache,
-            ReadAhead(),
-            ledger_bytes_max,
-            int(ledger_age_max_s * 1000),
+        self._files = LedgerFiles(self._behind, cache, LedgerReader(disk))
+        self._shared = SharedParts(
+            self._journal, self._files, limits.ledger_bytes_max, int(limits.ledger_age_max_s * 1000)
         )
         self._logs: dict[str, FileLog] = {}
         self._next_log = 1
@@ -81,14 +82,14 @@ class FileStorage:
 
     @property
     def failure(self) -> PersistenceError | None:
-        """Why nothing can be stored any more; None as long as all is well."""
+        """The error after which this storage refuses every change; None while the storage works."""
         return self._journal.failure
 
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
         self._journal.failed = failed
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
-        recovery = Recovery(self._disk, self._behind, lambda id_, name: FileLog(id_, name, self._shared))
+        recovery = Recovery(self._disk, self._behind, self._make_log)
         try:
             await self._disk.lock(name, fence)
             state = await recovery.run(self._clock.wall_ms())
@@ -99,10 +100,13 @@ class FileStorage:
         self._next_log = state.next_log
         self._shared.next_ledger = state.next_ledger
         self._journals = state.journals
-        self._logs = {log.name: log for log in state.logs.values()}
+        self._logs = {log.name: FileLog(log, self._shared) for log in state.logs.values()}
         self._journal.start_at(state.salt, state.next_journal, state.next_commit)
         self._task = asyncio.create_task(self._run(), name="ledger storage")
         self._after_commit()
+
+    def _make_log(self, id_: int, name: str) -> StoredLog:
+        return StoredLog(id_, name, self._files, self._journal)
 
     async def checkpoint(self) -> None:
         self._check_open()
@@ -140,8 +144,8 @@ class FileStorage:
         self._check_open()
         log = self._logs.get(name)
         if log is None:
-            log = FileLog(self._next_log, name, self._shared)
-            self._journal.add_change(LogCreated(log.id, name))
+            log = FileLog(self._make_log(self._next_log, name), self._shared)
+            self._journal.add_change(LogCreated(self._next_log, name))
             self._next_log += 1
             self._logs[name] = log
         await self._journal.flush()
@@ -151,12 +155,12 @@ class FileStorage:
         self._check_open()
         log = self._logs.get(name)
         if log is None:
-            # Somebody else may be deleting it: then it is gone for good when that is durable.
+            # Another caller may be deleting the log; wait until its change is durable.
             await self._journal.flush()
             return
-        self._journal.add_change(LogDeleted(log.id))
+        self._journal.add_change(LogDeleted(log.stored.id))
         del self._logs[name]
-        dropped = log.forget()
+        dropped = log.log_deleted()
         await self._journal.flush()
         await self._behind.drop(dropped)
 
@@ -176,20 +180,23 @@ class FileStorage:
             self._checkpointed.set()
 
     def _after_commit(self) -> None:
-        """Between two commits: see whether the ledger files or the catalog are due."""
+        """Between two commits: start writing the ledger files or a checkpoint if either is due."""
         journal = self._journal
         if journal.size_bytes:
             self._journals[journal.number] = journal.size_bytes
         long = sum(self._journals.values())
-        if self._catalog is None and (self._checkpoint_wanted or long >= self._journal_bytes_max):
+        if self._catalog is None and (self._checkpoint_wanted or long >= self._limits.journal_bytes_max):
             self._begin_checkpoint()
-        if self._catalog is not None or self._behind.waiting_bytes >= self._behind_bytes:
+        if self._catalog is not None or self._behind.waiting_bytes >= self._limits.behind_bytes:
             self._tending.set()
-        if self._behind.waiting_bytes >= 16 * self._behind_bytes or long >= 4 * self._journal_bytes_max:
+        if (
+            self._behind.waiting_bytes >= 16 * self._limits.behind_bytes
+            or long >= 4 * self._limits.journal_bytes_max
+        ):
             self._room.clear()
 
     async def _tend(self) -> None:
-        """Write the ledger files and finish checkpoints, beside the commits."""
+        """Write the ledger files and finish checkpoints while commits go on."""
         while not self._idle:
             await self._tending.wait()
             self._tending.clear()
@@ -207,7 +214,7 @@ class FileStorage:
             self._room.set()
 
     def _begin_checkpoint(self) -> None:
-        """Note down everything as it is between two commits, and turn to a new journal file."""
+        """Take the catalog's state between two commits, and start a new journal file."""
         self._checkpoint_wanted = False
         if self._journal.size_bytes:
             self._journal.next_file()
@@ -217,11 +224,11 @@ class FileStorage:
             self._journal.next_commit,
             self._next_log,
             self._shared.next_ledger,
-            [log.record() for log in self._logs.values()],
+            [log.stored.record() for log in self._logs.values()],
         )
 
     async def _finish_checkpoint(self) -> None:
-        """Make the ledger files as durable as the journal was, then let its old files go."""
+        """Sync the ledger files, replace the catalog, then delete the journal files it makes obsolete."""
         catalog = self._catalog
         assert catalog is not None
         await self._behind.flush()

@@ -1,9 +1,9 @@
-"""Group commit: what all logs and cursors queued since the last commit becomes durable by one sync.
+"""Group commit: one sync makes everything durable that logs and cursors queued since the last commit.
 
-While one commit is on its way to the disk the next one fills up; an idle journal starts at once, with all
-that the event loop brings in the same turn. Callbacks run on the loop after the sync, per log in append
-order. After a failed write or sync nothing of this journal can be trusted: everything queued fails, and so
-does all that comes later. Knows nothing of names, reading, or when a journal file is no longer needed.
+While one commit is written, the next one fills up. An idle journal commits at once, together with everything
+that is queued in the same turn of the event loop. Callbacks run on the loop after the sync, per log in append
+order. After a failed write or sync the journal rejects everything queued and every later change. Knows
+nothing of names, reading, or when a journal file may be deleted.
 """
 
 from __future__ import annotations
@@ -14,21 +14,15 @@ from collections.abc import Callable
 from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.cursors import DurableCursor
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.format.records import (
-    Change,
-    Contents,
-    CursorChanged,
-    CursorCreated,
-    CursorDeleted,
-    encode_commit,
-    seed,
-)
+from anabranch.ledger.format.changes import Change, CursorChanged, CursorCreated, CursorDeleted
+from anabranch.ledger.format.commits import Contents, encode_commit
+from anabranch.ledger.format.records import seed
 from anabranch.ledger.ledgers import Batch, Closed
 
 FOLDER = "journal"
 
 _STEPS_DELAY_S = 0.01
-"""How long acknowledgements wait for an append to share its sync, as nobody waits for them."""
+"""How long acknowledgements wait to share the sync of an append; no caller waits for them."""
 
 
 def journal_file(number: int) -> str:
@@ -36,7 +30,7 @@ def journal_file(number: int) -> str:
 
 
 class _Queue:
-    """What the next commit will hold."""
+    """Everything that the next commit will contain."""
 
     __slots__ = ("applied", "batches", "changes", "cursors", "waiters")
 
@@ -52,14 +46,14 @@ class _Queue:
 
 
 class Journal:
-    """One per process; `number` names the file that the next commit goes to."""
+    """The journal of one store; `number` names the file that the next commit goes to."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._salt = 0
         self._owner = 0
         self._queue = _Queue()
-        self._flying: _Queue | None = None
+        self._committing: _Queue | None = None
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -69,25 +63,25 @@ class Journal:
         """Length of the current file."""
         self.failure: PersistenceError | None = None
         self.failed: Callable[[PersistenceError], None] = lambda error: None
-        """Told once, when nothing can be made durable any more."""
+        """Called once, with the error after which the journal refuses every change."""
 
     @property
     def committing(self) -> bool:
-        """Whether a commit is on its way to the disk."""
-        return self._flying is not None
+        """Whether a commit is being written."""
+        return self._committing is not None
 
     def start_at(self, salt: int, number: int, next_commit: int) -> None:
-        """Write to journal file `number`, which must not exist yet."""
+        """Start with journal file `number`, which must not exist yet."""
         self._salt = salt
         self.next_commit = next_commit
         self._begin_file(number)
 
     def next_file(self) -> None:
-        """Let the next commit begin a new file; only between two commits."""
+        """Write the next commit to a new file; call only between two commits."""
         self._begin_file(self.number + 1)
 
     def add_batch(self, batch: Batch) -> None:
-        """Queue a batch; it may be filled until the next commit takes it."""
+        """Queue a batch; the log may add entries until the next commit takes it."""
         self._queue.batches.append(batch)
         self._wake.set()
 
@@ -109,14 +103,14 @@ class Journal:
         if self.failure is not None:
             return
         self._queue.cursors.append(cursor)
-        # Whatever wakes the journal first takes the steps along.
+        # A commit that starts earlier includes these steps too.
         if self._timer is None and not self._wake.is_set():
             self._timer = asyncio.get_running_loop().call_later(_STEPS_DELAY_S, self._wake.set)
 
     async def flush(self) -> None:
-        """Return when everything queued before the call is durable; PersistenceError when it will not be."""
+        """Return when everything queued before the call is durable; PersistenceError if the commit fails."""
         self.check()
-        queue = self._queue if self._queue else self._flying
+        queue = self._queue if self._queue else self._committing
         if queue is None:
             return
         waiter = asyncio.get_running_loop().create_future()
@@ -125,19 +119,19 @@ class Journal:
         await waiter
 
     def check(self) -> None:
-        """Raise when nothing can be made durable any more."""
+        """Raise if the journal failed or is closed."""
         if self.failure is not None:
             raise PersistenceError(str(self.failure)) from self.failure
         if self._stopping:
             raise AlreadyClosedError("the storage is closed")
 
     def stop(self) -> None:
-        """Let `run` return once what is queued is durable; refuse the rest."""
+        """Refuse further changes, and let `run` return once all queued changes are durable."""
         self._stopping = True
         self._wake.set()
 
     def fail(self, cause: BaseException) -> None:
-        """End all trust: fail what is queued and what comes."""
+        """Reject everything queued and every later change."""
         if self.failure is not None:
             return
         self.failure = PersistenceError(f"journal {journal_file(self.number)} failed: {cause}")
@@ -150,8 +144,8 @@ class Journal:
     async def run(self, after_commit: Callable[[], None], room: asyncio.Event) -> None:
         """Commit until stopped or failed.
 
-        `after_commit` is called between two commits; while `room` is clear no commit begins, because what
-        was committed before must be dealt with first.
+        `after_commit` is called between two commits. No commit begins while `room` is clear, because ledger
+        files or a checkpoint must catch up first.
         """
         try:
             while self.failure is None:
@@ -169,50 +163,50 @@ class Journal:
             self._clear_timer()
 
     async def _commit(self) -> None:
-        flying, self._queue = self._queue, _Queue()
-        self._flying = flying
+        current, self._queue = self._queue, _Queue()
+        self._committing = current
         self._clear_timer()
         if not self._stopping:
             self._wake.clear()
         try:
-            for batch in flying.batches:
+            for batch in current.batches:
                 batch.owner.batch_taken()
-            for cursor in flying.cursors:
+            for cursor in current.cursors:
                 if steps := cursor.take_steps():
-                    flying.changes.append(CursorChanged(cursor.log, cursor.name, steps))
-            closed = [batch.close() for batch in flying.batches]
-            if closed or flying.changes:
-                await self._write(flying, closed)
+                    current.changes.append(CursorChanged(cursor.log, cursor.name, steps))
+            closed = [batch.close() for batch in current.batches]
+            if closed or current.changes:
+                await self._write(current, closed)
         except (Exception, asyncio.CancelledError) as error:
             self.fail(error)
-            self._reject(flying)
+            self._reject(current)
             if isinstance(error, OSError):
                 return
             raise
-        self._flying = None
-        self._apply(flying, closed)
+        self._committing = None
+        self._apply(current, closed)
 
-    async def _write(self, flying: _Queue, closed: list[Closed]) -> None:
+    async def _write(self, current: _Queue, closed: list[Closed]) -> None:
         payload: list[bytes] = []
         for _, rows, records in closed:
             payload.append(rows)
             payload += records
-        contents = Contents(flying.changes, [batch.group for batch in closed])
+        contents = Contents(current.changes, [batch.group for batch in closed])
         buffers = encode_commit(self._owner, self.next_commit, self.size_bytes, contents, payload)
         await self._disk.append([(journal_file(self.number), buffers)], sync=True)
         self.next_commit += 1
         self.size_bytes += sum(map(len, buffers))
 
-    def _apply(self, flying: _Queue, closed: list[Closed]) -> None:
+    def _apply(self, current: _Queue, closed: list[Closed]) -> None:
         moved: dict[int, Batch] = {}
-        for batch, stored in zip(flying.batches, closed, strict=True):
+        for batch, stored in zip(current.batches, closed, strict=True):
             batch.owner.committed(batch, stored)
             moved[batch.log] = batch
-        for applied in flying.applied:
+        for applied in current.applied:
             applied()
         for batch in moved.values():
             batch.owner.notify()
-        for waiter in flying.waiters:
+        for waiter in current.waiters:
             if not waiter.done():
                 waiter.set_result(None)
 

@@ -1,7 +1,7 @@
-"""One ledger of a log in memory, and the batch of entries on its way into it.
+"""One ledger of a log in memory, and the batch of entries that the next commit adds to it.
 
-A ledger is written by one process only: after a restart the next append opens the next ledger id. Knows
-offsets and rows; who writes them where is up to others.
+One process writes a ledger: the first append after a restart starts a new ledger. Knows offsets and rows, but
+writes no files.
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from typing import Any, NamedTuple, Protocol
 
 from anabranch.errors import CorruptDataError, PersistenceError
 from anabranch.ledger.cache import CachedTail
-from anabranch.ledger.format.records import (
-    HEAD_BYTES,
-    OFFSET_MAX,
-    Group,
-    LedgerRecord,
-    Rows,
-    extend_checksum,
-    seed,
-)
+from anabranch.ledger.format.catalog import LedgerRecord
+from anabranch.ledger.format.commits import Group
+from anabranch.ledger.format.records import HEAD_BYTES, OFFSET_MAX, Rows, extend_checksum, seed
 from anabranch.ledger.storage import AppendDone, Entry
 from anabranch.model.ids import Position
 
 FOLDER = "ledgers"
 
 _JOIN_BYTES = 16 * 1024
-"""Records of this mean size or more are handed on as they are rather than copied together."""
+"""A batch joins its records into one buffer only if their mean size is below this."""
+
+
+class LedgerStart(NamedTuple):
+    """The id of a ledger and the coordinates of its first entry."""
+
+    id: int
+    first_ordinal: int
+    first_index: int
+    base_ms: int
 
 
 class Ledger:
-    """What is known of one ledger: where each of its durable entries lies."""
+    """One ledger in memory: where each of its durable entries lies in its files."""
 
     __slots__ = (
         "base_ms",
@@ -55,39 +58,26 @@ class Ledger:
         "waiting_rows",
     )
 
-    def __init__(
-        self,
-        id_: int,
-        log: int,
-        folder: str,
-        tail: CachedTail,
-        *,
-        first_ordinal: int,
-        first_index: int,
-        base_ms: int,
-    ) -> None:
-        self.id = id_
-        self.owner = seed(log, id_)
-        self.data_file = f"{FOLDER}/{folder}/{id_:08d}.data"
-        self.index_file = f"{FOLDER}/{folder}/{id_:08d}.index"
+    def __init__(self, log: int, folder: str, tail: CachedTail, start: LedgerStart) -> None:
+        self.id, self.first_ordinal, self.first_index, self.base_ms = start
+        self.owner = seed(log, self.id)
+        self.data_file = f"{FOLDER}/{folder}/{self.id:08d}.data"
+        self.index_file = f"{FOLDER}/{folder}/{self.id:08d}.index"
         self.tail = tail
-        self.first_ordinal = first_ordinal
-        self.first_index = first_index
-        self.base_ms = base_ms
         self.rows = Rows()
         self.rows_checksum = 0
-        # Sums over everything appended, durable or not; a new entry is placed by them.
+        # Sums over all appended entries, durable or not; they give the place of the next entry.
         self.queued_entries = 0
         self.queued_messages = 0
         self.queued_bytes = 0
         self.queued_ms = 0
         self.flushed = 0
-        """Entries that the files hold."""
+        """Number of entries that the files hold."""
         self.waiting: list[bytes] = []
         self.waiting_rows: list[bytes] = []
         self.dropped = False
         self.damage: str | None = None
-        """Why the entries cannot be found, when the index is lost beyond repair."""
+        """Error text if the index is lost and could not be rebuilt, else None."""
 
     @property
     def entries(self) -> int:
@@ -108,13 +98,13 @@ class Ledger:
 
     @property
     def data_bytes(self) -> int:
-        """The same without the heads of the records."""
+        """Bytes of the entries alone, without the heads of the records."""
         return self.size_bytes - HEAD_BYTES * len(self.rows.ends)
 
     def has_room(
         self, size: int, count: int, timestamp_ms: int, bytes_max: int, age_max_ms: int = OFFSET_MAX
     ) -> bool:
-        """Whether one more record of `size` bytes may go here; an empty ledger takes any."""
+        """Whether the ledger may take one more record of `size` bytes; an empty ledger takes any."""
         return not self.queued_entries or (
             self.queued_bytes + size <= bytes_max
             and self.queued_messages + count <= OFFSET_MAX
@@ -135,7 +125,7 @@ class Ledger:
             raise CorruptDataError(self.damage)
 
     def extend(self, rows: Rows, encoded_rows: bytes, records: Sequence[bytes]) -> None:
-        """Entries became durable in the journal; they wait for the files from here on."""
+        """Add entries that are durable in the journal; they wait to be written to the files."""
         self.rows.extend(rows)
         self.rows_checksum = extend_checksum(self.rows_checksum, encoded_rows)
         self.waiting.extend(records)
@@ -163,20 +153,20 @@ class BatchOwner(Protocol):
         ...
 
     def committed(self, batch: Batch, closed: Closed) -> None:
-        """The batch is durable: take it over and tell whoever appended."""
+        """The batch is durable: take it over and call back each caller that appended to it."""
         ...
 
     def rejected(self, batch: Batch, error: PersistenceError) -> None:
-        """The batch will not be durable: tell whoever appended."""
+        """The batch will not be durable: pass the error to each caller that appended to it."""
         ...
 
     def notify(self) -> None:
-        """Tell the watchers that the log moved."""
+        """Call the watchers of the log."""
         ...
 
 
 class Closed(NamedTuple):
-    """What a commit holds of a batch; the records are buffers to write."""
+    """A batch as the commit stores it; the records are buffers to write."""
 
     group: Group
     rows: bytes
@@ -184,7 +174,7 @@ class Closed(NamedTuple):
 
 
 class Batch:
-    """Entries of one ledger that will be durable with the next commit; filled by the log's append."""
+    """Entries of one ledger that the next commit makes durable; the log's `append` fills the columns."""
 
     __slots__ = (
         "counts",
@@ -209,7 +199,7 @@ class Batch:
         self.start_bytes = ledger.queued_bytes
         self.rows = Rows()
         self.pieces: list[bytes] = []
-        """Head and data of each record by turns."""
+        """Head and data of each record, alternating."""
         self.indexes: list[int] = []
         self.counts: list[int] = []
         self.stamps_ms: list[int] = []
@@ -217,7 +207,7 @@ class Batch:
         self.producers: dict[str, int] = {}
 
     def close(self) -> Closed:
-        """The batch as it is to be written; nothing may join it any more."""
+        """The batch as the commit stores it; no entry may be added afterwards."""
         ledger, rows, pieces, count = self.ledger, self.rows, self.pieces, len(self.done)
         size_bytes = rows.ends[-1] - self.start_bytes
         group = Group(
@@ -236,7 +226,7 @@ class Batch:
         return Closed(group, rows.encode(), records)
 
     def entries(self) -> list[Entry]:
-        """The entries as they are stored, made at C speed, because it halves what an entry costs."""
+        """The stored entries; built by C iterators, which halves the cost per entry."""
         ledger, first, count = self.ledger, self.first_entry, len(self.done)
         numbers = zip(repeat(ledger.id), range(first, first + count), strict=False)
         ordinal = ledger.first_ordinal + first

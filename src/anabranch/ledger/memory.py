@@ -1,7 +1,7 @@
-"""Segment storage in memory: the port's reference, for tests and simulations that need no disk.
+"""Segment storage in memory: the reference for the port, for tests and simulations that need no disk.
 
-Plain lists and no cleverness, so that its answers can be trusted to judge the others by. A commit is the next
-turn of the event loop. What was stored stays across `close` and `open`; what was not committed is lost.
+Plain lists, so that its results are obviously right. A commit is the next turn of the event loop. Committed
+entries survive `close` and `open`; queued ones are lost.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from anabranch.errors import AlreadyClosedError, PersistenceError, TopicNotFoundError, TopicTerminatedError
+from anabranch.ledger.callbacks import Watchers, report_failure
 from anabranch.ledger.cursors import DurableCursor, DurableCursors
 from anabranch.ledger.storage import AppendDone, Entry, StoredSequences
 from anabranch.model.ids import EARLIEST, Position
@@ -22,7 +23,7 @@ class MemoryStorage:
     """Logs that live as long as this object."""
 
     def __init__(self, *, ledger_entries_max: int = 100_000, ledger_age_max_s: float = 86_400.0) -> None:
-        """A ledger ends after `ledger_entries_max` entries, so that trimming has something to drop."""
+        """A ledger ends after `ledger_entries_max` entries, because a trim drops whole ledgers."""
         self._ledger_entries_max = ledger_entries_max
         self._ledger_age_max_ms = int(ledger_age_max_s * 1000)
         self._logs: dict[str, MemoryLog] = {}
@@ -32,7 +33,7 @@ class MemoryStorage:
         self._waiters: list[asyncio.Future[None]] = []
 
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
-        """Memory does not fail."""
+        """Never calls `failed`, because memory does not fail."""
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
         self._open = True
@@ -40,7 +41,7 @@ class MemoryStorage:
             log.reopen()
 
     async def checkpoint(self) -> None:
-        """Memory is open at once."""
+        """Does nothing: opening is always short."""
 
     async def close(self, *, hastily: bool = False) -> None:
         if self._open:
@@ -204,7 +205,7 @@ class MemoryLog:
         self._producers: dict[str, int] = {}
         self._inherited: Pieces = ()
         self.cursors = DurableCursors(0, name, storage)
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers = Watchers(name)
 
     @property
     def name(self) -> str:
@@ -219,7 +220,7 @@ class MemoryLog:
         return StoredSequences(self._producers, self._inherited)
 
     def reopen(self) -> None:
-        """As after a restart: what was not committed is gone, and the next append begins a ledger."""
+        """Act as after a restart: queued entries are lost, and the next append begins a ledger."""
         self._ledger = None
         self._queued_ordinal = self.extent.next_ordinal
         self._queued_index = self.extent.next_index
@@ -262,32 +263,20 @@ class MemoryLog:
             self._moved = True
             if producer is not None:
                 self._producers[producer] = sequence
-        self._call(lambda: done(entry, None))
+        try:
+            done(entry, None)
+        except Exception as error:
+            report_failure(self._name, error)
 
     def take_moved(self) -> bool:
         moved, self._moved = self._moved, False
         return moved
 
     def notify(self) -> None:
-        for advanced in list(self._watchers):
-            self._call(advanced)
-
-    def _call(self, callback: Callable[[], None]) -> None:
-        try:
-            callback()
-        except Exception as error:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"callback on {self._name} failed", "exception": error}
-            )
+        self._watchers.notify()
 
     def watch(self, advanced: Callable[[], None]) -> Callable[[], None]:
-        self._watchers.append(advanced)
-
-        def undo() -> None:
-            if advanced in self._watchers:
-                self._watchers.remove(advanced)
-
-        return undo
+        return self._watchers.add(advanced)
 
     async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
         return self.read_cached(ordinal, max_entries, max_bytes)

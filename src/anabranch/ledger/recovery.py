@@ -1,8 +1,8 @@
-"""What an earlier process left: read the catalog, judge the journal, play it again.
+"""Recovers a store: reads the catalog, checks the journal, and replays it.
 
-The journal is judged as a whole before anything is changed, so damage is reported with the evidence intact.
-Ledger files count as far as the catalog says they are synced; everything behind that is written anew from the
-journal, whatever the files hold.
+Recovery checks the whole journal before it changes a file, so that damaged files stay as they are for repair.
+It trusts ledger files up to the size that the catalog recorded as synced, and writes all later entries again
+from the journal.
 """
 
 from __future__ import annotations
@@ -13,40 +13,35 @@ from dataclasses import dataclass, field
 
 from anabranch.errors import CorruptDataError
 from anabranch.ledger.behind import WriteBehind
-from anabranch.ledger.cursors import play
+from anabranch.ledger.cursors import replay
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.filelog import FileLog
-from anabranch.ledger.format.records import (
-    COMMIT_HEAD_BYTES,
-    ROW_BYTES,
-    Catalog,
+from anabranch.ledger.format.catalog import Catalog, LedgerRecord, decode_catalog, encode_catalog
+from anabranch.ledger.format.changes import (
     Change,
-    CommitHead,
     CursorChanged,
     CursorCreated,
     CursorDeleted,
-    LedgerRecord,
     LogCreated,
     LogDeleted,
     LogInherited,
     LogSealed,
     LogTrimmed,
-    Rows,
-    checksum,
+    pieces_of,
+)
+from anabranch.ledger.format.commits import (
+    COMMIT_HEAD_BYTES,
+    CommitHead,
     commit_follows,
-    decode_catalog,
     decode_commit_body,
     decode_commit_head,
-    encode_catalog,
     is_whole,
-    pieces_of,
-    rows_from_records,
-    seed,
 )
+from anabranch.ledger.format.records import ROW_BYTES, Rows, checksum, rows_from_records, seed
 from anabranch.ledger.journal import FOLDER as JOURNALS
 from anabranch.ledger.journal import journal_file
 from anabranch.ledger.ledgers import FOLDER as LEDGERS
 from anabranch.ledger.ledgers import Ledger
+from anabranch.ledger.stored_log import StoredLog
 from anabranch.model.acks import AckSet
 
 CATALOG = "catalog"
@@ -58,7 +53,7 @@ _AT_ONCE = 64
 
 @dataclass
 class Recovered:
-    """The state to go on from."""
+    """The recovered state of a store."""
 
     salt: int
     next_journal: int
@@ -66,14 +61,14 @@ class Recovered:
     next_log: int
     next_ledger: int
     journals: dict[int, int] = field(default_factory=dict)
-    """Journal files that are still needed, and their lengths."""
-    logs: dict[int, FileLog] = field(default_factory=dict)
+    """Journal files newer than the catalog, and their lengths."""
+    logs: dict[int, StoredLog] = field(default_factory=dict)
 
 
 class Recovery:
     """One recovery of one data directory."""
 
-    def __init__(self, disk: Disk, behind: WriteBehind, make_log: Callable[[int, str], FileLog]) -> None:
+    def __init__(self, disk: Disk, behind: WriteBehind, make_log: Callable[[int, str], StoredLog]) -> None:
         self._disk = disk
         self._behind = behind
         self._make_log = make_log
@@ -82,25 +77,23 @@ class Recovery:
         self._dropped: list[Ledger] = []
 
     async def run(self, new_salt: int) -> Recovered:
-        """Bring back every log; CorruptDataError, with nothing changed, when durable bytes are damaged."""
+        """Recover every log; raises CorruptDataError, with no file changed, if durable bytes are damaged."""
         self._sizes = await self._disk.sizes()
         if CATALOG not in self._sizes:
             return await self._found(new_salt)
-        # Its writer may have died before the new name was durable, and what follows builds on it.
+        # The writer of the catalog may have died before the name was durable.
         await self._disk.sync([CATALOG])
         catalog = decode_catalog(await self._disk.read(CATALOG, 0, self._sizes[CATALOG]))
         state = self._state = Recovered(
             catalog.salt, catalog.journal, catalog.next_commit, catalog.next_log, catalog.next_ledger
         )
-        state.journals = await self._judge_journals(catalog)
+        state.journals = await self._check_journals(catalog)
         await self._restore(catalog)
         await self._clear_away(catalog)
         await self._replay(catalog.next_commit)
         await self._close_journal()
         await self._behind.flush()
         await self._behind.drop(self._dropped)
-        for log in state.logs.values():
-            log.recovered()
         return state
 
     async def _found(self, salt: int) -> Recovered:
@@ -108,14 +101,14 @@ class Recovery:
         for file in sorted(self._sizes):
             if file.startswith((f"{JOURNALS}/", f"{LEDGERS}/")):
                 raise CorruptDataError(
-                    f"the data directory has {file} but no {CATALOG}; was it lost or moved?"
+                    f"the data directory has {file} but no {CATALOG}; restore the {CATALOG} from a copy"
                 )
         self._state.salt = salt
         await self._disk.replace(CATALOG, encode_catalog(Catalog(salt, 1, 1, 1, 1, [])))
         return self._state
 
-    async def _judge_journals(self, catalog: Catalog) -> dict[int, int]:
-        """The length of each journal file that is whole; only the last may have a torn tail behind it."""
+    async def _check_journals(self, catalog: Catalog) -> dict[int, int]:
+        """Length of the valid part of each journal file; only the last file may have a torn tail."""
         numbers = [number for number in _journal_numbers(self._sizes) if number >= catalog.journal]
         if numbers and numbers != list(range(catalog.journal, numbers[-1] + 1)):
             raise CorruptDataError(
@@ -144,7 +137,7 @@ class Recovery:
     async def _commits(
         self, number: int, size: int, next_commit: int
     ) -> AsyncIterator[tuple[CommitHead, bytes]]:
-        """The commits in the first `size` bytes of a journal file, as far as they are whole."""
+        """The commits in the first `size` bytes of a journal file, up to the first that is not whole."""
         owner = seed(self._state.salt, number)
         file = journal_file(number)
         window = b""
@@ -175,11 +168,12 @@ class Recovery:
             log = self._state.logs[record.id] = self._make_log(record.id, record.name)
             for ledger, kept in zip(log.restore(record), record.ledgers, strict=True):
                 found.append((record.name, ledger, kept))
-        # Many at once: a process that serves other stores meanwhile has no turn to lose for each file.
+        # Many files at once, because a process that serves other stores is slow to get back to each read.
         for first in range(0, len(found), _AT_ONCE):
             await asyncio.gather(*(self._restore_rows(*each) for each in found[first : first + _AT_ONCE]))
         for log in self._state.logs.values():
-            log.restored()
+            if log.extent.ledgers:
+                log.extent.advance()
 
     async def _restore_rows(self, log: str, ledger: Ledger, kept: LedgerRecord) -> None:
         ledger.rows = await self._load_rows(log, ledger, kept)
@@ -187,7 +181,7 @@ class Recovery:
         ledger.flushed = kept.entries
 
     async def _load_rows(self, log: str, ledger: Ledger, kept: LedgerRecord) -> Rows:
-        """The synced rows of a ledger, from its index or, when that is damaged, from its records."""
+        """The synced rows of a ledger, from its index or, if the index is damaged, from its records."""
         if ledger.index_file in self._sizes:
             encoded = await self._disk.read(ledger.index_file, 0, kept.entries * ROW_BYTES)
             if len(encoded) == kept.entries * ROW_BYTES and checksum(encoded) == kept.rows_checksum:
@@ -199,13 +193,12 @@ class Recovery:
                 await self._disk.replace(ledger.index_file, encoded)
                 self._sizes[ledger.index_file] = len(encoded)
                 return rows
-        # Other ledgers need not suffer. If this one was trimmed after the catalog was written, the journal
-        # says so and nobody will miss it.
+        # Other ledgers stay readable. The journal may show that this ledger was trimmed after the catalog.
         ledger.damage = f"{log}: ledger {ledger.id} cannot be read, its files are missing or damaged"
         return Rows.filled(kept.entries, kept.size_bytes, kept.messages, kept.elapsed_ms)
 
     async def _clear_away(self, catalog: Catalog) -> None:
-        """Bring the files to what the catalog vouches for; all else is in the journal, or void."""
+        """Cut or extend each file to its size in the catalog, and delete files that are not in it."""
         wanted: dict[str, int] = {}
         for log in self._state.logs.values():
             for ledger in log.extent.ledgers:
@@ -219,11 +212,11 @@ class Recovery:
                 if size > wanted[file]:
                     longer.append(file)
                 elif size < wanted[file]:
-                    # Lost bytes cost their own entries; what the journal adds must still go to its place.
+                    # The lost entries stay damaged; entries from the journal still get their offsets.
                     await self._disk.append([(file, [bytes(wanted[file] - size)])])
             elif file.startswith(f"{LEDGERS}/"):
                 strays.append(file)
-        # Nothing behind these ends counts before the next checkpoint, which syncs what the journal adds.
+        # No sync is needed: recovery ignores bytes beyond these sizes until the next checkpoint.
         for first in range(0, len(longer), _AT_ONCE):
             some = longer[first : first + _AT_ONCE]
             await asyncio.gather(*(self._disk.truncate(file, wanted[file]) for file in some))
@@ -237,13 +230,13 @@ class Recovery:
             async for head, body in self._commits(number, state.journals[number], state.next_commit):
                 contents, payload = decode_commit_body(head, body)
                 for change in contents.changes:
-                    self._play(change)
+                    self._apply(change)
                 at = 0
                 for group in contents.groups:
                     middle = at + group.entries * ROW_BYTES
                     end = middle + group.size_bytes
                     state.next_ledger = max(state.next_ledger, group.ledger + 1)
-                    # A log may be gone: deleted later in time, but before the catalog or in this journal.
+                    # The log may have been deleted, before the catalog was written or in this journal.
                     if group.log in state.logs:
                         rows, records = bytes(payload[at:middle]), bytes(payload[middle:end])
                         state.logs[group.log].replay_group(group, rows, records)
@@ -252,8 +245,8 @@ class Recovery:
                 if self._behind.waiting_bytes >= _FLUSH_BYTES:
                     await self._behind.flush()
 
-    def _play(self, change: Change) -> None:
-        """Apply one change; the catalog may be ahead of it and have it already."""
+    def _apply(self, change: Change) -> None:
+        """Apply one change; the catalog may contain it already."""
         state = self._state
         if isinstance(change, LogCreated):
             state.next_log = max(state.next_log, change.log + 1)
@@ -265,24 +258,24 @@ class Recovery:
             return
         match change:
             case LogDeleted():
-                self._dropped += log.forget()
+                self._dropped += log.drop_all()
                 del state.logs[change.log]
             case LogSealed():
-                log.seal_applied()
+                log.sealed = True
             case LogInherited(pieces=pieces):
-                log.inherit_applied(pieces_of(pieces))
+                log.inherited = pieces_of(pieces)
             case LogTrimmed(ordinal=ordinal):
                 self._dropped += log.drop_below(ordinal)
             case CursorCreated(cursor=name, ordinal=ordinal, properties=properties):
                 log.cursors.restore(name, AckSet(ordinal), properties)
             case CursorChanged(cursor=name, steps=steps):
                 if (cursor := log.cursors.get(name)) is not None:
-                    play(cursor.acks, steps)
+                    replay(cursor.acks, steps)
             case CursorDeleted(cursor=name):
                 log.cursors.remove(name)
 
     async def _close_journal(self) -> None:
-        """Drop a torn tail, and make the rest durable: its writer may have died before the sync."""
+        """Cut a torn tail off, and sync the rest, because its writer may have died before the sync."""
         state = self._state
         if not state.journals:
             return

@@ -1,9 +1,9 @@
-"""What the broker asks of segment storage, and nothing about files.
+"""The port of segment storage: what the broker needs, without files.
 
-A log is the storage of one segment or classic topic. It has three coordinates for the same entries:
-`Position` (ledger, entry) is what the wire shows; the ordinal counts entries densely over all ledgers of the
-log; the index counts messages densely (an entry holds one or more). Ordinals and indexes start at 0 and never
-change, also after a trim or a restart.
+A log stores one segment or classic topic. An entry has three coordinates in its log: the `Position` (ledger,
+entry) is the one on the wire; the ordinal counts the entries of the log without gaps; the index counts the
+messages (an entry holds one or more). Ordinals and indexes start at 0 and never change, also after a trim or
+a restart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 
 AppendDone = Callable[[Entry | None, BaseException | None], None]
-"""Called on the event loop, per log in append order: the entry as it is stored, or what kept it out."""
+"""Called on the event loop, per log in append order, with the stored entry or the error."""
 
 
 class Cursor(Protocol):
@@ -44,7 +44,7 @@ class Cursor(Protocol):
 
     @property
     def acks(self) -> AckSet:
-        """What is acknowledged now, including what is not durable yet; do not change it from outside."""
+        """All acknowledgements, durable or not; only the cursor may change the set."""
         ...
 
     @property
@@ -59,11 +59,11 @@ class Cursor(Protocol):
         ...
 
     def acknowledge_up_to(self, ordinal: int) -> None:
-        """Acknowledge everything below `ordinal`."""
+        """Acknowledge all entries below `ordinal`."""
         ...
 
     def reset(self, ordinal: int) -> None:
-        """Seek: exactly what lies below `ordinal` is acknowledged from now on."""
+        """Seek: entries below `ordinal` are acknowledged from now on, and no others."""
         ...
 
     async def flush(self) -> None:
@@ -225,22 +225,22 @@ class SegmentStorage(Protocol):
     """All logs of one store; one process at a time has it open."""
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
-        """Recover what is stored; must be called once, first. HeldError when another process has it open.
+        """Recover all logs; call this once, first. HeldError when another process has the store open.
 
-        `name` is what that process would hear. A holder of the name `fence` is ended, and does nothing more.
+        Another process that finds the store open learns `name`. A holder whose name is `fence` is killed.
         """
         ...
 
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
-        """Call `failed` once nothing can be stored any more; it has to be opened anew by another process."""
+        """Call `failed` when the store refuses all further changes; then another process has to open it."""
         ...
 
     async def checkpoint(self) -> None:
-        """Make the next opening short; everything goes on meanwhile."""
+        """Make the next `open` short; calls go on meanwhile."""
         ...
 
     async def close(self, *, hastily: bool = False) -> None:
-        """Make everything durable and release the files; `hastily` without making the next opening short."""
+        """Make everything durable and release the files; `hastily` skips the checkpoint."""
         ...
 
     def names(self) -> Sequence[str]:
@@ -250,12 +250,12 @@ class SegmentStorage(Protocol):
     def get(self, name: str) -> SegmentLog | None: ...
 
     async def create(self, name: str) -> SegmentLog:
-        """The log of that name, made if it does not exist; durable when it returns."""
+        """Return the log of that name; create it if it is missing. Durable when it returns."""
         ...
 
     async def delete(self, name: str) -> None:
-        """Remove the log with its cursors, durably; unknown names are fine. The name may be used anew.
+        """Delete the log with its cursors; durable when it returns. Deleting an unknown name changes nothing.
 
-        Whoever deletes it while another does waits for the same.
+        A second call for the same log waits for the first. A new log may take the name afterwards.
         """
         ...

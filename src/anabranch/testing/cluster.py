@@ -17,7 +17,7 @@ from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AlreadyClosedError, AnabranchError
-from anabranch.ledger.files import FileStorage
+from anabranch.ledger.files import FileStorage, StorageLimits
 from anabranch.ledger.storage import SegmentLog, SegmentStorage
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import TopicRecord
@@ -163,10 +163,12 @@ class Cluster:
             return FileStorage(
                 SimDisk(self._platter(store), process),
                 clock=clock,
-                cache_bytes=limits.cache_bytes,
-                journal_bytes_max=limits.journal_bytes_max,
-                ledger_bytes_max=limits.ledger_bytes_max,
-                behind_bytes=limits.behind_bytes,
+                limits=StorageLimits(
+                    cache_bytes=limits.cache_bytes,
+                    journal_bytes_max=limits.journal_bytes_max,
+                    ledger_bytes_max=limits.ledger_bytes_max,
+                    behind_bytes=limits.behind_bytes,
+                ),
             )
 
         async def listen(factory: Callable[[], Pump]) -> Sequence[asyncio.AbstractServer]:

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from anabranch.errors import AnabranchError
-from anabranch.ledger.files import FileStorage
+from anabranch.ledger.files import FileStorage, StorageLimits
 from anabranch.ledger.storage import Cursor, Entry, SegmentLog
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
@@ -67,10 +67,12 @@ class StorageSimulation:
             storage = FileStorage(
                 SimDisk(self.platter, process),
                 clock=SimClock(self.loop),
-                cache_bytes=self.rng.choice((0, 300, 100_000)),
-                journal_bytes_max=self.rng.choice((600, 3000, 100_000)),
-                ledger_bytes_max=self.rng.choice((200, 1500, 50_000)),
-                behind_bytes=self.rng.choice((1, 500, 5000)),
+                limits=StorageLimits(
+                    cache_bytes=self.rng.choice((0, 300, 100_000)),
+                    journal_bytes_max=self.rng.choice((600, 3000, 100_000)),
+                    ledger_bytes_max=self.rng.choice((200, 1500, 50_000)),
+                    behind_bytes=self.rng.choice((1, 500, 5000)),
+                ),
             )
             opening = process.spawn(storage.open())
             if self.rng.random() < 0.2:

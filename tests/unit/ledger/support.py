@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from anabranch.ledger.files import FileStorage
+from anabranch.ledger.files import FileStorage, StorageLimits
 from anabranch.ledger.storage import Entry, SegmentLog
 from tests.fakes.disk import DictDisk
 
@@ -23,7 +23,7 @@ class FixedClock:
 
 
 def make(disk: DictDisk, **limits: Any) -> FileStorage:
-    return FileStorage(disk, clock=FixedClock(), **limits)
+    return FileStorage(disk, clock=FixedClock(), limits=StorageLimits(**limits))
 
 
 @asynccontextmanager

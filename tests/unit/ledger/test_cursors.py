@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.ledger.cursors import DurableCursor, play
-from anabranch.ledger.format.records import Acked, Reset, UpTo
+from anabranch.ledger.cursors import DurableCursor, replay
+from anabranch.ledger.format.changes import Acked, Reset, UpTo
 from anabranch.model.acks import AckSet
 
 
@@ -84,5 +84,5 @@ def test_steps_played_twice_change_nothing_more() -> None:
     steps = cursor.take_steps()
     acks = AckSet()
     for _ in range(2):
-        play(acks, steps)
+        replay(acks, steps)
         assert acks == cursor.acks

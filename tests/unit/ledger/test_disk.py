@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.errors import AlreadyClosedError, ConflictError
-from anabranch.ledger.disk import OsDisk
+from anabranch.ledger.os_disk import OsDisk
 
 pytestmark = pytest.mark.real_time
 

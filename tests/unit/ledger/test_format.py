@@ -6,33 +6,39 @@ import msgspec
 import pytest
 
 from anabranch.errors import CorruptDataError
-from anabranch.ledger.format.records import (
-    COMMIT_HEAD_BYTES,
-    HEAD_BYTES,
-    Acked,
+from anabranch.ledger.format.catalog import (
     Catalog,
-    Contents,
-    CursorChanged,
     CursorRecord,
-    EntryRecord,
-    Group,
     LedgerRecord,
-    LogCreated,
     LogRecord,
+    decode_catalog,
+    encode_catalog,
+)
+from anabranch.ledger.format.changes import (
+    Acked,
+    CursorChanged,
+    LogCreated,
     PartAcked,
     PieceRecord,
     Reset,
-    Rows,
     UpTo,
-    checksum,
+)
+from anabranch.ledger.format.commits import (
+    COMMIT_HEAD_BYTES,
+    Contents,
+    Group,
     commit_follows,
-    decode_catalog,
     decode_commit_body,
     decode_commit_head,
-    decode_record,
-    encode_catalog,
     encode_commit,
     is_whole,
+)
+from anabranch.ledger.format.records import (
+    HEAD_BYTES,
+    EntryRecord,
+    Rows,
+    checksum,
+    decode_record,
     record_head,
     rows_from_records,
     seed,

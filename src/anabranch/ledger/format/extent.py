@@ -1,6 +1,6 @@
-"""The three coordinates of a log's durable entries: position, ordinal and index. Pure.
+"""The extent of a log over its ledgers: converts between position, ordinal and index. Pure.
 
-Ordinals and indexes run on without a gap from ledger to ledger; positions jump when a ledger begins.
+Ordinals and indexes continue without a gap from ledger to ledger; positions jump when a ledger begins.
 """
 
 from __future__ import annotations
