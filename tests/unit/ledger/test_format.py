@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from anabranch.errors import CorruptDataError
@@ -37,7 +36,6 @@ from anabranch.ledger.format.records import (
     HEAD_BYTES,
     EntryRecord,
     Rows,
-    checksum,
     decode_record,
     record_head,
     rows_from_records,
@@ -186,12 +184,3 @@ def test_a_catalog_comes_back_and_any_flipped_bit_is_noticed() -> None:
     for bad in [*flips(data), b"", data[:-1], data + b"x"]:
         with pytest.raises(CorruptDataError):
             decode_catalog(bad)
-
-
-def test_a_catalog_from_before_logs_inherited_anything_still_opens() -> None:
-    old = [1, "n", False, 2, 3, 4, 5, 6, [], [], {"p": 7}]
-    catalog = {"salt": 1, "journal": 2, "next_commit": 3, "next_log": 4, "next_ledger": 5, "logs": [old]}
-    body = msgspec.msgpack.encode(catalog)
-    data = b"anabranch catalog 1\n" + checksum(body).to_bytes(4, "little") + body
-    (log,) = decode_catalog(data).logs
-    assert (log.producers, log.inherited) == ({"p": 7}, [])
