@@ -18,19 +18,11 @@ from anabranch.model.hashing import key_hash, segment_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
 from anabranch.spark.decide.offsets import Cut, TopicCut, decode, encode
-from anabranch.spark.decide.partitions import Partition, plan_by_position, plan_in_key_order
-from anabranch.spark.decide.planner import (
-    Limit,
-    SegmentSpan,
-    Slice,
-    Topology,
-    advance,
-    forget_gone,
-    resolve,
-    slices_between,
-    slices_of_range,
-    uncovered,
-)
+from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_by_position, plan_in_key_order
+from anabranch.spark.decide.planner import advance
+from anabranch.spark.decide.slices import forget_gone, slices_between, slices_of_range
+from anabranch.spark.decide.starts import resolve
+from anabranch.spark.decide.topology import Limit, SegmentSpan, Slice, Topology, uncovered
 
 TOPIC = "orders"
 KEYS = [f"key-{n}" for n in range(40)]
@@ -76,9 +68,9 @@ class ToyTopic:
 
     def read(self, partition: Partition) -> list[Message]:
         rows: list[Message] = []
-        for lane in partition:
-            for piece in lane.slices:
-                ranges = lane.ranges_for(piece)
+        for run in partition:
+            for piece in run.slices:
+                ranges = run.ranges_for(piece)
                 for key, number in self.logs[piece.segment][piece.lo : piece.hi]:
                     if ranges is None or any(segment_hash(key_hash(key)) in part for part in ranges):
                         rows.append((key, number))
@@ -321,19 +313,14 @@ def test_a_batch_read_holds_every_message_once(
     for operation in operations:
         apply(topic, operation)
     slices = whole_range(topic)
-    partitions = plan_by_position(
-        slices,
-        split_bytes=split_bytes,
-        max_rows=max_rows,
-        max_partitions=max_partitions,
-        min_partitions=min_partitions,
-    )
+    limits = PartitionLimits(split_bytes, max_partitions, min_partitions, max_rows)
+    partitions = plan_by_position(slices, limits)
     rows = [row for partition in partitions for row in topic.read(partition)]
     assert sorted(rows) == sorted((key, n) for key, count in topic.sent.items() for n in range(count))
     if max_partitions is not None:
         assert len(partitions) <= max_partitions
     elif max_rows is not None:
-        assert all(sum(s.rows for lane in p for s in lane.slices) <= max_rows for p in partitions)
+        assert all(sum(s.rows for run in p for s in run.slices) <= max_rows for p in partitions)
     in_order = [row for p in plan_in_key_order(slices, 3) for row in topic.read(p)]
     check_rows(in_order, topic)
 

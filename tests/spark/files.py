@@ -21,8 +21,8 @@ from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
 from anabranch.protocol.batches import MessageBatch
-from anabranch.spark.decide.planner import SegmentSpan, Slice, Topology
-from anabranch.spark.options import Settings
+from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
+from anabranch.spark.option_values import Settings
 from anabranch.spark.source import AnabranchSource
 from anabranch.spark.topics import OutgoingRows, Service, StoredEntry, WriterSettings
 

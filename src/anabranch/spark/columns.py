@@ -1,7 +1,6 @@
-"""Whole columns at once: Arrow buffers seen through numpy, and the key hash over a column.
+"""Whole columns at once: Arrow buffers as numpy arrays, and the key hash over a column.
 
-Nothing here makes a Python object per row, except for keys too long to be worth it. Knows neither topics nor
-Spark.
+No function makes a Python object per row, except for very long keys. Knows neither topics nor Spark.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _LONG_KEY_BYTES = 64
-"""Longer keys are hashed one by one; in the kernel each further word would cost a pass over few rows."""
+"""Longer keys are hashed one by one; by columns, each further word would cost a pass for few rows."""
 
 _TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 
 
 def binary_parts(column: Any) -> tuple[Bytes, Numbers]:
-    """The bytes of a binary or string column, and where each row starts; one more start ends the last row."""
+    """Return the bytes of a binary or string column, and the offsets before and after each row."""
     kind = column.type
     wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
     if not (wide or pa.types.is_binary(kind) or pa.types.is_string(kind)):
@@ -41,10 +40,10 @@ def binary_parts(column: Any) -> tuple[Bytes, Numbers]:
 
 
 def binary_column(data: Any, starts: Numbers, ends: Numbers, missing: Flags | None) -> Any:
-    """A binary column of the spans `starts` to `ends` in `data`; spans ascend and do not overlap.
+    """Return a binary column of the spans `starts` to `ends` in `data`; spans ascend without overlap.
 
-    The spans and the gaps between them are one Arrow column over the same bytes; taking every other row
-    copies them out in one pass.
+    Spans and the gaps between them are one Arrow column over the same bytes; taking every other row copies
+    the spans in one pass.
     """
     count = len(starts)
     kind = pa.binary()
@@ -63,7 +62,7 @@ def binary_column(data: Any, starts: Numbers, ends: Numbers, missing: Flags | No
 
 
 def hash_spans(data: Bytes, starts: Numbers, lengths: Numbers) -> Words:
-    """The raw key hash of each span of bytes."""
+    """Return the raw key hash of each span of bytes."""
     count = len(starts)
     hashes = np.zeros(count, np.uint32)
     if count == 0:
@@ -78,7 +77,7 @@ def hash_spans(data: Bytes, starts: Numbers, lengths: Numbers) -> Words:
             start = int(starts[row])
             hashes[row] = key_hash(bytes(view[start : start + int(lengths[row])]))
         return hashes
-    # Each span is read in whole words, so the last one may look up to three bytes past the end.
+    # Spans are read in whole words, so the last one may reach three bytes past the end.
     padded = np.zeros(len(data) + 4, np.uint8)
     padded[: len(data)] = data
     words: Words = np.ndarray((len(data) + 1,), "<u4", padded.data, strides=(1,))
@@ -97,7 +96,7 @@ def hash_spans(data: Bytes, starts: Numbers, lengths: Numbers) -> Words:
 
 
 def hash_column(column: Any) -> Words:
-    """The raw key hash of each row of a binary or string column; 0 where the row is null."""
+    """Return the raw key hash of each row of a binary or string column; 0 for a null row."""
     data, offsets = binary_parts(column)
     hashes = hash_spans(data, offsets[:-1], np.diff(offsets))
     if column.null_count:

@@ -1,9 +1,9 @@
-"""Stored entries to spans: where the key, the value and the rest of each message lie in the bytes.
+"""From stored entries to spans: the offsets of key, value and header of each message in the bytes.
 
-The payloads of many entries are joined and taken apart by columns, a few passes over the bytes instead of a
-few calls per message. A message starts with its header's size in four bytes, which are three zeros and one
-more for any usual header, and then one of three tags: that pattern finds the candidates, and the sizes they
-declare prove which of them are real. Knows the batch form of the wire and nothing of Spark.
+The payloads of many entries are joined and read by columns: a few passes over the bytes instead of a few
+calls per message. A message starts with the size of its header in four bytes, usually three zeros and one
+other byte, followed by one of three tags. This pattern finds candidates; the sizes that they declare prove
+which of them are messages. Knows the batch form of the wire and nothing of Spark.
 """
 
 from __future__ import annotations
@@ -23,25 +23,23 @@ from anabranch.protocol.entries import checked_metadata
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.varints import encode_varint
 from anabranch.spark.columns import Bytes, Flags, Numbers
-
-# Fields of the header of a message inside a batch, as tags on the wire.
-_PROPERTIES, _KEY, _ORDERING_KEY = 0x0A, 0x12, 0x3A
-_PAYLOAD_SIZE, _COMPACTED_OUT, _EVENT_TIME, _ENCODED, _SEQUENCE, _NULL_VALUE, _NULL_KEY = (
-    0x18,
-    0x20,
-    0x28,
-    0x30,
-    0x40,
-    0x48,
-    0x50,
+from anabranch.spark.message_headers import (
+    COMPACTED_OUT,
+    ENCODED,
+    KEY,
+    NULL_VALUE,
+    PAYLOAD_SIZE,
+    PROPERTIES,
+    HeaderFields,
 )
-_FIRST_TAGS = (_KEY, _PAYLOAD_SIZE, _PROPERTIES)
+
+_FIRST_TAGS = (KEY, PAYLOAD_SIZE, PROPERTIES)
 
 _PAD = bytes(32)
-"""Behind the joined payloads, so that a look ahead of a few bytes needs no check."""
+"""Follows the joined payloads, so that reading a few bytes ahead needs no check."""
 
 _LARGE_MESSAGE_BYTES = 1536
-"""Above this average, looking at every byte costs more than a call per message."""
+"""Above this average size, reading every byte costs more than a call per message."""
 
 _PIECE_BYTES = 128 * 1024
 
@@ -58,9 +56,9 @@ class Payload(NamedTuple):
 
 
 def open_entry(entry: bytes, limit: int) -> Payload:
-    """Check and unpack an entry; `limit` bounds its uncompressed bytes.
+    """Check and unpack an entry of at most `limit` uncompressed bytes.
 
-    Fails as `protocol.batches.decode_columns` does.
+    Raises the errors of `protocol.batches.decode_columns`.
     """
     metadata, end = checked_metadata(entry)
     if metadata.encryption_keys:
@@ -83,8 +81,8 @@ def _as_batch(metadata: pb.MessageMetadata, value: bytes) -> bytes:
     if metadata.HasField("partition_key") and not metadata.null_partition_key:
         key: str | bytes = metadata.partition_key
         if isinstance(key, bytes):
-            # A peer's text that is not UTF-8 can be parsed but not set.
-            header.MergeFromString(bytes((_KEY,)) + encode_varint(len(key)) + key)
+            # Protobuf parses text of a peer that is not UTF-8, but refuses to set it.
+            header.MergeFromString(bytes((KEY,)) + encode_varint(len(key)) + key)
         else:
             header.partition_key = key
         header.partition_key_b64_encoded = metadata.partition_key_b64_encoded
@@ -98,32 +96,32 @@ def _as_batch(metadata: pb.MessageMetadata, value: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Spans:
-    """One row per message over the joined payloads; ends are not included."""
+    """Offsets in the joined payloads, one row per message; an end is the offset behind the last byte."""
 
     raw: bytes
     data: Bytes
-    """The same bytes through numpy, with a pad behind them."""
+    """The same bytes as a numpy array."""
     header_starts: Numbers
     header_ends: Numbers
-    """A value starts where its header ends."""
+    """The value starts here."""
     value_ends: Numbers
     key_starts: Numbers
     key_ends: Numbers
     no_key: Flags
     encoded_key: Flags
-    """The key is binary and stands here as Base64."""
+    """The key is binary; the bytes are its Base64 text."""
     no_value: Flags
     event_times_ms: Numbers
-    """0 where the message has none."""
+    """0 for a message without an event time."""
     compacted: Flags
-    """Taken out by compaction; the message keeps its index and nothing else."""
+    """Compaction removed the message; only its index is left."""
     properties: Flags
     sound: Flags
-    """The header ends where it says, and declares a payload."""
+    """The header ends at its declared size and declares a payload."""
 
 
 def find_spans(payloads: Sequence[Payload]) -> Spans:
-    """Take joined payloads apart; raises CorruptDataError when they are not what their counts say."""
+    """Return the spans of all messages; raises CorruptDataError when the payloads contradict their counts."""
     raw = b"".join([*(payload.data for payload in payloads), _PAD])
     data = np.frombuffer(raw, np.uint8)
     total = len(raw) - len(_PAD)
@@ -143,9 +141,9 @@ def find_spans(payloads: Sequence[Payload]) -> Spans:
 
 
 def _candidates(data: Bytes, total: int) -> Numbers:
-    """Where three zero bytes, any byte and one of the first tags stand."""
+    """Return the offsets of three zero bytes, any byte and one of the first tags."""
     found = []
-    # Piece by piece, so that what is computed for one stays in the processor's cache.
+    # One piece at a time stays in the processor's cache.
     for start in range(0, total, _PIECE_BYTES):
         count = min(_PIECE_BYTES, total - start)
         piece = data[start : start + count + 2]
@@ -172,7 +170,7 @@ def _is_chain(spans: Spans, count: int, total: int) -> bool:
 
 
 def _follow(spans: Spans, count: int, total: int) -> Spans | None:
-    """The real messages among candidates of which some are bytes of values; None when the chain breaks."""
+    """Return the messages among the candidates, some of which lie inside values; None for a broken chain."""
     starts = spans.header_starts - 4
     if len(starts) < count:
         return None
@@ -191,14 +189,14 @@ def _follow(spans: Spans, count: int, total: int) -> Spans | None:
 
 
 def _fits(spans: Spans, bases: Numbers, counts: Numbers) -> bool:
-    """Whether each payload starts at the message where the counts before it end."""
+    """Whether each payload starts at the message that the counts before it predict."""
     filled = counts > 0
     firsts = (np.cumsum(counts) - counts)[filled]
     return bool(np.array_equal(spans.header_starts[firsts] - 4, bases[filled]))
 
 
 def _walk(raw: bytes, bases: list[int], counts: list[int], total: int) -> Numbers:
-    """Starts of all messages, header by header; right for every form, one call per message."""
+    """Return the start of each message by reading header after header: slow, and right for every form."""
     starts = []
     read = pb.SingleMessageMetadata.FromString
     try:
@@ -223,7 +221,7 @@ def _rows(spans: Spans, rows: Numbers | Flags) -> Spans:
 
 
 def _spans_at(raw: bytes, data: Bytes, starts: Numbers) -> Spans:
-    """Read the headers behind the four size bytes at `starts`, one field of all of them at a time."""
+    """Read the headers that follow the four size bytes at `starts`."""
     count, last = len(starts), len(raw) - len(_PAD)
     size = data[starts + 3].astype(np.int64)
     if (data[starts] | data[starts + 1] | data[starts + 2]).any():
@@ -232,7 +230,7 @@ def _spans_at(raw: bytes, data: Bytes, starts: Numbers) -> Spans:
         size |= data[starts + 2].astype(np.int64) << 8
     begins = starts + 4
     ends = begins + size
-    fields = _HeaderFields(data, begins, ends, ends <= last)
+    fields = HeaderFields(data, begins, ends, ends <= last)
     fields.read()
     value_ends = ends + fields.payload_size
     sound = fields.sound & (fields.payload_size >= 0) & (value_ends <= last)
@@ -245,111 +243,10 @@ def _spans_at(raw: bytes, data: Bytes, starts: Numbers) -> Spans:
         key_starts=fields.key_starts,
         key_ends=fields.key_ends,
         no_key=fields.no_key,
-        encoded_key=fields.flag(_ENCODED, count),
-        no_value=fields.flag(_NULL_VALUE, count),
+        encoded_key=fields.flag(ENCODED, count),
+        no_value=fields.flag(NULL_VALUE, count),
         event_times_ms=fields.event_times,
-        compacted=fields.flag(_COMPACTED_OUT, count),
+        compacted=fields.flag(COMPACTED_OUT, count),
         properties=fields.properties,
         sound=sound,
     )
-
-
-_ALL = slice(None)
-
-
-class _HeaderFields:
-    """The fields of many headers, read in step: each has a cursor, each round reads one field of each.
-
-    Cursors never leave a header that ends inside the payloads, and the pad takes the few bytes that a number
-    may run past the end.
-    """
-
-    def __init__(self, data: Bytes, begins: Numbers, ends: Numbers, sound: Flags) -> None:
-        count = len(begins)
-        self._data = data
-        self._ends = ends
-        self._cursor = begins.copy()
-        self._flags: dict[int, Flags] = {}
-        self.sound = sound
-        self.payload_size = np.full(count, -1, np.int64)
-        self.key_starts = begins.copy()
-        self.key_ends = begins.copy()
-        self.no_key = np.ones(count, np.bool_)
-        self.event_times = np.zeros(count, np.int64)
-        self.properties = np.zeros(count, np.bool_)
-
-    def flag(self, tag: int, count: int) -> Flags:
-        return self._flags.get(tag, np.zeros(count, np.bool_))
-
-    def read(self) -> None:
-        # All rows at once are a slice, which spares a look-up per row.
-        rows: Numbers | slice = _ALL if self.sound.all() else np.flatnonzero(self.sound)
-        while True:
-            left = self._ends[rows] - self._cursor[rows]
-            if not (left > 0).all():
-                numbers = np.arange(len(self._cursor)) if isinstance(rows, slice) else rows
-                self.sound[numbers[left < 0]] = False
-                rows = numbers[left > 0]
-            if len(left) == 0 or (not isinstance(rows, slice) and len(rows) == 0):
-                break
-            self._read_round(rows)
-        # A header that says "null key" and still carries one has none.
-        if _NULL_KEY in self._flags:
-            self.no_key |= self._flags[_NULL_KEY]
-
-    def _read_round(self, rows: Numbers | slice) -> None:
-        tags = self._data[self._cursor[rows]]
-        first = int(tags[0])
-        if (tags == first).all():
-            self._read_field(first, rows)
-            return
-        numbers = np.arange(len(self._cursor)) if isinstance(rows, slice) else rows
-        for tag in np.unique(tags).tolist():
-            self._read_field(tag, numbers[tags == tag])
-
-    def _read_field(self, tag: int, rows: Numbers | slice) -> None:
-        number, after = self._varint(self._cursor[rows] + 1)
-        if tag in (_PROPERTIES, _KEY, _ORDERING_KEY):
-            # No more than the whole payload, so that a wrong length cannot overflow.
-            behind = after + np.minimum(number, len(self._data))
-            if tag == _KEY:
-                self.key_starts[rows] = after
-                self.key_ends[rows] = behind
-                self.no_key[rows] = False
-            elif tag == _PROPERTIES:
-                self.properties[rows] = True
-            after = behind
-        elif tag == _PAYLOAD_SIZE:
-            self.payload_size[rows] = np.where(number < 2**31, number, -1)
-        elif tag == _EVENT_TIME:
-            self.event_times[rows] = number
-        elif tag in (_COMPACTED_OUT, _ENCODED, _NULL_VALUE, _NULL_KEY):
-            self._flags.setdefault(tag, np.zeros(len(self._cursor), np.bool_))[rows] = number != 0
-        elif tag != _SEQUENCE:
-            # Not a field of this header, so these are bytes of a value.
-            after = self._ends[rows] + 1
-        self._cursor[rows] = np.minimum(after, self._ends[rows] + 1)
-
-    def _varint(self, at: Numbers) -> tuple[Numbers, Numbers]:
-        """Numbers that start at `at`, and where they end; only the low 63 bits are kept."""
-        data = self._data
-        low = data[at]
-        number = low.astype(np.int64)
-        after = at + 1
-        rows: Numbers | slice = _ALL
-        shift = 7
-        while True:
-            more = low >= 0x80
-            if not more.any():
-                return number, after
-            if not more.all():
-                rows = np.flatnonzero(more) if isinstance(rows, slice) else rows[more]
-            if shift == 7:
-                number[rows] &= 0x7F
-            elif shift == 70:
-                return number, after
-            low = data[after[rows]]
-            if shift < 63:
-                number[rows] |= (low & 0x7F).astype(np.int64) << shift
-            after[rows] += 1
-            shift += 7

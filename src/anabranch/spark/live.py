@@ -1,11 +1,8 @@
-"""Topics over the client: one client per process, run by whoever waits for it.
+"""Topics through the client: one client per thread, whose event loop runs only while a call waits.
 
-Spark's Python workers do one thing at a time, so the client's event loop runs in the calling thread, only
-while a call waits. Between calls the kernel's buffers take what the broker sends. That spares a thread to
-hand every chunk through, and on the few cores a task has there is nothing to overlap with.
-
-Workers live on between micro-batches and between queries, and so does the client. A connection that died
-meanwhile is noticed and made again when the loop runs next.
+Spark's Python workers do one thing at a time, so no second thread is needed: between calls the kernel buffers
+the bytes that the broker sends. Workers and their clients outlive micro-batches and queries. The client
+replaces a connection that broke between calls when its loop runs next.
 """
 
 from __future__ import annotations
@@ -26,22 +23,22 @@ from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import OperationTimeoutError, TopicNotFoundError
-from anabranch.spark.decide.planner import SegmentSpan, Slice, Topology
+from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.encoding import RowEncoder
-from anabranch.spark.options import Settings
+from anabranch.spark.option_values import Settings
 from anabranch.spark.topics import OutgoingRows, StoredEntry, WriterSettings
 
 T = TypeVar("T")
 
 READERS_AHEAD = 8
-"""Slices opened before their turn, so that many small ones do not each wait for an answer."""
+"""Slices opened in advance, so that many small slices do not each wait for a round trip."""
 
 ROWS_AHEAD = 50_000
-"""Rows in opened slices after which no further one is opened."""
+"""Rows in opened slices from which on no further slice is opened."""
 
 TAILS_AT_ONCE = 64
 SEALED_TAIL_TTL_S = 30.0
-"""The end of a sealed segment never changes; its start does when messages are trimmed."""
+"""The end of a sealed segment is final; trimming moves its start."""
 
 OPERATION_TIMEOUT_S = 30.0
 """The client's own default."""
@@ -49,7 +46,7 @@ OPERATION_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LiveService:
-    """The way to topics through a broker."""
+    """The way to topics through a broker, as a picklable value."""
 
     url: str
     settings: Settings = ()
@@ -62,7 +59,7 @@ class LiveService:
 
 
 class Session:
-    """A client and the loop it lives on, for one thread of one process."""
+    """A client and its event loop, for one thread of one process."""
 
     def __init__(self, service: LiveService) -> None:
         self._loop = new_event_loop()
@@ -85,7 +82,7 @@ class Session:
         return self._loop.run_until_complete(work)
 
     def leave(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work now, or soon when the loop runs: Python may end an abandoned iterator at any moment."""
+        """Run the work, or schedule it if the loop runs: Python may close an iterator at any moment."""
         if self._loop.is_running():
             self._leaving = self._loop.create_task(work)
         else:
@@ -95,7 +92,7 @@ class Session:
         return self._loop.time()
 
     def close(self) -> None:
-        """Close the client, so that the broker hears of it."""
+        """Close the client and its connections."""
         self.run(self.client.close())
         self._loop.close()
 
@@ -104,7 +101,7 @@ _sessions: dict[tuple[int, int, LiveService], Session] = {}
 
 
 def _session(service: LiveService) -> Session:
-    """The session of this thread; a forked process makes its own."""
+    """Return the session of this thread; a forked process makes a new one."""
     key = (os.getpid(), threading.get_ident(), service)
     if key not in _sessions:
         _sessions[key] = Session(service)
@@ -112,7 +109,7 @@ def _session(service: LiveService) -> Session:
 
 
 def close_sessions() -> None:
-    """Close the sessions of this thread; for tests and for programs that go on after Spark."""
+    """Close the sessions of this thread; for tests, and for programs that continue after Spark."""
     for key in [key for key in _sessions if key[:2] == (os.getpid(), threading.get_ident())]:
         _sessions.pop(key).close()
 
@@ -145,11 +142,11 @@ class LiveReader:
         while True:
             segments = found.layout.segments
             names = {found.segment_topic(segment): id_ for id_, segment in segments.items()}
-            # The tails come after the layout: what it calls sealed has its final tail then.
+            # Asked after the layout, so the extents of its sealed segments are final.
             try:
                 tails = await self._tails(list(names))
             except TopicNotFoundError:
-                # A segment was pruned in between; then there is a layout without it.
+                # If a segment was pruned in between, a newer layout lacks it.
                 found = await self._layout(topic)
                 if segments.keys() <= found.layout.segments.keys():
                     raise
@@ -157,7 +154,7 @@ class LiveReader:
             return Topology(found.layout, {names[name]: tail for name, tail in tails.items()})
 
     async def _layout(self, topic: str) -> TopicLayout:
-        """The layout now; a broker that is being started again is waited for."""
+        """Return the current layout; waits for a broker that is restarting."""
         client = self._session.client
         found = self._layouts[topic] = await retry(
             lambda: client.layout(topic),
@@ -186,7 +183,7 @@ class LiveReader:
         return known
 
     async def open_slice(self, part: Slice) -> SegmentReader | None:
-        """A reader of the slice; None when its segment is gone."""
+        """Return a reader of the slice; None when its segment is gone."""
         layout = self._layouts.get(part.topic)
         if layout is None or part.segment not in layout.layout.segments:
             layout = await self._layout(part.topic)
@@ -197,7 +194,7 @@ class LiveReader:
 
 
 class _ReadAhead:
-    """Reads slices one after the other, with the next ones already under way."""
+    """Reads slices one after the other and requests the next ones in advance."""
 
     def __init__(self, reader: LiveReader, slices: Sequence[Slice]) -> None:
         self._reader = reader
@@ -209,7 +206,7 @@ class _ReadAhead:
         self._rows_ahead = 0
 
     async def next(self, timeout_s: float) -> tuple[int, list[RawEntry]] | None:
-        """The next entries; None at the end."""
+        """Return the next entries with the number of their slice; None at the end."""
         while True:
             self._open_more()
             if not self._reads:
@@ -221,10 +218,11 @@ class _ReadAhead:
             except TimeoutError:
                 part = self._slices[number]
                 raise OperationTimeoutError(
-                    f"nothing of segment {part.segment} of topic {part.topic} came within {timeout_s:g} s"
+                    f"segment {part.segment} of topic {part.topic} gave no message within {timeout_s:g} s; "
+                    "check the broker or raise pollTimeoutMs"
                 ) from None
             if entries:
-                # More of the same slice goes on while the caller works on these.
+                # Read on while the caller works on these entries.
                 self._reads[0] = (number, asyncio.ensure_future(self._more(number)))
                 return number, entries
             self._reads.popleft()
@@ -251,11 +249,11 @@ class _ReadAhead:
         try:
             return [] if reader is None else await reader.read()
         except TopicNotFoundError:
-            # Pruned since the layout was looked up; whoever asked for the slice says what that means.
+            # The segment was pruned after the lookup; the caller finds the slice too short.
             return []
 
     async def close(self) -> None:
-        """Stop reading, wherever it is."""
+        """Cancel all reads."""
         reads = [reading for _, reading in self._reads]
         self._reads.clear()
         for reading in reads:
@@ -284,11 +282,11 @@ class LiveWriter:
         self._session.run(self._write(rows))
 
     async def _write(self, rows: OutgoingRows) -> None:
-        # Rows without a key take turns over the buckets, a batch each.
+        # Rows without a key go to the next bucket, batch by batch.
         self._turn += 1
         encoder = RowEncoder(rows, self._entry_bytes, self._turn)
         self._waiting.append(await self._producer.enqueue_encoded(encoder))
-        # An error of earlier rows must not wait for the last one.
+        # Report an error of earlier rows now and not after the last row.
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 

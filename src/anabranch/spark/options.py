@@ -1,25 +1,30 @@
-"""What users may set on a source or sink, read and checked once, when a query is planned.
+"""The options of a source or sink, read and checked once, when Spark plans a query.
 
-Spark hands over option names in lower case. A name we do not know is refused with the nearest one we do,
-because a misspelt limit or start that is silently ignored costs data or money.
+Spark passes option names in lower case. This module must not know how an option takes effect.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import TopicName
 from anabranch.spark.decide.offsets import Cut, Start, parse_request
+from anabranch.spark.option_values import (
+    GivenOptions,
+    Settings,
+    byte_size,
+    count,
+    duration_s,
+    flag,
+    whole_number,
+    word,
+)
 
 Ordering = Literal["key", "none"]
-Settings = tuple[tuple[str, Any], ...]
-"""Keyword arguments of the client, as a value that can be compared, hashed and pickled."""
 
 _SOURCE = (
     "service.url",
@@ -87,22 +92,13 @@ _SINK_LATER = (
     "maxInFlight",
 )
 
-_CLIENT = {
-    "operationtimeout": "operation_timeout",
-    "connecttimeout": "connect_timeout",
-    "keepaliveinterval": "keep_alive_interval",
-}
 
 _COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
-_UNITS_S = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_UNITS_BYTES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a read, batch or stream; None where the user set nothing and there is no default."""
+    """The options of a read, batch or stream; None where the user set nothing and no default exists."""
 
     service_url: str
     client: Settings
@@ -144,36 +140,36 @@ class SinkOptions:
 
 
 def read_source_options(given: Mapping[str, str]) -> SourceOptions:
-    """Raises InvalidConfigurationError with the option's name and what it takes."""
-    options = _Options(given, _SOURCE, _SOURCE_LATER, "source")
+    """Raise InvalidConfigurationError with the option's name and the values that it takes."""
+    options = GivenOptions(given, _SOURCE, _SOURCE_LATER, "source")
     topics = _topics(options)
-    buckets = options.read("bucketsPerSegment", _count) or 1
-    ordering = options.read("ordering", lambda text: _word(text, ("key", "none")))
+    buckets = options.read("bucketsPerSegment", count) or 1
+    ordering = options.read("ordering", lambda text: word(text, ("key", "none")))
     found = SourceOptions(
         service_url=options.required("service.url"),
         client=options.client(),
         topics=topics,
         starting=_request(options, "startingOffsets"),
         ending=_request(options, "endingOffsets"),
-        max_rows=options.either(("maxOffsetsPerTrigger", "maxRecordsPerTrigger"), _count),
-        max_bytes=options.read("maxBytesPerTrigger", _size),
-        min_rows=options.read("minOffsetsPerTrigger", _count),
-        max_delay_s=options.read("maxTriggerDelay", _duration, 15 * 60.0),
-        max_partitions=options.read("maxPartitions", _count),
-        min_partitions=options.read("minPartitions", _count),
-        max_partition_rows=options.read("maxRecordsPerPartition", _count),
-        split_bytes=options.read("splitBytes", _size),
+        max_rows=options.either(("maxOffsetsPerTrigger", "maxRecordsPerTrigger"), count),
+        max_bytes=options.read("maxBytesPerTrigger", byte_size),
+        min_rows=options.read("minOffsetsPerTrigger", count),
+        max_delay_s=options.read("maxTriggerDelay", duration_s, 15 * 60.0),
+        max_partitions=options.read("maxPartitions", count),
+        min_partitions=options.read("minPartitions", count),
+        max_partition_rows=options.read("maxRecordsPerPartition", count),
+        split_bytes=options.read("splitBytes", byte_size),
         ordering=None if ordering is None else "key" if ordering == "key" else "none",
-        chain=options.read("chainSegments", _flag, True),
+        chain=options.read("chainSegments", flag, True),
         buckets=buckets,
-        fail_on_data_loss=options.read("failOnDataLoss", _flag, True),
-        include_headers=options.read("includeHeaders", _flag, False),
-        include_event_time=options.read("includeEventTime", _flag, False),
-        include_hash=options.read("includeHash", _flag, False),
-        poll_timeout_s=options.read("pollTimeoutMs", _duration, 120.0),
-        retries=options.read("fetchOffset.numRetries", _whole, 3),
-        retry_interval_s=options.read("fetchOffset.retryIntervalMs", _duration, 0.01),
-        view_ttl_s=options.read("metadata.cache.ttl.ms", _duration, 0.05),
+        fail_on_data_loss=options.read("failOnDataLoss", flag, True),
+        include_headers=options.read("includeHeaders", flag, False),
+        include_event_time=options.read("includeEventTime", flag, False),
+        include_hash=options.read("includeHash", flag, False),
+        poll_timeout_s=options.read("pollTimeoutMs", duration_s, 120.0),
+        retries=options.read("fetchOffset.numRetries", whole_number, 3),
+        retry_interval_s=options.read("fetchOffset.retryIntervalMs", duration_s, 0.01),
+        view_ttl_s=options.read("metadata.cache.ttl.ms", duration_s, 0.05),
     )
     if found.min_rows and found.max_rows and found.min_rows > found.max_rows:
         raise InvalidConfigurationError("minOffsetsPerTrigger is above maxOffsetsPerTrigger")
@@ -181,107 +177,43 @@ def read_source_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Raises InvalidConfigurationError with the option's name and what it takes."""
-    options = _Options(given, _SINK, _SINK_LATER, "sink")
+    """Raise InvalidConfigurationError with the option's name and the values that it takes."""
+    options = GivenOptions(given, _SINK, _SINK_LATER, "sink")
     delivery = options.text("delivery") or "at-least-once"
     if delivery != "at-least-once":
         raise InvalidConfigurationError(
             f"delivery={delivery} is not supported yet; at-least-once is: a task that is retried writes again"
         )
-    # LZ4 costs less than the bytes it saves on their way through broker and disk; Zstandard does not.
-    compression = options.read("compression", lambda text: _word(text, _COMPRESSIONS)) or "lz4"
+    # LZ4 costs less time than broker and disk save by the smaller entries; Zstandard costs more.
+    compression = options.read("compression", lambda text: word(text, _COMPRESSIONS)) or "lz4"
     topic = options.text("topic") or options.text("path")
     return SinkOptions(
         service_url=options.required("service.url"),
         client=options.client(),
         topic=None if topic is None else short_name(topic),
-        flush_bytes=options.read("flushBytes", _size, 2**20),
+        flush_bytes=options.read("flushBytes", byte_size, 2**20),
         compression=None if compression == "none" else compression,
-        include_headers=options.read("includeHeaders", _flag, True),
-        refuse_unknown_columns=options.read("failOnUnknownColumns", _flag, True),
+        include_headers=options.read("includeHeaders", flag, True),
+        refuse_unknown_columns=options.read("failOnUnknownColumns", flag, True),
     )
 
 
 def short_name(text: str) -> str:
-    """One spelling per topic: the bare name in topic://public/default, the full name elsewhere.
+    """Return the one spelling of a topic: the bare name in topic://public/default, else the full name.
 
-    Offsets and the topic column carry it, so a query may be restarted with the topic spelt differently.
+    Offsets and the topic column contain it, so a restarted query may spell the topic differently.
     """
     name = TopicName.parse(text.strip(), default_domain="topic")
     full = str(name)
     return full.removeprefix("topic://public/default/")
 
 
-class _Options:
-    """The options of one query by their lower-case names."""
-
-    def __init__(
-        self, given: Mapping[str, str], known: tuple[str, ...], later: tuple[str, ...], what: str
-    ) -> None:
-        self._given = {name.lower(): text for name, text in given.items()}
-        self._check(known, later, what)
-
-    def _check(self, known: tuple[str, ...], later: tuple[str, ...], what: str) -> None:
-        names = {name.lower(): name for name in known}
-        not_yet = {name.lower(): name for name in later}
-        for name in sorted(self._given):
-            if name in names or name.startswith("client."):
-                continue
-            if name in not_yet:
-                raise InvalidConfigurationError(f"option {not_yet[name]} of the {what} is not supported yet")
-            near = get_close_matches(name, [*names, *not_yet], 1, 0.5)
-            hint = f"did you mean {(names | not_yet)[near[0]]}?" if near else f"known are {', '.join(known)}"
-            raise InvalidConfigurationError(f"the {what} has no option {name}; {hint}")
-
-    def text(self, name: str) -> str | None:
-        found = self._given.get(name.lower())
-        return None if found is None or not found.strip() else found.strip()
-
-    def required(self, name: str) -> str:
-        found = self.text(name)
-        if found is None:
-            raise InvalidConfigurationError(
-                f"option {name} is required"
-                + (", for instance pulsar://127.0.0.1:6650" if name == "service.url" else "")
-            )
-        return found
-
-    def read(self, name: str, parse: Callable[[str], T], otherwise: Any = None) -> Any:
-        text = self.text(name)
-        if text is None:
-            return otherwise
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise InvalidConfigurationError(f"option {name} is {text!r}; {error}") from None
-
-    def either(self, names: tuple[str, ...], parse: Callable[[str], T]) -> Any:
-        given = [name for name in names if self.text(name) is not None]
-        if len(given) > 1:
-            raise InvalidConfigurationError(f"options {' and '.join(given)} mean the same; give one of them")
-        return self.read(given[0], parse) if given else None
-
-    def client(self) -> Settings:
-        """Settings that go on to the client; their names are matched without case and punctuation."""
-        found = {}
-        for name in sorted(self._given):
-            if name.startswith("client."):
-                setting = re.sub(r"[^a-z]", "", name.removeprefix("client."))
-                if setting not in _CLIENT:
-                    raise InvalidConfigurationError(
-                        f"option {name} is not supported; the client takes "
-                        "client.operationTimeout, client.connectTimeout and client.keepAliveInterval"
-                    )
-                found[_CLIENT[setting]] = self.read(name, _duration)
-        return tuple(sorted(found.items()))
-
-
-def _topics(options: _Options) -> tuple[str, ...]:
+def _topics(options: GivenOptions) -> tuple[str, ...]:
     given = [name for name in ("subscribe", "topic", "topics", "path") if options.text(name) is not None]
     if len(given) != 1:
-        said = " and ".join(given) if given else "none of them"
+        found = " and ".join(given) if given else "none of them"
         raise InvalidConfigurationError(
-            f"name the topic with one of the options subscribe, topic, topics or load(...); given: {said}"
+            f"name the topic with one of the options subscribe, topic, topics or load(...); given: {found}"
         )
     names = [short_name(part) for part in (options.text(given[0]) or "").split(",") if part.strip()]
     if len(set(names)) < len(names):
@@ -289,7 +221,7 @@ def _topics(options: _Options) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _request(options: _Options, name: str) -> Start | None:
+def _request(options: GivenOptions, name: str) -> Start | None:
     text = options.text(name)
     if text is None:
         return None
@@ -299,48 +231,8 @@ def _request(options: _Options, name: str) -> Start | None:
     return Start(Cut({short_name(topic): cut for topic, cut in request.at.topics.items()}))
 
 
-def _flag(text: str) -> bool:
-    words = {"true": True, "false": False}
-    if text.lower() not in words:
-        raise ValueError("it takes true or false")
-    return words[text.lower()]
-
-
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"\d+", text):
-        raise ValueError("it takes a whole number")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"\d+", text) or int(text) < 1:
-        raise ValueError("it takes a whole number of at least 1")
-    return int(text)
-
-
-def _word(text: str, allowed: tuple[str, ...]) -> str:
-    if text.lower() not in allowed:
-        raise ValueError(f"it takes one of {', '.join(allowed)}")
-    return text.lower()
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
-    if not match or match[2] not in _UNITS_BYTES or int(match[1]) < 1:
-        raise ValueError("it takes bytes, such as 1048576, 512k, 64m or 1g")
-    return int(match[1]) * _UNITS_BYTES[match[2]]
-
-
-def _duration(text: str) -> float:
-    """Seconds; a bare number is in milliseconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.lower())
-    if not match or match[2] not in _UNITS_S:
-        raise ValueError("it takes a time, such as 500 (milliseconds), 500ms, 10s or 15m")
-    return float(match[1]) * _UNITS_S[match[2]]
-
-
 def text_of(options: Mapping[str, object]) -> dict[str, str]:
-    """Options as Spark takes them: text, with cuts and other values as JSON; None is left out."""
+    """Return options as the text that Spark takes, with cuts and other values as JSON, without None."""
     found = {}
     for name, value in options.items():
         if value is None:

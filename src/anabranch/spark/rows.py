@@ -1,7 +1,7 @@
-"""Messages to rows: the columns of the source, and Arrow batches made from stored entries.
+"""From stored entries to Arrow batches with the columns of the source.
 
-Spark accepts a batch only when its schema is exactly the expected one, so every column is built to the type
-that Spark derives from the requested schema.
+Spark accepts a batch only with exactly the expected schema, so every column gets the type that Spark derives
+from the requested schema.
 """
 
 from __future__ import annotations
@@ -12,79 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
-from anabranch.errors import InvalidConfigurationError
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Flags, Numbers, Words, binary_column, hash_column, hash_spans
-from anabranch.spark.decide.planner import Slice
+from anabranch.spark.decide.topology import Slice
 from anabranch.spark.entries import Payload, Spans, find_spans
+from anabranch.spark.schema import arrow_schema
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 4 * 2**20
-
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-
-COLUMNS: Mapping[str, Any] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "segment": LongType(),
-    "position": LongType(),
-    "timestamp": TimestampType(),
-    "eventTime": TimestampType(),
-    "headers": ArrayType(_HEADER),
-    "keyHash": IntegerType(),
-}
-"""Every column the source can fill, with its type."""
-
-_ALWAYS = ("key", "value", "topic", "segment", "position", "timestamp")
-_NEVER_NULL = ("topic", "segment", "position", "timestamp")
-
-
-def source_schema(*, event_time: bool, headers: bool, key_hash: bool) -> Any:
-    """The schema a reader offers when the user asks for none."""
-    wanted = [*_ALWAYS]
-    wanted += ["eventTime"] if event_time else []
-    wanted += ["headers"] if headers else []
-    wanted += ["keyHash"] if key_hash else []
-    return StructType([StructField(name, COLUMNS[name]) for name in wanted])
-
-
-def check_source_schema(schema: Any) -> None:
-    """Refuse columns the source cannot fill, when the query is planned and not when it runs."""
-    seen = set()
-    for column in schema.fields:
-        kind = COLUMNS.get(column.name)
-        if kind is None:
-            raise InvalidConfigurationError(
-                f"the source has no column {column.name}; it has {', '.join(COLUMNS)}"
-            )
-        if column.name in seen:
-            raise InvalidConfigurationError(f"the schema names column {column.name} twice")
-        seen.add(column.name)
-        if column.dataType != kind:
-            raise InvalidConfigurationError(
-                f"column {column.name} is of type {kind.simpleString()}, not {column.dataType.simpleString()}"
-            )
-        if not column.nullable and column.name not in _NEVER_NULL:
-            raise InvalidConfigurationError(f"column {column.name} may be null; declare it without NOT NULL")
-
-
-def arrow_schema(schema: Any) -> Any:
-    """The Arrow schema that Spark checks batches of this schema against."""
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 class _Piece(NamedTuple):
@@ -98,12 +35,12 @@ class _Piece(NamedTuple):
 
     @property
     def skip(self) -> int:
-        """Messages of the entry before the slice."""
+        """Number of messages of the entry before the slice."""
         return max(0, self.part.lo - self.first)
 
     @property
     def take(self) -> int:
-        """Messages of the entry in the slice."""
+        """Number of messages of the entry in the slice."""
         return min(self.part.hi - self.first, self.payload.count) - self.skip
 
 
@@ -112,20 +49,20 @@ class RowBuilder:
 
     def __init__(self, schema: Any, topic: str) -> None:
         self._schema = arrow_schema(schema)
-        self._topic = topic
+        self.topic = topic
         self._pieces: list[_Piece] = []
         self._rows = 0
         self._bytes = 0
 
     @property
     def full(self) -> bool:
-        """Whether it is time to take a batch."""
+        """Whether enough rows for a batch are collected."""
         return self._rows >= BATCH_ROWS or self._bytes >= BATCH_BYTES
 
     def add(self, payload: Payload, first: int, part: Slice, keep: tuple[HashRange, ...] | None) -> None:
-        """Add those messages of an entry that lie in the slice; the entry's first has position `first`.
+        """Add the messages of an entry that lie in the slice; `first` is the position of its first message.
 
-        `keep` leaves only the keys of these parts of the segment's range.
+        With `keep`, only keys in these parts of the segment's range become rows.
         """
         piece = _Piece(payload, first, part, keep)
         if piece.take > 0:
@@ -134,13 +71,13 @@ class RowBuilder:
             self._bytes += len(payload.data)
 
     def take(self) -> Any:
-        """A batch of everything added since the last one; None when no row is left after filtering."""
+        """Return a batch of the rows since the last call; None when filtering leaves no row."""
         pieces, self._pieces = self._pieces, []
         self._rows = self._bytes = 0
         if not pieces:
             return None
         spans = find_spans([piece.payload for piece in pieces])
-        rows = _Rows(self._topic, pieces, spans)
+        rows = _Rows(self.topic, pieces, spans)
         if rows.count == 0:
             return None
         columns = [
@@ -151,7 +88,7 @@ class RowBuilder:
 
 
 class _Rows:
-    """The messages that become rows of one batch, and where their parts lie."""
+    """The messages that become rows of one batch, and the spans of their parts."""
 
     def __init__(self, topic: str, pieces: list[_Piece], spans: Spans) -> None:
         self.topic = topic
@@ -165,7 +102,7 @@ class _Rows:
             within = self._within_entry()
             wanted &= (within >= skip) & (within < skip + self._of_entry([p.take for p in pieces]))
         if any(piece.keep is not None for piece in pieces):
-            # Of all rows at once: hashing looks at all bytes, and there may be an entry for each row.
+            # One call for all rows: a call per entry would be slow when each entry holds one row.
             slots = _key_hashes(spans) >> np.uint32(16)
             for piece, first in zip(pieces, self._firsts.tolist(), strict=True):
                 if piece.keep is not None:
@@ -176,7 +113,7 @@ class _Rows:
         self.count = len(self._picked)
 
     def _within_entry(self) -> Numbers:
-        """The place of each message in its entry."""
+        """Return the index of each message in its entry."""
         total = int(self._counts.sum())
         return np.arange(total, dtype=np.int64) - np.repeat(self._firsts, self._counts)
 
@@ -205,10 +142,10 @@ class _Rows:
 
 
 def _in_ranges(slots: Words, whole: HashRange, keep: tuple[HashRange, ...]) -> Flags:
-    """Which messages have their slot in one of the ranges.
+    """Return whether each message has its slot in one of the ranges.
 
     A message without a key, or one that another rule put into the segment, may have a slot outside the
-    segment; it counts as the nearest slot inside, because each message must belong to exactly one lane.
+    segment. The nearest slot inside counts then, because each message belongs to exactly one run.
     """
     slots = slots.clip(whole.start, whole.end)
     kept = np.zeros(len(slots), np.bool_)
@@ -275,7 +212,7 @@ def _hashes(rows: _Rows) -> Any:
 
 
 def _headers(rows: _Rows, kind: Any) -> Any:
-    """Properties are read one by one: they are rare, and a row of them is Python objects anyway."""
+    """Return the headers column, built row by row: properties are rare."""
     spans = rows.spans
     starts, ends = rows.pick(spans.header_starts), rows.pick(spans.header_ends)
     lists: list[list[dict[str, Any]]] = [[]] * rows.count
@@ -285,10 +222,8 @@ def _headers(rows: _Rows, kind: Any) -> Any:
     return pa.array(lists, kind)
 
 
-# Where a peer wrote text that is not UTF-8, protobuf hands out bytes instead of a string.
-
-
 def _raw(text: str | bytes) -> bytes:
+    # Protobuf returns bytes for text of a peer that is not UTF-8.
     return text if isinstance(text, bytes) else text.encode()
 
 

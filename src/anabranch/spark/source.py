@@ -1,4 +1,4 @@
-"""The data source itself: reads options and schema, and says which reader or writer serves a query."""
+"""The data source: reads options and schema, and makes the reader or writer of a query."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.options import Settings, read_sink_options, read_source_options, text_of
-from anabranch.spark.reader import BatchReader, StreamReader
-from anabranch.spark.rows import check_source_schema, source_schema
+from anabranch.spark.batch_reader import BatchReader
+from anabranch.spark.option_values import Settings
+from anabranch.spark.options import read_sink_options, read_source_options, text_of
+from anabranch.spark.schema import check_source_schema, source_schema
+from anabranch.spark.stream_reader import StreamReader
 from anabranch.spark.topics import Service
 from anabranch.spark.writer import BatchWriter, StreamWriter, check_sink_schema
 
@@ -25,8 +27,8 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
         return FORMAT
 
     def service(self, url: str, settings: Settings) -> Service:
-        """How readers and writers reach topics."""
-        # Imported here, because Spark loads this module in processes that never connect.
+        """Return the way to topics for readers and writers; tests override it."""
+        # Imported late: Spark loads this module in processes that never connect.
         from anabranch.spark.live import LiveService
 
         return LiveService(url, settings)
@@ -67,7 +69,7 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
 
 
 def register(spark: Any) -> None:
-    """Make the format known to a session; only needed where Spark's own discovery is not at work."""
+    """Register the format with a session; needed only where Spark's discovery is disabled."""
     spark.dataSource.register(AnabranchSource)
 
 
@@ -79,10 +81,10 @@ def read_stream(
     schema: Any = None,
     options: Mapping[str, object] | None = None,
 ) -> Any:
-    """A streaming DataFrame with as many tasks per micro-batch as the cluster runs at once.
+    """Return a streaming DataFrame with as many tasks per micro-batch as the cluster runs at once.
 
-    A reader cannot see the cluster, so plain `readStream` plans up to 32 tasks. `options` are those of the
-    format; offsets may be given as the dict they are.
+    Plain `readStream` plans up to 32 tasks, because a reader cannot see the size of the cluster. `options`
+    are the options of the format; a cut may be a dict.
     """
     register(spark)
     named = topics if isinstance(topics, str) else ",".join(topics)
@@ -98,5 +100,5 @@ def _parallelism(spark: Any) -> int | None:
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:
-        # A Spark Connect session has no context, and says so with an error of its own kind.
+        # A Spark Connect session has no context; its error class depends on the version.
         return None

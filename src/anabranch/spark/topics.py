@@ -1,7 +1,7 @@
-"""What the readers and writers ask of topics, and nothing about how they are reached.
+"""The port through which readers and writers reach topics.
 
-A `Service` is pickled into every process of a job and connects there on first use. `live` is the one over
-the client; tests have one over files.
+A `Service` is pickled into every process of a job and connects there on first use. `live` implements it with
+the client; tests implement it with files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from anabranch.spark.decide.planner import Slice, Topology
+from anabranch.spark.decide.topology import Slice, Topology
 
 
 class StoredEntry(NamedTuple):
@@ -21,17 +21,17 @@ class StoredEntry(NamedTuple):
 
 
 class TopicReader(Protocol):
-    """Layouts, tails and stored entries. All calls block."""
+    """Layouts, extents of segments and stored entries. All calls block."""
 
     def topology(self, topic: str) -> Topology:
-        """The newest layout, then the tails of its segments; raises TopicNotFoundError."""
+        """Return the newest layout with the extents of its segments; raises TopicNotFoundError."""
         ...
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
-        """The entries of each slice in turn, a few at a time, with the index of their slice.
+        """Yield the entries of each slice in turn, a few at a time, with the index of their slice.
 
-        Entries come in order and without gaps; the first and the last may reach beyond the slice. Raises
-        OperationTimeoutError when nothing comes for so long.
+        Entries are in order and without gaps; the first and the last may reach beyond the slice. Raises
+        OperationTimeoutError when no entry arrives within the time.
         """
         ...
 
@@ -44,25 +44,25 @@ class OutgoingRows:
     """Binary or string; null is a tombstone."""
     keys: Any | None = None
     hashes: Any | None = None
-    """The raw key hash of each row as numpy uint32, when there are keys; undefined where the key is null."""
+    """With keys: the raw key hash of each row as numpy uint32; undefined for a null key."""
     event_times_ms: Any | None = None
-    """numpy int64; 0 where there is none."""
+    """numpy int64; 0 for a row without an event time."""
     headers: Sequence[dict[str, str] | None] | None = None
 
 
 class TopicWriter(Protocol):
-    """Sends rows to one topic, keeping the order of each key. All calls block."""
+    """Sends rows to one topic and keeps the order of each key. All calls block."""
 
     def write(self, rows: OutgoingRows) -> None:
-        """Take rows over; may return before they are stored."""
+        """Send rows; may return before they are stored."""
         ...
 
     def finish(self) -> None:
-        """Return when all rows are stored; raises what kept one from being stored."""
+        """Wait until all rows are stored; raises the error of a row that could not be stored."""
         ...
 
     def close(self) -> None:
-        """Give everything up; safe after a failure and after `finish`."""
+        """Release the producer; safe after a failure and after `finish`."""
         ...
 
 
@@ -79,7 +79,7 @@ class Service(Protocol):
     """A way to topics; small and picklable."""
 
     def reader(self) -> TopicReader:
-        """The reader of this process, made on first use."""
+        """Return the reader of this process, made on first use."""
         ...
 
     def writer(self, topic: str, settings: WriterSettings) -> TopicWriter: ...

@@ -1,7 +1,7 @@
-"""The sink: Arrow batches in, messages out, done when all of them are stored.
+"""The sink: Arrow batches in, messages out; a task ends when all its messages are stored.
 
-At-least-once: a task that Spark runs again writes its rows again. Nothing is held back for `commit`, and
-`abort` undoes nothing.
+At-least-once: a task that Spark retries writes its rows again. `commit` has nothing left to do, and `abort`
+undoes nothing.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "headers": (ArrayType,),
 }
 _NOT_WRITTEN = ("segment", "position", "keyHash")
-"""Columns of our own source that say where a row came from; the target gives it its own."""
+"""Columns of the source that describe the origin of a row; the sink ignores them."""
 
 
 def check_sink_schema(schema: Any, options: SinkOptions) -> None:
-    """Refuse rows that cannot be written, when the query is planned and not when it runs."""
+    """Refuse rows that cannot be written, when Spark plans the query and not when it runs."""
     names = [column.name for column in schema.fields]
     if "value" not in names:
         raise InvalidConfigurationError(
@@ -77,7 +77,7 @@ def _check_headers(kind: Any) -> None:
 
 @dataclass
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """What one task wrote."""
+    """The number of rows that one task wrote."""
 
     rows: int
 
@@ -93,7 +93,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         return write_batches(self.service, self.options, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        """Everything is stored already."""
+        """Do nothing: all rows are stored already."""
 
     def abort(self, messages: list[Any]) -> None:
         _warn_of_leftovers(messages)
@@ -110,21 +110,21 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return write_batches(self.service, self.options, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Everything is stored already."""
+        """Do nothing: all rows are stored already."""
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         _warn_of_leftovers(messages)
 
 
 def _warn_of_leftovers(messages: list[Any]) -> None:
-    # Failed tasks leave None in the list.
+    # A failed task is None in the list.
     rows = sum(message.rows for message in messages if isinstance(message, Written))
     if rows:
-        log.warning("the write failed after %d rows were stored; running it again writes them again", rows)
+        log.warning("the write failed after %d rows were stored; a retry writes these rows again", rows)
 
 
 def write_batches(service: Service, options: SinkOptions, batches: Iterator[Any]) -> Written:
-    """Write all rows, each topic's in their order; returns when all are stored."""
+    """Write all rows and wait until they are stored; each topic keeps the order of its rows."""
     settings = WriterSettings(options.flush_bytes, options.compression)
     writers: dict[str, TopicWriter] = {}
     rows = 0
@@ -144,7 +144,7 @@ def write_batches(service: Service, options: SinkOptions, batches: Iterator[Any]
 
 
 def _by_topic(batch: Any, topic: str | None) -> Iterator[tuple[str, Any]]:
-    """The batch, or its rows per topic of the topic column; the order of rows stays."""
+    """Yield the batch with its topic, or its rows by the topic column, in their order."""
     if batch.num_rows == 0:
         return
     if topic is not None:
@@ -160,12 +160,12 @@ def _by_topic(batch: Any, topic: str | None) -> Iterator[tuple[str, Any]]:
 
 
 def outgoing_rows(batch: Any, options: SinkOptions) -> OutgoingRows:
-    """The columns of a batch as messages."""
+    """Return the columns of a batch as messages."""
     columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
     keys = columns.get("key")
     if keys is not None and keys.null_count == len(keys):
         keys = None
-    # Without an event time of its own a row keeps the time at which it was published where it came from.
+    # A row without an event time keeps the publish time of its source.
     times = columns.get("eventTime", columns.get("timestamp"))
     headers = columns.get("headers") if options.include_headers else None
     return OutgoingRows(
@@ -182,7 +182,7 @@ def _milliseconds(times: Any) -> Any:
     found = np.asarray(pc.fill_null(microseconds, 0)) // 1000
     if len(found) and found.min() < 0:
         raise InvalidConfigurationError(
-            "a column of times holds one before 1970, which has no wire form; make it null"
+            "a column of times holds a time before 1970, which cannot be sent; make it null"
         )
     return found
 
@@ -193,7 +193,7 @@ def _header_map(pairs: list[dict[str, Any]] | None) -> dict[str, str] | None:
         key, value = pair["key"], pair["value"]
         if key is None or value is None:
             raise InvalidConfigurationError(
-                "column headers holds a null key or value, which has no wire form"
+                "column headers holds a null key or value, which cannot be sent; remove it"
             )
         if key in found:
             raise InvalidConfigurationError(

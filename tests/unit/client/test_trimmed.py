@@ -10,7 +10,8 @@ from anabranch import AsyncClient, Batching, Checkpoint
 from anabranch.errors import DataLossError
 from anabranch.protocol.batches import decode_columns
 from anabranch.spark.decide.offsets import Cut, TopicCut
-from anabranch.spark.decide.planner import SegmentSpan, Topology, slices_between
+from anabranch.spark.decide.slices import slices_between
+from anabranch.spark.decide.topology import SegmentSpan, Topology
 from tests.unit.client.world import TOPIC, World
 
 RETENTION_S = 100.0

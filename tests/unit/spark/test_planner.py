@@ -6,18 +6,10 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.ranges import FULL
 from anabranch.spark.decide.offsets import Cut, TopicCut
-from anabranch.spark.decide.planner import (
-    Limit,
-    SegmentSpan,
-    Sizes,
-    Slice,
-    Topology,
-    advance,
-    forget_gone,
-    resolve,
-    slices_between,
-    slices_of_range,
-)
+from anabranch.spark.decide.planner import advance
+from anabranch.spark.decide.slices import forget_gone, slices_between, slices_of_range
+from anabranch.spark.decide.starts import resolve
+from anabranch.spark.decide.topology import Limit, SegmentSpan, Sizes, Slice, Topology
 
 T = "orders"
 

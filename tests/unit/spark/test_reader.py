@@ -18,10 +18,11 @@ from anabranch.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
-from anabranch.spark.decide.planner import Topology
+from anabranch.spark.batch_reader import BatchReader
+from anabranch.spark.decide.topology import Topology
 from anabranch.spark.options import read_source_options
-from anabranch.spark.reader import BatchReader, StreamReader
-from anabranch.spark.rows import source_schema
+from anabranch.spark.schema import source_schema
+from anabranch.spark.stream_reader import StreamReader
 from tests.spark.files import FileReader, FileService, FileTopic
 
 SCHEMA = source_schema(event_time=False, headers=False, key_hash=False)

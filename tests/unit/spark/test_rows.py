@@ -13,9 +13,10 @@ from anabranch.model.ranges import FULL
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.spark.decide.planner import Slice
+from anabranch.spark.decide.topology import Slice
 from anabranch.spark.entries import open_entry
-from anabranch.spark.rows import COLUMNS, RowBuilder, arrow_schema, check_source_schema, source_schema
+from anabranch.spark.rows import RowBuilder
+from anabranch.spark.schema import COLUMNS, arrow_schema, check_source_schema, source_schema
 
 ALL = source_schema(event_time=True, headers=True, key_hash=True)
 PUBLISHED_MS = 1_700_000_000_123
@@ -95,29 +96,29 @@ def test_entries_outside_the_slice_add_nothing() -> None:
     assert builder.take() is None
 
 
-def test_lanes_share_the_messages_of_a_slice_without_remainder() -> None:
+def test_runs_share_the_messages_of_a_slice_without_remainder() -> None:
     keys = [*(f"key-{n}" for n in range(50)), None, b"\xff\xfe"]
     payload = entry(*({"value": str(n).encode(), "key": key} for n, key in enumerate(keys)))
     part = Slice("orders", 0, FULL, 0, len(keys))
     seen: list[int] = []
-    for lane in FULL.parts(5):
+    for run in FULL.parts(5):
         builder = RowBuilder(schema_of("value", "keyHash"), "orders")
-        builder.add(payload, 0, part, (lane,))
+        builder.add(payload, 0, part, (run,))
         for row in taken(builder):
             seen.append(int(row["value"]))
             if row["keyHash"] is not None:
-                assert (row["keyHash"] & 0xFFFFFFFF) >> 16 in lane
+                assert (row["keyHash"] & 0xFFFFFFFF) >> 16 in run
     assert sorted(seen) == list(range(len(keys)))
 
 
-def test_a_key_outside_its_segment_still_belongs_to_one_lane() -> None:
-    # Another client may route by another rule; its messages must not vanish between lanes.
+def test_a_key_outside_its_segment_still_belongs_to_one_run() -> None:
+    # Another client may route by another rule; its messages must not vanish between runs.
     narrow = FULL.parts(4)[2]
     payload = entry(*({"value": str(n).encode(), "key": f"key-{n}"} for n in range(40)))
     seen = []
-    for lane in narrow.halves():
+    for run in narrow.halves():
         builder = RowBuilder(schema_of("value"), "orders")
-        builder.add(payload, 0, Slice("orders", 0, narrow, 0, 40), (lane,))
+        builder.add(payload, 0, Slice("orders", 0, narrow, 0, 40), (run,))
         seen += [int(row["value"]) for row in taken(builder)]
     assert sorted(seen) == list(range(40))
 

@@ -1,7 +1,7 @@
 """Spark's offsets: a cut through the DAG of each topic, as JSON that Spark stores and compares as text.
 
-A position is the index of the next message to read, so a cut is exclusive at its end. The same JSON is
-accepted as `startingOffsets` and `endingOffsets`. This module knows neither layouts nor Spark.
+A position is the index of the next message to read, so a cut does not include its end. Users write the same
+JSON as `startingOffsets` and `endingOffsets`. This module knows neither layouts nor Spark.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ Symbol = Literal["earliest", "latest"]
 
 @dataclass(frozen=True, slots=True)
 class TopicCut:
-    """Where to go on reading in one topic."""
+    """The next position to read in each segment of one topic."""
 
     positions: Mapping[int, int]
-    """Segment id to the next position to read there."""
+    """By segment id."""
     epoch: int = 0
-    """Epoch of the layout the cut was computed from; for people who read it, never for decisions."""
+    """Epoch of the layout behind the cut; for human readers, never for decisions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where to go on reading, per topic name."""
+    """The next positions to read, by topic name."""
 
     topics: Mapping[str, TopicCut] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A request where to start, not yet its answer.
+    """A request where to start, not resolved to positions yet.
 
-    Spark asks for the initial offset more than once and never stores it, so the answer to "latest" must not
-    be given there: the first micro-batch resolves the request, reads nothing and so pins the answer in the
-    offset log.
+    Spark asks for the initial offset more than once and never stores it, so "latest" must not be resolved
+    there. The first micro-batch resolves it and reads nothing, which stores the positions in the offset log.
     """
 
     at: Symbol | Cut
@@ -51,7 +50,7 @@ Offset = Start | Cut
 
 
 def encode(offset: Offset) -> dict[str, Any]:
-    """The JSON value of an offset; equal offsets give equal text, because Spark compares the text."""
+    """Return the JSON value of an offset; equal offsets give equal text, because Spark compares the text."""
     if isinstance(offset, Cut):
         return {"v": VERSION, "topics": _encode_topics(offset)}
     at = offset.at
@@ -59,7 +58,7 @@ def encode(offset: Offset) -> dict[str, Any]:
 
 
 def decode(value: Mapping[str, Any]) -> Offset:
-    """Undo `encode`; raises InvalidConfigurationError for what is not an offset of ours."""
+    """Undo `encode`; raises InvalidConfigurationError for any other value."""
     if not isinstance(value, dict) or value.get("v") != VERSION:
         raise InvalidConfigurationError(
             f"not an offset of version {VERSION}: {_shortened(value)}; "
@@ -74,7 +73,7 @@ def decode(value: Mapping[str, Any]) -> Offset:
 
 
 def parse_request(text: str, option: str) -> Start:
-    """What a user wrote as `startingOffsets` or `endingOffsets`: earliest, latest or the JSON of a cut."""
+    """Read the text of `startingOffsets` or `endingOffsets`: earliest, latest or the JSON of a cut."""
     word = text.strip()
     if word.lower() == "earliest":
         return Start("earliest")

@@ -1,8 +1,8 @@
-"""Slices to Spark partitions, such that the messages of a key are read in one place and in order.
+"""From slices to Spark partitions, so that one task reads all messages of a key, in order.
 
-Pure. A lane is a run of the hash space whose slices are read one after the other, older segments first.
-Lanes are linked by overlapping hash ranges, never by parent ids: between a segment and its grandchild there
-may be a child without messages, which no slice names.
+Pure. A keyed run is a part of the hash space with its slices in reading order, older segments first. Slices
+belong together when their hash ranges overlap; parent ids do not count, because a child without messages may
+lie between a segment and its grandchild, and no slice names that child.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from itertools import groupby, pairwise
 from math import ceil
 
 from anabranch.model.ranges import HashRange
-from anabranch.spark.decide.planner import UNKNOWN_SIZES, Sizes, Slice
+from anabranch.spark.decide.topology import UNKNOWN_SIZES, Sizes, Slice
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedRun:
-    """Slices of one topic to read in this order, keeping only keys whose slot lies in `ranges`."""
+    """Slices of one topic in reading order; only keys whose slot lies in `ranges` belong to the run."""
 
     slices: tuple[Slice, ...]
     ranges: tuple[HashRange, ...] | None = None
-    """Ascending and disjoint; None keeps everything."""
+    """Ascending and disjoint; None stands for all keys."""
 
     def ranges_for(self, part_of: Slice) -> tuple[HashRange, ...] | None:
-        """The ranges to filter a slice by; None when all of it belongs to the lane."""
+        """Return the ranges to filter a slice by; None when the whole slice belongs to the run."""
         if self.ranges is None or any(
             part.start <= part_of.range.start and part_of.range.end <= part.end for part in self.ranges
         ):
@@ -36,64 +36,73 @@ class KeyedRun:
 
 
 Partition = tuple[KeyedRun, ...]
-"""Lanes that one Spark task reads one after the other."""
+"""Runs that one Spark task reads one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLimits:
+    """The wanted size and number of partitions; None means no limit."""
+
+    split_bytes: int
+    max_partitions: int | None = None
+    min_partitions: int | None = None
+    max_rows: int | None = None
 
 
 def plan_in_key_order(slices: Iterable[Slice], max_partitions: int, buckets: int = 1) -> list[Partition]:
-    """Partitions among which no two hold the same key; inside each, a key's messages are in order.
+    """Return partitions of which no two hold the same key, with the messages of each key in order.
 
-    `buckets` cuts every lane into so many hash ranges: more tasks, each of which reads the whole lane. What a
-    classic topic holds is not cut.
+    `buckets` cuts every run into so many hash ranges, for more tasks; each of them reads all entries of the
+    run. A run with messages of a classic topic is not cut.
     """
-    lanes: list[tuple[float, KeyedRun]] = []
+    runs: list[tuple[float, KeyedRun]] = []
     for _, group in groupby(sorted(slices), key=lambda s: s.topic):
-        for part, members in _lanes_of_topic(list(group)):
+        for part, members in _runs_of_topic(list(group)):
             cuts = min(buckets, part.width) if all(s.routed for s in members) else 1
             for piece in part.parts(cuts):
                 weight = sum(s.rows * _share(piece, s.range) for s in members)
-                lanes.append((weight, KeyedRun(tuple(members), (piece,))))
-    bins = _pack(lanes, max_partitions)
-    return [tuple(_joined(lanes)) for lanes in bins]
+                runs.append((weight, KeyedRun(tuple(members), (piece,))))
+    bins = _pack(runs, max_partitions)
+    return [tuple(_joined(runs)) for runs in bins]
 
 
 def plan_by_position(
-    slices: Iterable[Slice],
-    *,
-    split_bytes: int,
-    max_partitions: int | None = None,
-    min_partitions: int | None = None,
-    max_rows: int | None = None,
-    sizes: Sizes = UNKNOWN_SIZES,
+    slices: Iterable[Slice], limits: PartitionLimits, sizes: Sizes = UNKNOWN_SIZES
 ) -> list[Partition]:
-    """Partitions of about `split_bytes` each, cut anywhere; a key may be in several."""
+    """Return partitions of about `limits.split_bytes` each, cut anywhere; a key may be in several."""
     given = sorted(slices)
-    total = sizes.total(given)
-    target = float(split_bytes)
-    if min_partitions:
-        target = max(1.0, min(target, total / min_partitions))
+    target = float(limits.split_bytes)
+    if limits.min_partitions:
+        target = max(1.0, min(target, sizes.total(given) / limits.min_partitions))
     pieces = [
         (piece.rows * sizes.of(piece.topic, piece.segment), piece)
-        for s in given
-        for piece in _cut(s, target, max_rows, sizes)
+        for whole in given
+        for piece in _cut(whole, target, limits.max_rows, sizes)
     ]
+    packed = _fill(pieces, target, limits.max_rows)
+    if limits.max_partitions is not None and len(packed) > limits.max_partitions:
+        bins = _pack([(weight, KeyedRun((piece,))) for weight, piece in pieces], limits.max_partitions)
+        return [tuple(sorted(runs, key=lambda run: run.slices)) for runs in bins]
+    return [tuple(KeyedRun((piece,)) for piece in group) for group in packed]
+
+
+def _fill(pieces: Iterable[tuple[float, Slice]], target: float, max_rows: int | None) -> list[list[Slice]]:
+    """Put pieces into groups in their order; a group is full at the target weight or at `max_rows`."""
     packed: list[list[Slice]] = []
     room, rows = 0.0, 0
     for weight, piece in pieces:
         fits = weight <= room and (max_rows is None or rows + piece.rows <= max_rows)
         if not packed or not fits:
             packed.append([])
-            # Rounding must not open one more partition than the target asks for.
+            # The tolerance keeps rounding from opening one more partition.
             room, rows = target * 1.001, 0
         packed[-1].append(piece)
         room, rows = room - weight, rows + piece.rows
-    if max_partitions is not None and len(packed) > max_partitions:
-        bins = _pack([(weight, KeyedRun((piece,))) for weight, piece in pieces], max_partitions)
-        return [tuple(sorted(lanes, key=lambda lane: lane.slices)) for lanes in bins]
-    return [tuple(KeyedRun((piece,)) for piece in group) for group in packed]
+    return packed
 
 
 def _cut(whole: Slice, target: float, max_rows: int | None, sizes: Sizes) -> list[Slice]:
-    """Equal parts of a slice, none above the target."""
+    """Cut a slice into equal parts, none above the target."""
     # The tolerance keeps rounding from cutting off a sliver.
     parts = max(1, ceil(whole.rows * sizes.of(whole.topic, whole.segment) / target - 0.001))
     if max_rows is not None:
@@ -103,8 +112,8 @@ def _cut(whole: Slice, target: float, max_rows: int | None, sizes: Sizes) -> lis
     return [whole._replace(lo=lo, hi=hi) for lo, hi in pairwise(borders)]
 
 
-def _lanes_of_topic(slices: Sequence[Slice]) -> list[tuple[HashRange, list[Slice]]]:
-    """Runs of the hash space with one newest slice each, and all slices over them in id order."""
+def _runs_of_topic(slices: Sequence[Slice]) -> list[tuple[HashRange, list[Slice]]]:
+    """Return parts of the hash space with one newest slice each, and all slices over them in id order."""
     runs = _newest_runs(slices)
     starts = [run.start for run in runs]
     members: list[list[Slice]] = [[] for _ in runs]
@@ -143,22 +152,22 @@ def _share(part: HashRange, whole: HashRange) -> float:
     return width / whole.width
 
 
-def _pack(lanes: Sequence[tuple[float, KeyedRun]], count: int) -> list[list[KeyedRun]]:
-    """At most `count` groups of about equal weight: each lane, largest first, goes to the lightest group."""
-    groups: list[list[KeyedRun]] = [[] for _ in range(min(count, len(lanes)))]
+def _pack(runs: Sequence[tuple[float, KeyedRun]], count: int) -> list[list[KeyedRun]]:
+    """Make at most `count` groups of about equal weight: each run, largest first, joins the lightest."""
+    groups: list[list[KeyedRun]] = [[] for _ in range(min(count, len(runs)))]
     lightest = [(0.0, index) for index in range(len(groups))]
     heapify(lightest)
-    for weight, lane in sorted(lanes, key=lambda item: -item[0]):
+    for weight, run in sorted(runs, key=lambda item: -item[0]):
         load, index = lightest[0]
-        groups[index].append(lane)
+        groups[index].append(run)
         heapreplace(lightest, (load + weight, index))
     return groups
 
 
-def _joined(lanes: Sequence[KeyedRun]) -> list[KeyedRun]:
-    """Join the lanes of one task that share slices, so that each slice is read once by the task."""
-    # Union-find over lanes: two lanes belong together when a slice names both.
-    root = list(range(len(lanes)))
+def _joined(runs: Sequence[KeyedRun]) -> list[KeyedRun]:
+    """Join the runs of one task that share slices, so that the task reads each slice once."""
+    # Union-find: two runs belong together when they share a slice.
+    root = list(range(len(runs)))
 
     def find(index: int) -> int:
         while root[index] != index:
@@ -167,18 +176,18 @@ def _joined(lanes: Sequence[KeyedRun]) -> list[KeyedRun]:
         return index
 
     first: dict[Slice, int] = {}
-    for index, lane in enumerate(lanes):
-        for s in lane.slices:
+    for index, run in enumerate(runs):
+        for s in run.slices:
             root[find(index)] = find(first.setdefault(s, index))
     groups: dict[int, tuple[set[Slice], list[HashRange]]] = {}
-    for index, lane in enumerate(lanes):
+    for index, run in enumerate(runs):
         slices, ranges = groups.setdefault(find(index), (set(), []))
-        slices.update(lane.slices)
-        ranges.extend(lane.ranges or ())
+        slices.update(run.slices)
+        ranges.extend(run.ranges or ())
     joined = [
         KeyedRun(tuple(sorted(slices)), _neighbours_joined(ranges)) for slices, ranges in groups.values()
     ]
-    return sorted(joined, key=lambda lane: lane.slices)
+    return sorted(joined, key=lambda run: run.slices)
 
 
 def _neighbours_joined(ranges: Iterable[HashRange]) -> tuple[HashRange, ...]:

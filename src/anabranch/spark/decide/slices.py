@@ -1,0 +1,120 @@
+"""The slices between two cuts, as far as their messages are still stored. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from anabranch.spark.decide.offsets import Cut, TopicCut
+from anabranch.spark.decide.topology import Lost, Slice, Topology, uncovered
+
+
+class _Wanted(NamedTuple):
+    """Messages `lo` up to `hi` of a segment, stored or not."""
+
+    topic: str
+    segment: int
+    lo: int
+    hi: int
+
+
+def slices_between(start: Cut, end: Cut, topologies: Mapping[str, Topology], lost: Lost) -> list[Slice]:
+    """Return the slices between two successive cuts of one query, by topic and segment id.
+
+    They follow from the two cuts and facts that never change, so a replayed batch is the same after any
+    number of splits. A topic that only `end` names is read from the next batch on.
+    """
+    found: list[Slice] = []
+    for name in sorted(set(start.topics) & set(end.topics)):
+        before, after = start.topics[name].positions, end.topics[name].positions
+        for id_ in sorted(after):
+            wanted = _Wanted(name, id_, before.get(id_, 0), after[id_])
+            found += _stored(wanted, topologies[name], lost)
+    return found
+
+
+def slices_of_range(
+    start: TopicCut, end: TopicCut, topology: Topology, topic: str, lost: Lost
+) -> list[Slice]:
+    """Return all slices from one cut to another over any number of generations; for batch jobs."""
+    layout = topology.layout
+    behind = _relatives(end, layout.descendants) - set(end.positions)
+    found: list[Slice] = []
+    for id_ in sorted(_relatives(start, layout.descendants) | set(start.positions)):
+        if id_ not in behind:
+            hi = end.positions.get(id_, topology.tails[id_].next)
+            found += _stored(_Wanted(topic, id_, start.positions.get(id_, 0), hi), topology, lost)
+    return found
+
+
+def _relatives(cut: TopicCut, related: Callable[[int], frozenset[int]]) -> set[int]:
+    return {other for id_ in cut.positions for other in related(id_)}
+
+
+def _stored(wanted: _Wanted, topology: Topology, lost: Lost) -> list[Slice]:
+    """Return the slice as far as it is stored; `lost` receives the rest."""
+    topic, id_, lo, hi = wanted
+    if lo >= hi:
+        return []
+    segment = topology.layout.segments.get(id_)
+    if segment is None:
+        lost(f"messages {lo} to {hi} of segment {id_} of topic {topic} are gone with their segment")
+        return []
+    tail = topology.tails[id_]
+    if tail.first > lo:
+        lost(
+            f"segment {id_} of topic {topic} should be read from position {lo}, "
+            f"but the first message still stored is {tail.first}"
+        )
+    if tail.next < hi:
+        lost(f"segment {id_} of topic {topic} should be read up to position {hi}, but it ends at {tail.next}")
+    lo, hi = max(lo, tail.first), min(hi, tail.next)
+    routed = not segment.is_classic or not segment.active
+    return [Slice(topic, id_, segment.range, lo, hi, routed)] if hi > lo else []
+
+
+def forget_gone(start: Cut, topologies: Mapping[str, Topology], lost: Lost) -> Cut:
+    """Return the cut without segments that the layouts no longer contain; `start` itself if all exist.
+
+    A removed segment is no loss when the other segments of the cut cover all its keys: its children are in
+    the cut then, and a child is admitted only after its parents were read to the end. Otherwise the unread
+    messages of the segment are unknown, and the caller is told.
+    """
+    topics = {}
+    changed = False
+    for name, cut in start.topics.items():
+        topology = topologies[name]
+        segments = topology.layout.segments
+        known = {id_: at for id_, at in cut.positions.items() if id_ in segments}
+        if len(known) < len(cut.positions):
+            changed = True
+            if uncovered(segments[id_].range for id_ in known):
+                lost(_gone_text(name, cut, known))
+                known |= _oldest_outside(known, topology)
+        topics[name] = TopicCut(known, cut.epoch)
+    return Cut(topics) if changed else start
+
+
+def _gone_text(name: str, cut: TopicCut, known: Mapping[int, int]) -> str:
+    gone = ", ".join(f"{id_} at {at}" for id_, at in sorted(cut.positions.items()) if id_ not in known)
+    if known:
+        return (
+            f"topic {name} no longer has segments that were still being read ({gone}); "
+            "messages after these positions may be lost"
+        )
+    return (
+        f"topic {name} has none of the segments that were being read ({gone}); "
+        "it was deleted and created again, or everything was trimmed"
+    )
+
+
+def _oldest_outside(known: Mapping[int, int], topology: Topology) -> dict[int, int]:
+    """Return the oldest segments unrelated to the known ones, at their first stored message."""
+    layout = topology.layout
+    reached = {other for id_ in known for other in (id_, *layout.ancestors(id_), *layout.descendants(id_))}
+    outside = [id_ for id_ in sorted(layout.segments) if id_ not in reached]
+    return {
+        id_: topology.tails[id_].first
+        for id_ in outside
+        if not any(parent in outside for parent in layout.segments[id_].parents)
+    }

@@ -1,0 +1,85 @@
+"""From a request (earliest, latest or a cut that the user wrote) to a concrete cut of one topic. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.decide.offsets import Cut, Symbol, TopicCut
+from anabranch.spark.decide.topology import Topology, uncovered
+
+
+def resolve(at: Symbol | TopicCut, topology: Topology, topic: str) -> TopicCut:
+    """Return the cut of one topic that a request stands for."""
+    layout = topology.layout
+    if isinstance(at, TopicCut):
+        _check_request(at, topology, topic)
+        return TopicCut(dict(at.positions), layout.epoch)
+    if at == "latest":
+        # An active segment may be sealed already while its children are not published yet. The reader then
+        # finds it finished and reads the children from their start as soon as a layout shows them.
+        return TopicCut({s.id: topology.tails[s.id].next for s in layout.active}, layout.epoch)
+    return TopicCut(_earliest(topology), layout.epoch)
+
+
+def _earliest(topology: Topology) -> dict[int, int]:
+    """Return the first stored position of the oldest segments that still hold messages.
+
+    Sealed segments without messages are passed here and not while reading: their children may have been
+    trimmed as well, and messages that were gone before the start are no loss.
+    """
+    segments, tails = topology.layout.segments, topology.tails
+    cut = {id_: tails[id_].first for id_ in sorted(segments) if not segments[id_].parents}
+    passed: set[int] = set()
+    # Ids grow along the DAG, so this order sees parents first.
+    for id_ in sorted(segments):
+        if id_ not in cut and set(segments[id_].parents) <= passed:
+            cut[id_] = tails[id_].first
+        if id_ in cut and segments[id_].children and topology.finished(id_, cut[id_]):
+            passed.add(id_)
+    return {
+        id_: at
+        for id_, at in cut.items()
+        if id_ not in passed or not all(child in cut for child in segments[id_].children)
+    }
+
+
+def _check_request(cut: TopicCut, topology: Topology, topic: str) -> None:
+    layout, positions = topology.layout, cut.positions
+    unknown = sorted(set(positions) - set(layout.segments))
+    if unknown:
+        raise InvalidConfigurationError(
+            f"the cut for topic {topic} names segments {_list(unknown)}, which the topic does not have"
+        )
+    for id_ in sorted(positions):
+        if positions[id_] > topology.tails[id_].next:
+            raise InvalidConfigurationError(
+                f"the cut for topic {topic} puts segment {id_} at {positions[id_]}, "
+                f"beyond its end at {topology.tails[id_].next}"
+            )
+    missing = uncovered(layout.segments[id_].range for id_ in positions)
+    if missing:
+        raise InvalidConfigurationError(
+            f"the cut for topic {topic} leaves the hash ranges {_list(missing)} without a segment; "
+            "a cut covers them all"
+        )
+    open_ids = [id_ for id_ in sorted(positions) if not topology.finished(id_, positions[id_])]
+    for at, id_ in enumerate(open_ids):
+        for other in open_ids[at + 1 :]:
+            one, two = layout.segments[id_], layout.segments[other]
+            # The partitions of a classic topic span the whole ring, and no two have a key in common.
+            partitions = one.is_classic and two.is_classic
+            if one.range.overlaps(two.range) and not partitions:
+                raise InvalidConfigurationError(
+                    f"the cut for topic {topic} reads segments {id_} and {other} at once, "
+                    "though both hold the same keys; a child starts when its parents are read to the end"
+                )
+
+
+def tails_cut(topologies: Mapping[str, Topology]) -> Cut:
+    """Return the newest positions of all active segments, for Spark's progress reports."""
+    return Cut({name: resolve("latest", topology, name) for name, topology in topologies.items()})
+
+
+def _list(items: Iterable[object]) -> str:
+    return ", ".join(map(str, items))

@@ -1,0 +1,173 @@
+"""The parts that batch and stream readers share: views of topics, planning by position, reading a partition.
+
+A `SourceReader` is pickled into the tasks of a job, so it is a value and remembers nothing between calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from anabranch.errors import AnabranchError, DataLossError, InvalidConfigurationError
+from anabranch.spark.decide.offsets import Cut, Start
+from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_in_key_order
+from anabranch.spark.decide.topology import Sizes, Slice, Topology
+from anabranch.spark.entries import open_entry
+from anabranch.spark.options import SourceOptions
+from anabranch.spark.rows import RowBuilder
+from anabranch.spark.topics import Service, TopicReader
+
+log = logging.getLogger("anabranch.spark")
+
+PARTITIONS_MAX = 32
+"""Most tasks of a micro-batch unless the user sets a number; a reader cannot see the size of the cluster."""
+
+SPLIT_BYTES = 128 * 2**20
+"""Bytes for one task of a batch job, as in Spark's file sources: about half a second of work."""
+
+PAYLOAD_BYTES_MAX = 64 * 2**20
+"""Most bytes that one entry may unpack to."""
+
+SAMPLED_SEGMENTS = 16
+"""Segments whose message size is measured per plan; their mean stands for the others."""
+
+POSITION_ONLY = {
+    "min_partitions": "minPartitions",
+    "max_partition_rows": "maxRecordsPerPartition",
+    "split_bytes": "splitBytes",
+}
+"""Options that have no meaning with ordering=key."""
+
+
+class PlannedPartition(InputPartition):  # type: ignore[misc]
+    """The runs that one task reads."""
+
+    def __init__(self, runs: Partition) -> None:
+        self.runs = runs
+
+    def __repr__(self) -> str:
+        return f"PlannedPartition({self.runs!r})"
+
+
+@dataclass(frozen=True)
+class SourceReader:
+    """The service, the options and the schema of one query."""
+
+    service: Service
+    options: SourceOptions
+    schema: Any
+
+    def topologies(self, reader: TopicReader) -> dict[str, Topology]:
+        """Return the current topology of every topic."""
+        return {topic: self.topology(reader, topic) for topic in self.options.topics}
+
+    def topology(self, reader: TopicReader, topic: str) -> Topology:
+        """Return the current topology of one topic; retries as often as the options say."""
+        for _ in range(self.options.retries):
+            try:
+                return reader.topology(topic)
+            except AnabranchError as error:
+                if not error.retryable:
+                    raise
+                log.info("retrying the lookup of %s after: %s", topic, error)
+                time.sleep(self.options.retry_interval_s)
+        return reader.topology(topic)
+
+    def lost(self, text: str) -> None:
+        """Raise DataLossError, or log the loss and return, as the options say."""
+        if self.options.fail_on_data_loss:
+            raise DataLossError(f"{text}. Set failOnDataLoss=false to continue with the remaining messages")
+        log.warning("%s; continuing, because failOnDataLoss is false", text)
+
+    def plan_in_key_order(self, slices: Sequence[Slice]) -> list[PlannedPartition]:
+        """Plan tasks of which no two read the same key."""
+        options = self.options
+        planned = plan_in_key_order(slices, options.max_partitions or PARTITIONS_MAX, options.buckets)
+        return [PlannedPartition(runs) for runs in planned]
+
+    def position_limits(self, max_partitions: int | None, min_partitions: int | None) -> PartitionLimits:
+        return PartitionLimits(
+            self.options.split_bytes or SPLIT_BYTES,
+            max_partitions,
+            min_partitions,
+            self.options.max_partition_rows,
+        )
+
+    def read_partition(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield Arrow batches of the runs, in their order."""
+        # Spark makes a partition of its own when a reader plans none.
+        if not isinstance(partition, PlannedPartition):
+            return
+        steps = [(part, run.ranges_for(part)) for run in partition.runs for part in run.slices]
+        expected = [part.lo for part, _ in steps]
+        slices = [part for part, _ in steps]
+        builder: RowBuilder | None = None
+        for step, entries in self.service.reader().read(slices, self.options.poll_timeout_s):
+            part, keep = steps[step]
+            if builder is None or builder.topic != part.topic:
+                yield from _finished(builder)
+                builder = RowBuilder(self.schema, part.topic)
+            for first, data in entries:
+                self._check_gap(part, expected[step], first)
+                payload = open_entry(data, PAYLOAD_BYTES_MAX)
+                builder.add(payload, first, part, keep)
+                expected[step] = first + payload.count
+                if builder.full:
+                    yield from _finished(builder)
+        self._check_ends(slices, expected)
+        yield from _finished(builder)
+
+    def _check_gap(self, part: Slice, expected: int, found: int) -> None:
+        if found > expected:
+            self.lost(
+                f"segment {part.segment} of topic {part.topic} should be read from position {expected}, "
+                f"but the next message stored is {found}"
+            )
+
+    def _check_ends(self, slices: Sequence[Slice], reached: Sequence[int]) -> None:
+        for part, position in zip(slices, reached, strict=True):
+            if position < part.hi:
+                self.lost(
+                    f"segment {part.segment} of topic {part.topic} ended at position {position}, "
+                    f"before {part.hi}"
+                )
+
+    def sizes(self, reader: TopicReader, slices: Sequence[Slice]) -> Sizes:
+        """Measure the bytes per message of the largest slices, by one entry of each."""
+        largest = sorted(slices, key=lambda part: -part.rows)[:SAMPLED_SEGMENTS]
+        known = {}
+        samples = [part._replace(hi=part.lo + 1) for part in largest]
+        for number, entries in reader.read(samples, self.options.poll_timeout_s):
+            if entries:
+                payload = open_entry(entries[0].data, PAYLOAD_BYTES_MAX)
+                part = samples[number]
+                known[part.topic, part.segment] = len(payload.data) / max(1, payload.count)
+        if not known:
+            return Sizes()
+        return Sizes(known, sum(known.values()) / len(known))
+
+
+def _finished(builder: RowBuilder | None) -> Iterator[Any]:
+    batch = None if builder is None else builder.take()
+    if batch is not None:
+        yield batch
+
+
+def refuse_set(options: SourceOptions, where: str, names: Mapping[str, str]) -> None:
+    """Raise InvalidConfigurationError when one of these options is set."""
+    for name, option in names.items():
+        if getattr(options, name) is not None:
+            raise InvalidConfigurationError(f"option {option} has no meaning in {where}")
+
+
+def requested(request: Start | None, topic: str, otherwise: str) -> Any:
+    """Return the request for one topic; `otherwise` for a topic that the request does not name."""
+    at = otherwise if request is None else request.at
+    if isinstance(at, Cut):
+        return at.topics.get(topic, otherwise)
+    return at

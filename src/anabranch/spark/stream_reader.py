@@ -1,0 +1,227 @@
+"""The reader of streaming queries: plans and reads micro-batches.
+
+Several copies live in different processes and share only their options: one on the driver plans, others are
+pickled into tasks and read. So no call may depend on the state that an earlier call left, except to save
+work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from anabranch.errors import DataLossError, InvalidConfigurationError, TopicNotFoundError
+from anabranch.spark.decide.offsets import Cut, Start, TopicCut, decode, encode
+from anabranch.spark.decide.partitions import plan_by_position
+from anabranch.spark.decide.planner import advance
+from anabranch.spark.decide.slices import forget_gone, slices_between
+from anabranch.spark.decide.starts import resolve, tails_cut
+from anabranch.spark.decide.topology import Limit, Sizes, Topology
+from anabranch.spark.options import SourceOptions
+from anabranch.spark.source_reader import (
+    PARTITIONS_MAX,
+    POSITION_ONLY,
+    PlannedPartition,
+    SourceReader,
+    log,
+    refuse_set,
+    requested,
+)
+from anabranch.spark.topics import Service, TopicReader
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Plans and reads micro-batches; Spark's offset log is its only memory between runs."""
+
+    def __init__(self, service: Service, options: SourceOptions, schema: Any) -> None:
+        if options.ending is not None:
+            raise InvalidConfigurationError("endingOffsets is for batch queries; a stream has no end")
+        if options.ordering == "none":
+            if options.buckets > 1:
+                raise InvalidConfigurationError("bucketsPerSegment needs ordering=key")
+        else:
+            refuse_set(options, "a stream with ordering=key", POSITION_ONLY)
+        self.source = SourceReader(service, options, schema)
+        self._view: dict[str, Topology] | None = None
+        self._view_until = 0.0
+        self._fixed_view: dict[str, Topology] | None = None
+        self._sizes: tuple[Cut, Sizes] | None = None
+        self._moved_at = time.monotonic()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the request where to start; the first micro-batch resolves it and reads nothing."""
+        return encode(self.source.options.starting or Start("latest"))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        # Spark takes one limit only. Any limit will do: `latestOffset` applies all limits of the options
+        # unless Spark passes ReadAllAvailable.
+        options = self.source.options
+        if options.max_rows is not None:
+            return ReadMaxRows(options.max_rows)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        if options.min_rows is not None:
+            return ReadMinRows(options.min_rows)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the view now; later messages and segments stay invisible, so the run ends."""
+        self._fixed_view = self.source.topologies(self.source.service.reader())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the cut to read up to; `start` itself without new messages, because Spark compares text."""
+        topologies = self._current()
+        offset = decode(start)
+        if isinstance(offset, Start):
+            pinned = {
+                topic: resolve(requested(offset, topic, "earliest"), topology, topic)
+                for topic, topology in topologies.items()
+            }
+            return encode(Cut(pinned))
+        known = self._known_topics(offset)
+        new = [topic for topic in topologies if topic not in known.topics]
+        if new:
+            # A topic added to the options of a running query starts at its earliest message.
+            added = {topic: resolve("earliest", topologies[topic], topic) for topic in new}
+            return encode(Cut({**known.topics, **added}))
+        cleaned = forget_gone(known, topologies, self.source.lost)
+        unlimited = isinstance(limit, ReadAllAvailable)
+        if not unlimited and self._should_wait(cleaned, topologies):
+            return start
+        end = advance(
+            cleaned,
+            topologies,
+            Limit() if unlimited else self._limit(),
+            chain=self.source.options.chain,
+            sizes=Sizes() if unlimited else self._message_sizes(cleaned, topologies),
+        )
+        if end is cleaned:
+            return start
+        self._moved_at = time.monotonic()
+        return encode(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the newest known ends, which Spark shows beside the offsets reached."""
+        return encode(tails_cut(self._view)) if self._view is not None else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        before, after = decode(start), decode(end)
+        assert isinstance(after, Cut), "Spark stores only offsets that latestOffset returned"
+        if isinstance(before, Start):
+            return []
+        source, options = self.source, self.source.options
+        reader = source.service.reader()
+        topics = sorted(set(before.topics) & set(after.topics))
+        topologies = self._covering(reader, topics, after)
+        slices = slices_between(before, after, topologies, source.lost)
+        if options.ordering != "none":
+            return source.plan_in_key_order(slices)
+        limits = source.position_limits(options.max_partitions or PARTITIONS_MAX, options.min_partitions)
+        sizes = source.sizes(reader, slices)
+        return [PlannedPartition(runs) for runs in plan_by_position(slices, limits, sizes)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self.source.read_partition(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: only Spark's offset log says which messages were read."""
+
+    def stop(self) -> None:
+        """Do nothing: Spark often kills the process without calling this."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks receive a pickled copy and never plan, so they need no view.
+        return {**self.__dict__, "_view": None, "_fixed_view": None, "_sizes": None}
+
+    def _current(self) -> dict[str, Topology]:
+        """Return the view of this run: the fixed one of AvailableNow, or one that is recent enough.
+
+        Spark calls some 90 times a second while no message arrives; most calls must not reach a broker.
+        """
+        if self._fixed_view is not None:
+            self._view = self._fixed_view
+            return self._fixed_view
+        began = time.monotonic()
+        if self._view is None or began >= self._view_until:
+            self._view = self.source.topologies(self.source.service.reader())
+            ended = time.monotonic()
+            # Looking up a topic of many segments takes longer, so it happens less often.
+            self._view_until = ended + max(self.source.options.view_ttl_s, 5 * (ended - began))
+        return self._view
+
+    def _covering(self, reader: TopicReader, topics: Sequence[str], end: Cut) -> Mapping[str, Topology]:
+        """Return a view that reaches `end`: usually the last one, a newer one when Spark replays a batch."""
+        view = self._view
+        if view is not None and all(
+            topic in view and _reaches(view[topic], end.topics[topic]) for topic in topics
+        ):
+            return view
+        found = {}
+        for topic in topics:
+            try:
+                found[topic] = self.source.topology(reader, topic)
+            except TopicNotFoundError:
+                if topic in self.source.options.topics:
+                    raise
+                raise DataLossError(
+                    f"topic {topic} is gone, but the batch that Spark repeats needs it"
+                ) from None
+        return found
+
+    def _known_topics(self, offset: Cut) -> Cut:
+        """Return the offset without topics that the options no longer name."""
+        wanted = self.source.options.topics
+        left = [topic for topic in offset.topics if topic not in wanted]
+        if not left:
+            return offset
+        log.warning("the query no longer reads %s: its options do not name these topics", ", ".join(left))
+        return Cut({topic: cut for topic, cut in offset.topics.items() if topic in wanted})
+
+    def _limit(self) -> Limit:
+        return Limit(self.source.options.max_rows, self.source.options.max_bytes)
+
+    def _should_wait(self, cut: Cut, topologies: Mapping[str, Topology]) -> bool:
+        """Whether fewer messages wait than the user wants per micro-batch, and the delay is not over."""
+        options = self.source.options
+        if options.min_rows is None or self._fixed_view is not None:
+            return False
+        if time.monotonic() - self._moved_at >= options.max_delay_s:
+            return False
+        end = advance(cut, topologies, Limit(rows=options.min_rows), chain=True)
+        return _rows_between(cut, end) < options.min_rows
+
+    def _message_sizes(self, cut: Cut, topologies: Mapping[str, Topology]) -> Sizes:
+        """Return the bytes per message of the next slices, measured again when the cut has moved."""
+        if self.source.options.max_bytes is None:
+            return Sizes()
+        if self._sizes is None or self._sizes[0] != cut:
+            end = advance(cut, topologies, chain=False)
+            slices = slices_between(cut, end, topologies, self.source.lost)
+            if not slices:
+                return Sizes()
+            self._sizes = (cut, self.source.sizes(self.source.service.reader(), slices))
+        return self._sizes[1]
+
+
+def _reaches(topology: Topology, cut: TopicCut) -> bool:
+    tails = topology.tails
+    return all(id_ in tails and position <= tails[id_].next for id_, position in cut.positions.items())
+
+
+def _rows_between(start: Cut, end: Cut) -> int:
+    return sum(
+        position - start.topics[topic].positions.get(id_, 0)
+        for topic, cut in end.topics.items()
+        for id_, position in cut.positions.items()
+    )
