@@ -158,7 +158,7 @@ async def forget_topic(context: ControllerContext, name: TopicName) -> None:
     await context.failpoints.reach("delete.forgotten")
 
 
-async def sweep(context: ControllerContext, name: TopicName) -> bool:
+async def delete_storage(context: ControllerContext, name: TopicName) -> bool:
     """Delete the storage that earlier topics of this name left; False when some of it is still there."""
     lineage = await context.topics.load_lineage(name)
     if not lineage.garbage:

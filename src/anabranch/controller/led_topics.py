@@ -1,0 +1,123 @@
+"""The topics that this broker leads, one controller each.
+
+A broker leads the topics whose home store it owns. Must not know what a controller does with its topic, nor
+how to reach the leaders at other brokers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from anabranch.aio import AttemptCancelled, SharedAttempts, together
+from anabranch.controller.layout_watches import LayoutWatches
+from anabranch.controller.topic.controller import TopicController
+from anabranch.controller.topic.leadership import ControllerContext
+from anabranch.errors import AlreadyClosedError, NotLeaderError
+from anabranch.model.names import TopicName
+
+
+class LedTopics:
+    """The controllers of one process; `lost` is called with each controller whose leadership ended."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        owns: Callable[[int], bool],
+        watches: LayoutWatches,
+        lost: Callable[[TopicController], None],
+    ) -> None:
+        self._context = context
+        self._owns = owns
+        self._watches = watches
+        self._notify_lost = lost
+        self._closing: set[int] = set()
+        self._controllers: dict[TopicName, TopicController] = {}
+        self._loading: SharedAttempts[tuple[TopicName, int], TopicController] = SharedAttempts()
+        """By topic and home store."""
+        self._tokens = itertools.count(1)
+        self._stopped = False
+
+    def __contains__(self, name: TopicName) -> bool:
+        return name in self._controllers
+
+    def __iter__(self) -> Iterator[TopicController]:
+        return iter(list(self._controllers.values()))
+
+    def find(self, name: TopicName) -> TopicController | None:
+        return self._controllers.get(name)
+
+    def home(self, name: TopicName) -> int | None:
+        """The home store of a topic that is led here, or will be in a moment."""
+        if name in self._controllers:
+            return self._controllers[name].record.store
+        return next((home for loading, home in self._loading if loading == name), None)
+
+    def owns(self, store: int) -> bool:
+        """Whether this broker owns the store and does not give it up."""
+        return self._owns(store) and store not in self._closing
+
+    async def lead(self, name: TopicName) -> TopicController:
+        """The controller of the topic; NotLeaderError if this broker does not own the topic's home store."""
+        found = self._controllers.get(name)
+        if found is not None:
+            return found
+        home = (await self._context.topics.load(name)).store
+        if not self.owns(home):
+            raise NotLeaderError(f"{name} is not led here: its home is store {home}")
+        return await self.lead_at(name, home)
+
+    async def lead_at(self, name: TopicName, home: int) -> TopicController:
+        """The controller of a topic whose home store this broker owns, taken over if it is not led yet."""
+        self.check_running()
+        if name in self._controllers:
+            # A second controller would depose the first without notice to the consumers of the first.
+            return self._controllers[name]
+        key = next((key for key in self._loading if key[0] == name), (name, home))
+        try:
+            return await self._loading.join(key, lambda: self._take_over(name))
+        except AttemptCancelled:
+            self.check_running()
+            raise NotLeaderError(f"{name} is not led here any more") from None
+
+    def check_running(self) -> None:
+        if self._stopped:
+            raise AlreadyClosedError("the broker is stopping")
+
+    async def _take_over(self, name: TopicName) -> TopicController:
+        controller = await TopicController.lead(self._context, name, self._watches, self._tokens, self._lost)
+        if not self.owns(controller.record.store):
+            await controller.stop()
+            raise NotLeaderError(f"{name} is not led here any more")
+        self._controllers[name] = controller
+        return controller
+
+    def _lost(self, controller: TopicController) -> None:
+        if self._controllers.get(controller.name) is controller:
+            del self._controllers[controller.name]
+        self._notify_lost(controller)
+
+    def store_opened(self, store: int) -> None:
+        """Lead topics of this store again, if it was given up before."""
+        self._closing.discard(store)
+
+    async def store_closing(self, store: int) -> list[TopicName]:
+        """Stop leading the topics of this store and return their names; their consumers register again."""
+        self._closing.add(store)
+        await self._loading.stop(key for key in self._loading if key[1] == store)
+        leaving = [c for c in self._controllers.values() if c.record.store == store]
+        for controller in leaving:
+            del self._controllers[controller.name]
+        await together(controller.stop() for controller in leaving)
+        return [controller.name for controller in leaving]
+
+    def close(self) -> None:
+        """Take over no more topics."""
+        self._stopped = True
+
+    async def stop(self) -> None:
+        """Stop leading all topics at once; the next leaders finish what is unfinished."""
+        self.close()
+        await self._loading.stop()
+        controllers, self._controllers = list(self._controllers.values()), {}
+        await together(controller.stop() for controller in controllers)

@@ -1,0 +1,173 @@
+"""Finishes what an earlier process left: operations, deletions, storage of deleted topics, half-made topics.
+
+Each piece of work may be repeated, and is retried until it is done. Must not know which requests led to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
+
+from anabranch.aio import KeyedLocks, TaskRegistry
+from anabranch.controller import lifecycle
+from anabranch.controller.led_topics import LedTopics
+from anabranch.controller.topic.leadership import ControllerContext
+from anabranch.errors import AlreadyClosedError, MetadataError, NotLeaderError, TopicNotFoundError
+from anabranch.model.names import TopicName
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Work = Callable[[TopicName], Awaitable[bool]]
+"""One attempt; False if it has to be repeated."""
+
+READ_ATTEMPTS = 8
+
+TAKEN_OVER_AT_ONCE = 8
+
+
+class TopicRecovery:
+    """The unfinished work of the topics that `led` may lead."""
+
+    def __init__(self, context: ControllerContext, led: LedTopics, tasks: TaskRegistry) -> None:
+        self._context = context
+        self._led = led
+        self._tasks = tasks
+        self._locks = KeyedLocks()
+        self._unwatch: Callable[[], None] | None = None
+        self._closed = False
+        self._changed: set[TopicName] = set()
+        """Topics whose record changed, and whose creation is checked after a pause."""
+
+    async def ensure_defaults(self) -> None:
+        """Make the default namespace where the metadata store is new."""
+        await self._read(self._context.topics.ensure_defaults)
+
+    async def recover(self, at_home: Callable[[int], bool]) -> None:
+        """Lead all topics of these home stores, and finish what was begun there.
+
+        Topics with an unfinished operation, deletion or garbage come first and are awaited once; failures are
+        retried in the background. The other topics are taken over in the background, because each topic needs
+        a leader for its scaling and pruning.
+        """
+        topics = self._context.topics
+        if self._unwatch is None and not self._closed:
+            self._unwatch = topics.watch_all(self._record_changed)
+        waiting: list[TopicName] = []
+        for namespace in await self._read(topics.namespaces_with_topics):
+            for name, record in await self._read(partial(topics.load_all, namespace)):
+                if not at_home(record.store):
+                    continue
+                if record.deleted:
+                    await self.finish_deletion(name)
+                elif record.intent is not None or record.garbage:
+                    await self._try_then_retry(self._resume, name)
+                else:
+                    waiting.append(name)
+            for name, lineage in await self._read(partial(topics.load_lineages, namespace)):
+                if lineage.garbage and at_home(lineage.store):
+                    await self._try_then_retry(self._delete_storage, name)
+        for first in range(min(TAKEN_OVER_AT_ONCE, len(waiting))):
+            self._tasks.spawn(self._take_over(waiting[first::TAKEN_OVER_AT_ONCE]), "take over")
+
+    def close(self) -> None:
+        """Watch records no more."""
+        self._closed = True
+        if self._unwatch is not None:
+            self._unwatch()
+
+    @asynccontextmanager
+    async def creating(self, name: TopicName) -> AsyncIterator[None]:
+        """Hold the lock of a name while a topic is recorded, then delete the storage of its predecessors.
+
+        The deletion of a predecessor may have listed storage after its own last attempt to delete it.
+        """
+        try:
+            async with self._locks.held(name):
+                yield
+        finally:
+            self._tasks.spawn(self._retry(self._delete_storage, name), f"delete storage {name}")
+
+    async def finish_deletion(self, name: TopicName) -> None:
+        """Remove records and storage of a topic that is marked as deleted, in the background if it fails."""
+        await self._try_then_retry(self._finish_deletion, name)
+
+    async def await_deletion(self, name: TopicName) -> None:
+        """Return when a topic that is marked as deleted has no records and no storage left."""
+        await self._retry(self._finish_deletion, name)
+
+    async def _take_over(self, names: list[TopicName]) -> None:
+        for name in names:
+            await self._try_then_retry(self._resume, name)
+
+    async def _resume(self, name: TopicName) -> bool:
+        try:
+            controller = await self._led.lead(name)
+        except (TopicNotFoundError, AlreadyClosedError, NotLeaderError):
+            return True
+        try:
+            await controller.settled()
+            await controller.upkeep.collect_garbage()
+        except Exception as error:
+            log.warning("%s is led, but an earlier change is not finished yet: %s", name, error)
+        return True
+
+    async def _finish_deletion(self, name: TopicName) -> bool:
+        async with self._locks.held(name):
+            await lifecycle.forget_topic(self._context, name)
+        return await self._delete_storage(name)
+
+    async def _delete_storage(self, name: TopicName) -> bool:
+        return await lifecycle.delete_storage(self._context, name)
+
+    def _record_changed(self, name: TopicName) -> None:
+        if name not in self._led and name not in self._changed:
+            self._changed.add(name)
+            self._tasks.spawn(self._check_creation(name), f"check creation {name}")
+
+    async def _check_creation(self, name: TopicName) -> None:
+        """Finish the creation of a topic whose creator died, or got no answer to its write."""
+        await asyncio.sleep(self._context.settings.retry_max_s)
+        self._changed.discard(name)
+        await self._retry(self._finish_creation, name)
+
+    async def _finish_creation(self, name: TopicName) -> bool:
+        record = None if name in self._led else await self._context.topics.find(name)
+        if record is None or record.deleted or record.intent is None:
+            return True
+        return await self._resume(name)
+
+    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read from the metadata store, a few times if it does not answer."""
+        delays_s = self._context.delays_s()
+        for _ in range(READ_ATTEMPTS - 1):
+            try:
+                return await read()
+            except MetadataError as error:
+                log.warning("the metadata store does not answer yet: %s", error)
+            await asyncio.sleep(next(delays_s))
+        return await read()
+
+    async def _try_then_retry(self, work: Work, name: TopicName) -> None:
+        """Await one attempt; if it fails, retry in the background."""
+        if not await self._try(work, name):
+            self._tasks.spawn(self._retry(work, name), f"finish {name}")
+
+    async def _retry(self, work: Work, name: TopicName) -> None:
+        delays_s = self._context.delays_s()
+        while True:
+            if await self._try(work, name):
+                return
+            await asyncio.sleep(next(delays_s))
+
+    async def _try(self, work: Work, name: TopicName) -> bool:
+        try:
+            return await work(name)
+        except Exception as error:
+            log.warning("%s is not finished yet: %s: %s", name, type(error).__name__, error)
+            return False
