@@ -16,7 +16,7 @@ from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.wire.handlers import watch
 from anabranch.broker.wire.handlers.control import AssignmentPush
-from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.client.net import registration
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
 from anabranch.client.options import Batching
@@ -135,10 +135,10 @@ def forget_which_messages_of_an_entry_were_acknowledged(patch: pytest.MonkeyPatc
 def leave_the_entry_at_hand_out_of_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
     favour(patch, checkpoints=True, retention_s=1e6)
 
-    def checkpoint(self: AsyncCheckpointConsumer[bytes]) -> Checkpoint:
-        return Checkpoint(dict(self._positions))
+    def checkpoint(self: ReadPositions, *_: object) -> Checkpoint:
+        return Checkpoint(dict(self.positions))
 
-    patch.setattr(AsyncCheckpointConsumer, "checkpoint", checkpoint)
+    patch.setattr(ReadPositions, "checkpoint", checkpoint)
 
 
 def lead_in_a_term_that_was_over(patch: pytest.MonkeyPatch) -> None:

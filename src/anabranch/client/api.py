@@ -15,12 +15,13 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from anabranch.aio import Backoff, retry
-from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer, CheckpointOptions
+from anabranch.client.consume.queue_consumer import AsyncQueueConsumer, QueueOptions
 from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
-from anabranch.client.consume.stream_consumer import AsyncStreamConsumer, OnAssignment
+from anabranch.client.consume.stream_consumer import AsyncStreamConsumer, OnAssignment, StreamOptions
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.layout_watch import RECONNECT, TopicLayout, look_up_layout
+from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
+from anabranch.client.net.reconnector import RECONNECT
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
@@ -170,17 +171,19 @@ class AsyncClient:
         one_of("initial_position", initial_position, InitialPosition)
         consumer: AsyncStreamConsumer[V] = AsyncStreamConsumer(
             self._connections(),
-            parse_topic(topic),
-            validate_subscription(subscription),
             schema,
-            initial_position,
-            name,
-            receiver_queue_size,
-            seconds("ack_group_time", ack_group_time, zero=True),
-            ack_receipts,
-            subscription_properties,
-            properties,
-            on_assignment,
+            StreamOptions(
+                topic=parse_topic(topic),
+                subscription=validate_subscription(subscription),
+                initial_position=initial_position,
+                name=name,
+                receiver_queue_size=receiver_queue_size,
+                ack_group_s=seconds("ack_group_time", ack_group_time, zero=True),
+                ack_receipts=ack_receipts,
+                subscription_properties=subscription_properties,
+                properties=properties,
+                on_assignment=on_assignment,
+            ),
         )
         await consumer.open()
         self._consumers[consumer] = None
@@ -210,24 +213,28 @@ class AsyncClient:
         Receiving raises SubscriptionNotFoundError when the subscription is deleted meanwhile.
         """
         one_of("initial_position", initial_position, InitialPosition)
-        pool = self._connections()
+        processing_s = (
+            None if processing_timeout is None else seconds("processing_timeout", processing_timeout)
+        )
         consumer: AsyncQueueConsumer[V] = AsyncQueueConsumer(
-            pool,
-            parse_topic(topic),
-            validate_subscription(subscription),
+            self._connections(),
             schema,
-            initial_position,
-            name,
-            receiver_queue_size,
-            seconds("ack_group_time", ack_group_time, zero=True),
-            positive("ack_group_size", ack_group_size),
-            ack_receipts,
-            subscription_properties,
-            properties,
-            priority,
-            None if processing_timeout is None else seconds("processing_timeout", processing_timeout),
-            redelivery,
-            dead_letter,
+            QueueOptions(
+                topic=parse_topic(topic),
+                subscription=validate_subscription(subscription),
+                initial_position=initial_position,
+                name=name,
+                receiver_queue_size=receiver_queue_size,
+                ack_group_s=seconds("ack_group_time", ack_group_time, zero=True),
+                ack_group_size=positive("ack_group_size", ack_group_size),
+                ack_receipts=ack_receipts,
+                subscription_properties=subscription_properties,
+                properties=properties,
+                priority=priority,
+                processing_s=processing_s,
+                redelivery=redelivery,
+                dead_letter=dead_letter,
+            ),
             self._open_dead_letters,
         )
         await consumer.open()
@@ -258,14 +265,16 @@ class AsyncClient:
             )
         consumer: AsyncCheckpointConsumer[V] = AsyncCheckpointConsumer(
             self._connections(),
-            parse_topic(topic),
-            start,
             schema,
-            name,
-            receiver_queue_size,
-            properties,
-            None if group is None else validate_subscription(group),
-            fail_on_data_loss,
+            CheckpointOptions(
+                topic=parse_topic(topic),
+                start=start,
+                group=None if group is None else validate_subscription(group),
+                name=name,
+                receiver_queue_size=receiver_queue_size,
+                properties=properties,
+                fail_on_data_loss=fail_on_data_loss,
+            ),
         )
         await consumer.open()
         self._consumers[consumer] = None

@@ -38,7 +38,7 @@ class FakeSource:
         self.returned += entry.wanted.bit_count()
         return entry, False
 
-    def let_go(self, place: tuple[int, int], bits: int) -> None:
+    def unhold(self, place: tuple[int, int], bits: int) -> None:
         self.held[place] = self.held.get(place, 0) & ~bits
 
     def deliver(self, *values: bytes, entry: int = 0, ack_set: tuple[int, ...] = ()) -> None:

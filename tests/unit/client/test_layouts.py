@@ -59,8 +59,8 @@ async def test_a_session_begins_with_the_newest_layout_and_never_steps_back() ->
     tasks = TaskRegistry()
     first, second = Told((1, 2)), Told((4, 5))
     pool: Any = Pool(first, second)
-    watch = LayoutWatch(pool, tasks, NAME, changed)
-    assert (await watch.open()).layout.epoch == 2
+    watch = LayoutWatch(pool, NAME, changed)
+    assert (await watch.open(tasks)).layout.epoch == 2
     assert changes == [], "whoever opens it is not ready before it has the first one"
     first.tell(3)
     assert changes == [3]
@@ -75,6 +75,6 @@ async def test_a_broker_that_knows_no_scalable_topics_is_not_asked_for_any() -> 
     tasks, broker = TaskRegistry(), Told((1,), able=False)
     pool: Any = Pool(broker)
     with pytest.raises(UnsupportedFeatureError):
-        await LayoutWatch(pool, tasks, NAME, lambda _: None).open()
+        await LayoutWatch(pool, NAME, lambda _: None).open(tasks)
     assert broker.sent == [], "it would hang up on a command that it does not know"
     await tasks.stop()

@@ -219,7 +219,7 @@ class Inbox(Generic[T]):
         left = 0
         for message in self._run:
             left |= 1 << message._index
-        source.let_go(entry.position, left)
+        source.unhold(entry.position, left)
         entry.wanted &= ~left
         self._number -= len(self._run)
         self._run = []

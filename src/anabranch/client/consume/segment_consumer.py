@@ -1,59 +1,41 @@
-"""One segment as a consumer sees it: a subscription that comes back, permits, and acknowledgements that
-arrive.
+"""The consumer of one segment: it subscribes, asks for messages, and sends acknowledgements until confirmed.
 
-Acknowledgements always ask for an answer, and are sent again after a lost connection until one has come,
-before the broker delivers anything new. Messages that the application holds are not handed out a second time
-to the same consumer when the broker, after a lost connection, delivers them again. Who reads which segment,
-and in which order messages of different segments are handed out, is decided elsewhere.
+Every acknowledgement asks for an answer. After a lost connection the consumer sends unanswered ones again
+before the broker delivers anything new, and leaves out messages that the application already holds. The
+consumer of the topic decides which segments are read, and in which order their messages are handed out.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 from anabranch.aio import TaskRegistry
+from anabranch.client.consume.attachment import Attachment, SegmentAddress
 from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.client.decide.ordering import before_first, covers
-from anabranch.client.decide.permits import Permits
+from anabranch.client.decide.permits import Intake, Permits
+from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
 from anabranch.client.message import Received
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.reconnector import Reconnector
 from anabranch.client.net.segment_owner import ATTACH, SegmentOwner
 from anabranch.client.options import log
 from anabranch.client.schema import Codec
 from anabranch.errors import AlreadyClosedError, AnabranchError, NotConnectedError
 from anabranch.model.ids import MessageId
-from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.properties import MANAGED, pairs
 
-
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """How a consumer subscribes to segments."""
-
-    subscription: str
-    kind: pb.CommandSubscribe.SubType.ValueType
-    consumer_name: str
-    initial_position: pb.CommandSubscribe.InitialPosition.ValueType = pb.CommandSubscribe.Latest
-    durable: bool = True
-    priority: int = 0
-    bucket_ranges: tuple[HashRange, ...] = ()
-    """Set when the segment is shared by buckets."""
-    generation: int | None = None
-    """Of the assignment that gave the segment, where somebody assigns it."""
-    properties: Mapping[str, str] = field(default_factory=dict)
-    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+_RELEASED = Intake.RELEASED
 
 
 class ConsumerHome(Protocol):
-    """What the consumer of a segment needs of the consumer of the topic."""
+    """The consumer of the topic, as the consumer of a segment sees it."""
 
     pool: ConnectionPool
     tasks: TaskRegistry
@@ -63,24 +45,24 @@ class ConsumerHome(Protocol):
     @property
     def topic(self) -> str: ...
     def ready(self, source: SegmentConsumer) -> None:
-        """A segment that had nothing to hand out has now."""
+        """Called when the first entry arrives in an empty buffer."""
         ...
 
     def dropped(self, source: SegmentConsumer) -> None:
-        """What was not handed out yet is gone; the broker will deliver it again."""
+        """Called before buffered entries are dropped; the broker will deliver them again."""
         ...
 
     def reached_end(self, source: SegmentConsumer) -> None: ...
     def voided(self, source: SegmentConsumer) -> None:
-        """Nothing handed out of the segment so far can be acknowledged any more, unless it is already."""
+        """Called when messages handed out so far, if not yet confirmed, cannot be acknowledged any more."""
         ...
 
     def attached_again(self, source: SegmentConsumer) -> None:
-        """The subscription was away for a while; it may have been moved by a seek."""
+        """Called when the consumer has subscribed again; a seek may have moved the subscription."""
         ...
 
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
-        """Whether an error ends the segment's consumer; else it tries again."""
+        """Whether an error ends the segment's consumer; otherwise it subscribes again."""
         ...
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None: ...
@@ -88,56 +70,40 @@ class ConsumerHome(Protocol):
 
 
 class SegmentConsumer:
-    """Reads one segment for `home`."""
+    """Reads one segment for `home`, the consumer of the topic."""
 
     def __init__(
-        self,
-        home: ConsumerHome,
-        segment_id: int,
-        topic: str,
-        attachment: Attachment,
-        permits: Permits,
-        *,
-        url: str | None = None,
-        legacy: bool = False,
-        start: Callable[[], MessageId] | None = None,
-        paused: bool = False,
+        self, home: ConsumerHome, address: SegmentAddress, attachment: Attachment, permits: Permits
     ) -> None:
         self.home = home
-        self.segment_id = segment_id
-        self.topic = topic
+        self.segment_id = address.segment_id
+        self.topic = address.topic
         self.attachment = attachment
         self.permits = permits
-        """Messages the broker may send ahead of their being handed out."""
+        self.intake = Intake.PAUSED if attachment.paused else Intake.OPEN
         self.entries: deque[Received] = deque()
-        """Delivered and not handed out."""
+        """Entries that were delivered and not handed out."""
         self.held: dict[LedgerEntry, int] = {}
-        """Bits of messages that are here or with the application, neither acknowledged nor given back."""
+        """Bits of messages in the buffer or with the application, neither acknowledged nor given back."""
         self.outstanding: deque[Received] = deque()
-        """For cumulative acknowledgement: entries handed out, in order, at least in part not acknowledged."""
+        """For cumulative acknowledgement: entries handed out, in order, that are not fully acknowledged."""
         self.unacked: dict[LedgerEntry, int] = {}
-        """For single acknowledgement: bits of an entry's messages without one."""
+        """For single acknowledgement: bits of an entry's messages that are not acknowledged."""
         self.acks = Acknowledgements()
         self.floor: MessageId | None = None
-        """Nothing at or before this is handed out."""
-        self.released = False
-        """Takes no more messages; only acknowledgements are still sent."""
+        """Messages at or before this position are not handed out."""
         self.attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = SegmentOwner(home.pool, topic, url)
-        self._legacy = legacy
-        self._start = start
-        self._paused = paused
+        """Done when the first subscription succeeded, or the consumer ended before."""
+        self._address = address
+        self._owner = SegmentOwner(home.pool, address.topic, address.owner_url)
         self._connection: BrokerConnection | None = None
         self._consumer_id = 0
         self._ack_waiters: list[asyncio.Future[None]] = []
-        self._refusals = 0
-        """Acknowledgements refused in a row."""
-        self._detached = asyncio.Event()
-        self._renewed = asyncio.Event()
-        self._closed = False
-        home.tasks.start(self._run(), f"consume {topic}")
+        self._reconnector = Reconnector(self._attempt, home.pool.rng, ATTACH, self._owner.pause)
+        self._life = self._reconnector.life
+        home.tasks.start(self._reconnector.run(), f"consume {address.topic}")
 
-    # As a message's source.
+    # As the source of a message.
 
     @property
     def topic_name(self) -> str:
@@ -152,17 +118,22 @@ class SegmentConsumer:
 
     # Deliveries.
 
+    @property
+    def released(self) -> bool:
+        """Whether the consumer takes no more messages and only sends acknowledgements."""
+        return self.intake is _RELEASED
+
     def delivered(self, delivery: Delivery) -> None:
-        """An entry came; what the application already holds or must not see is left out."""
+        """Buffer an entry without the messages that the application holds or has acknowledged."""
         entry = Received(self, delivery)
         cost = entry.wanted.bit_count()
         self.permits.use(cost)
-        if self.released or self._closed:
+        if self.intake is _RELEASED:
             return
         held = self.held.get(entry.position)
         if held:
             entry.wanted &= ~held
-        # The broker may have sent the entry before it knew of these acknowledgements.
+        # The broker may have sent the entry before these acknowledgements reached it.
         entry.wanted &= self.acks.pending(entry.position)
         if self.floor is not None:
             self._trim(entry, self.floor)
@@ -186,53 +157,52 @@ class SegmentConsumer:
             entry.wanted = 0
 
     def take(self) -> tuple[Received, bool]:
-        """The next entry to hand out, and whether the broker was told to send more."""
+        """Return the next entry to hand out, and whether a command asked the broker for more messages."""
         entry = self.entries.popleft()
         self.permits.fit(len(entry.data) / entry.count, emptied=not self.entries)
         return entry, self.give_back(entry.wanted.bit_count())
 
     def give_back(self, count: int) -> bool:
-        """Messages left the buffer; the broker may send as many again. Returns whether it was told so."""
+        """Note that messages left the buffer; True when a command asked the broker for more."""
         due = self.permits.give_back(count)
-        if not due or self._connection is None or self.released:
+        if not due or self._connection is None or self.intake is _RELEASED:
             return False
-        self._flow(due)
+        self._ask_for(due)
         return True
 
     def resize(self, size: int) -> None:
-        """Hold more messages, or fewer as those at hand leave; what the broker may send follows."""
+        """Buffer up to `size` messages from now on."""
         self.permits.resize(size)
-        if not self._paused:
+        if self.intake is Intake.OPEN:
             self.give_back(0)
 
-    def _flow(self, count: int) -> None:
+    def _ask_for(self, count: int) -> None:
         if self._connection is not None:
             self.permits.grant(count)
             self._connection.send(pb.CommandFlow(consumer_id=self._consumer_id, messagePermits=count))
 
     def resume(self) -> None:
-        """Let a paused segment begin to send."""
-        if self._paused:
-            self._paused = False
-            self._flow(self.permits.size)
+        """Ask a paused segment for messages."""
+        if self.intake is Intake.PAUSED:
+            self.intake = Intake.OPEN
+            self._ask_for(self.permits.size)
 
     def reached_end(self) -> None:
         self.home.reached_end(self)
 
     def release(self) -> None:
-        """Hand out nothing more; what was handed out can still be acknowledged."""
-        self.released = True
-        self.drop()
+        """Hand out nothing more; messages handed out before can still be acknowledged."""
+        self.intake = _RELEASED
+        self._drop_entries()
 
-    def drop(self) -> None:
-        """Forget what was not handed out."""
+    def _drop_entries(self) -> None:
         self.home.dropped(self)
         for entry in self.entries:
-            self.let_go(entry.position, entry.wanted)
+            self.unhold(entry.position, entry.wanted)
         self.entries.clear()
 
-    def let_go(self, place: LedgerEntry, bits: int) -> None:
-        """These messages may be delivered again."""
+    def unhold(self, place: LedgerEntry, bits: int) -> None:
+        """Let the broker deliver these messages again."""
         held = self.held.get(place, 0) & ~bits
         if held:
             self.held[place] = held
@@ -242,7 +212,7 @@ class SegmentConsumer:
     # Acknowledgements.
 
     def flush_acks(self) -> None:
-        """Send what waits; without a connection it goes first on the next one."""
+        """Send waiting acknowledgements; without a connection they are sent first on the next one."""
         connection = self._connection
         if connection is None:
             return
@@ -251,37 +221,33 @@ class SegmentConsumer:
 
     def _ack_answered(self, request_id: int, answer: asyncio.Future[Any]) -> None:
         error = answer.exception() if not answer.cancelled() else None
-        if isinstance(error, NotConnectedError):
+        if isinstance(error, NotConnectedError) or not self.acks.awaits(request_id):
             return
         if error is not None:
-            if self.acks.awaits(request_id):
-                log.warning("%s refused an acknowledgement: %s", self.topic, error)
-                self._refusals += 1
-                self._leave()
+            log.warning("%s refused an acknowledgement: %s", self.topic, error)
+            self._leave(ReconnectEvent.REFUSED)
             return
-        if not self.acks.awaits(request_id):
-            return
-        self._refusals = 0
+        self._life.refusals = 0
         self.acks.answered(request_id)
         self._wake_ack_waiters()
 
     def _wake_ack_waiters(self) -> None:
-        if self.acks.confirmed or self._closed:
+        if self.acks.confirmed or self._life.ended:
             waiters, self._ack_waiters = self._ack_waiters, []
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
 
     async def acks_done(self) -> None:
-        """Send what waits and return when the broker has confirmed everything."""
+        """Send waiting acknowledgements and return when the broker has confirmed all of them."""
         self.flush_acks()
-        while not self.acks.confirmed and not self._closed:
+        while not self.acks.confirmed and not self._life.ended:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._ack_waiters.append(waiter)
             await waiter
 
     def redeliver(self, places: list[LedgerEntry]) -> None:
-        """Ask for entries again; without a connection they come again by themselves."""
+        """Ask for entries again; without a connection the broker delivers them again by itself."""
         if self._connection is not None and places:
             ids = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in places]
             self._connection.send(
@@ -291,93 +257,72 @@ class SegmentConsumer:
     # The connection.
 
     def closed_by_broker(self) -> None:
-        """The broker ended the subscription but not the connection, as it does for a seek: start afresh.
+        """The broker ended the subscription but not the connection, for a seek or for another reader.
 
-        What the application holds may be delivered again on purpose then, or by another who reads now.
+        Messages that the application holds may be delivered again, so nothing about them is kept.
         """
         self.home.voided(self)
         self.held.clear()
         self.outstanding.clear()
         self.unacked.clear()
         self.acks.clear()
-        self._lose()
+        self._lose(ReconnectEvent.LOST)
 
     def connection_lost(self) -> None:
         self._owner.look_up_again()
-        self._lose()
+        self._lose(ReconnectEvent.LOST)
 
     def owned_by(self, url: str | None) -> None:
         """Follow the segment to the broker that a layout names."""
-        connection = self._connection
-        if self._owner.layout_named(url, connection):
-            self._leave()
+        if self._owner.layout_named(url, self._connection):
+            self._leave(ReconnectEvent.LOST)
 
     def renew(self, generation: int | None) -> None:
-        """The segment is assigned again, in a newer generation; an attempt that waits is made at once."""
+        """Note a newer assignment of the same segment; a pause between attempts ends."""
         if generation != self.attachment.generation:
             self.attachment = replace(self.attachment, generation=generation)
-            self._renewed.set()
+            self._reconnector.handle(ReconnectEvent.RETRIED)
 
-    def _leave(self) -> None:
-        """Let the broker forget the consumer; acknowledgements without an answer go first on the next one."""
+    def _leave(self, event: ReconnectEvent) -> None:
+        """End the subscription at the broker; unanswered acknowledgements are sent on the next connection."""
         connection = self._connection
         if connection is not None:
-            connection.consumers.pop(self._consumer_id, None)
-            connection.send(
-                pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self.home.pool.next_id())
-            )
-            self._lose()
+            self._close_at(connection, self._consumer_id)
+            self._lose(event)
 
-    def _lose(self) -> None:
+    def _close_at(self, connection: BrokerConnection, consumer_id: int) -> None:
+        connection.consumers.pop(consumer_id, None)
+        request_id = self.home.pool.next_id()
+        connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id))
+
+    def _lose(self, event: ReconnectEvent) -> None:
         self._connection = None
         self.acks.take_back()
-        self.drop()
+        self._drop_entries()
         self._wake_ack_waiters()
-        self._detached.set()
+        self._reconnector.handle(event)
 
-    async def _run(self) -> None:
-        failures = 0
-        while not self._closed:
-            self._detached.clear()
-            try:
-                if not await self._owner.attempt(self._attach):
-                    continue
-                failures = 0
-                while self._connection is not None:
-                    await self._detached.wait()
-                    self._detached.clear()
-                if self._refusals and not self._closed:
-                    await self._pause(self._refusals - 1)
-                continue
-            except (AnabranchError, TimeoutError) as error:
-                if isinstance(error, AnabranchError) and self.home.is_final(self, error):
-                    self._give_up(error)
-                    return
-                log.debug("%s: %s", self.topic, error)
+    async def _attempt(self) -> ReconnectEvent:
+        try:
+            if not await self._owner.attempt(self._attach):
+                return ReconnectEvent.RETRIED
+        except (AnabranchError, TimeoutError) as error:
+            if isinstance(error, AnabranchError) and self.home.is_final(self, error):
+                self._give_up(error)
+                return ReconnectEvent.ENDED
+            log.debug("%s: %s", self.topic, error)
             self._owner.look_up_again()
-            await self._pause(failures)
-            failures += 1
-
-    async def _pause(self, failures: int) -> None:
-        self._renewed.clear()
-        await self._owner.pause(ATTACH.delay(failures, self.home.pool.rng), self._renewed)
-
-    def _give_up(self, error: AnabranchError) -> None:
-        self._closed = True
-        if not self.attached.done():
-            self.attached.set_exception(error)
-            self.attached.exception()
-        self._wake_ack_waiters()
-        self.home.gave_up(self, error)
+            return ReconnectEvent.FAILED
+        return ReconnectEvent.ATTACHED
 
     async def _attach(self) -> None:
         pool = self.home.pool
         connection = await self._owner.connection()
-        if self._closed:
+        if self._life.ended:
             return
         consumer_id = pool.next_id()
-        if self._start is not None:
-            self.floor = self._start()
+        if self.attachment.start is not None:
+            self.floor = self.attachment.start()
         self.permits.reset()
         connection.consumers[consumer_id] = self
         try:
@@ -385,64 +330,41 @@ class SegmentConsumer:
                 self._subscribe(consumer_id), pb.CommandSuccess, pool.operation_timeout_s
             )
         except BaseException:
-            connection.consumers.pop(consumer_id, None)
-            connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=pool.next_id()))
+            self._close_at(connection, consumer_id)
             raise
-        if self._closed:
-            # Closed while the broker was still making it: there nobody else would take it away.
-            connection.consumers.pop(consumer_id, None)
-            connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=pool.next_id()))
+        if self._life.ended:
+            self._close_at(connection, consumer_id)
             return
         if reply.HasField("incarnation"):
             self.home.opened_in = reply.incarnation
-        if not connection.open or connection.consumers.get(consumer_id) is not self:
+        if self._life.phase is ReconnectPhase.OUTDATED:
+            # The connection was lost, or the broker ended the subscription, right after its answer.
             return
         self._connection = connection
         self._consumer_id = consumer_id
         self.flush_acks()
-        if not self.released and not self._paused:
-            self._flow(self.permits.size)
+        if self.intake is Intake.OPEN:
+            self._ask_for(self.permits.size)
         if self.attached.done():
             self.home.attached_again(self)
         else:
             self.attached.set_result(None)
 
     def _subscribe(self, consumer_id: int) -> pb.CommandSubscribe:
-        how = self.attachment
-        properties = dict(how.properties)
-        if self._legacy:
-            properties[MANAGED] = "true"
-        command = pb.CommandSubscribe(
-            topic=self.topic,
-            subscription=how.subscription,
-            subType=how.kind,
-            consumer_id=consumer_id,
-            request_id=self.home.pool.next_id(),
-            consumer_name=how.consumer_name,
-            priority_level=how.priority,
-            durable=how.durable,
-            initialPosition=how.initial_position,
-            metadata=pairs(properties),
-            subscription_properties=pairs(how.subscription_properties),
-            generation=how.generation,
-            opened_in=self.home.opened_in,
-        )
-        if how.bucket_ranges:
-            command.keySharedMeta.keySharedMode = pb.STICKY
-            command.keySharedMeta.entryBucketDispatch = True
-            for bucket in how.bucket_ranges:
-                command.keySharedMeta.hashRanges.add(start=bucket.start, end=bucket.end)
+        command = self.attachment.command(self._address, consumer_id, self.home.pool.next_id())
+        if self.home.opened_in is not None:
+            command.opened_in = self.home.opened_in
         if self.floor is not None:
             command.start_message_id.ledgerId = self.floor.ledger & (2**64 - 1)
             command.start_message_id.entryId = self.floor.entry & (2**64 - 1)
         return command
 
     async def last_message_id(self) -> MessageId:
-        """The last message stored in the segment now, or the place before the first. Needs a connection."""
+        """The last message in the segment now, or the place before the first; raises NotConnectedError."""
         await asyncio.shield(self.attached)
         connection = self._connection
         if connection is None:
-            raise NotConnectedError(f"{self.topic} is not connected")
+            raise NotConnectedError(f"{self.topic} is not connected; try again")
         reply = await connection.request(
             pb.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=self.home.pool.next_id()),
             pb.CommandGetLastMessageIdResponse,
@@ -456,18 +378,26 @@ class SegmentConsumer:
             self.segment_id, last.ledgerId, last.entryId, last.batch_index, next_index=next_index
         )
 
-    async def close(self) -> None:
-        """Leave the segment; acknowledgements should be done before."""
-        if self._closed:
-            return
-        self._closed = True
-        self.entries.clear()
-        connection, self._connection = self._connection, None
+    # The end.
+
+    def _give_up(self, error: AnabranchError) -> None:
+        self._end(error)
+        self.home.gave_up(self, error)
+
+    def _end(self, error: AnabranchError) -> None:
+        self._reconnector.handle(ReconnectEvent.ENDED)
         if not self.attached.done():
-            self.attached.set_exception(AlreadyClosedError("the consumer was closed"))
+            self.attached.set_exception(error)
             self.attached.exception()
         self._wake_ack_waiters()
-        self._detached.set()
+
+    async def close(self) -> None:
+        """End the subscription; `acks_done` should have returned before."""
+        if self._life.ended:
+            return
+        self.entries.clear()
+        connection, self._connection = self._connection, None
+        self._end(AlreadyClosedError("the consumer was closed"))
         if connection is None:
             return
         connection.consumers.pop(self._consumer_id, None)

@@ -1,26 +1,25 @@
 """The stream consumer: its share of a topic in key order, acknowledged cumulatively.
 
-The leader of the topic says which segments to read and pushes changes. A segment that is taken away is given
-up only when everything handed out of it is acknowledged, so that its next reader cannot overtake. An
-acknowledgement covers what was handed out up to its message, in every segment: messages carry numbers in the
-order they left, and the numbers are turned into positions when acknowledgements are sent.
+The leader of the topic assigns segments and pushes changes. The consumer gives up a segment only after the
+application has acknowledged all messages handed out of it, so that the next reader cannot overtake.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from anabranch.aio import is_bare_timeout
+from anabranch.client.consume.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.cumulative_acks import CumulativeAcks
 from anabranch.client.consume.inbox import Inbox, owner
-from anabranch.client.consume.segment_consumer import Attachment, SegmentConsumer
-from anabranch.client.decide.ordering import covers
+from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.registration import Registration
+from anabranch.client.net.registration import Registration, RegistrationRequest
 from anabranch.client.options import InitialPosition, log, text_pairs
 from anabranch.client.schema import Codec
 from anabranch.errors import (
@@ -39,7 +38,8 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 T = TypeVar("T")
 
 CAUGHT_UP_ACK_S = 0.005
-"""Longest wait of an acknowledgement when nothing is left to hand out: a successor may be waiting for it."""
+"""Longest wait of an acknowledgement when no message is left to hand out: the segment's next reader may be
+waiting for it."""
 
 HAND_OVER_WARNING_S = 10.0
 
@@ -47,67 +47,59 @@ OnAssignment = Callable[[tuple[str, ...], tuple[str, ...]], None]
 """Called with the segments added and removed."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The arguments of `AsyncClient.subscribe_stream`, checked."""
+
+    topic: TopicName
+    subscription: str
+    initial_position: InitialPosition
+    name: str | None
+    receiver_queue_size: int | None
+    ack_group_s: float
+    ack_receipts: bool
+    subscription_properties: Mapping[str, str] | None
+    properties: Mapping[str, str] | None
+    on_assignment: OnAssignment | None
+
+
 class AsyncStreamConsumer(Inbox[T]):
     """Reads a share of a topic in key order; made by `AsyncClient.subscribe_stream`."""
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        topic: TopicName,
-        subscription: str,
-        schema: Codec[T],
-        initial_position: InitialPosition,
-        name: str | None,
-        receiver_queue_size: int | None,
-        ack_group_time: float,
-        ack_receipts: bool,
-        subscription_properties: Mapping[str, str] | None,
-        properties: Mapping[str, str] | None,
-        on_assignment: OnAssignment | None,
-    ) -> None:
-        super().__init__(pool, schema, receiver_queue_size)
-        self.subscription = subscription
-        self.name = name or f"anabranch-stream-{pool.rng.getrandbits(40):010x}"
-        """The consumer's identity: coming back under it within the grace time brings the same share."""
-        start = pb.CommandSubscribe.Earliest if initial_position == "earliest" else pb.CommandSubscribe.Latest
+    def __init__(self, pool: ConnectionPool, schema: Codec[T], options: StreamOptions) -> None:
+        super().__init__(pool, schema, options.receiver_queue_size)
+        self.subscription = options.subscription
+        self.name = options.name or f"anabranch-stream-{pool.rng.getrandbits(40):010x}"
+        """The consumer's identity: registering under it within the grace time brings the same share."""
+        earliest = options.initial_position == "earliest"
+        start = pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest
         self._attachment = Attachment(
-            subscription,
+            options.subscription,
             pb.CommandSubscribe.Exclusive,
             self.name,
             start,
-            properties=text_pairs("properties", properties),
-            subscription_properties=text_pairs("subscription_properties", subscription_properties),
+            properties=text_pairs("properties", options.properties),
+            subscription_properties=text_pairs("subscription_properties", options.subscription_properties),
         )
-        self._ack_group_s = ack_group_time
-        self._ack_receipts = ack_receipts
+        self._ack_group_s = options.ack_group_s
+        self._ack_receipts = options.ack_receipts
+        self._on_assignment = options.on_assignment
         self._acked = 0
-        """Everything handed out up to this number is acknowledged by the application."""
+        """The application has acknowledged all messages up to this number."""
         self._ack_timer: asyncio.TimerHandle | None = None
-        self._sources: dict[int, SegmentConsumer] = {}
-        self._wanted: dict[int, AssignedSegment] = {}
-        self._generation: int | None = None
-        self._releases: dict[int, asyncio.Task[Any]] = {}
         self._ack_listeners: list[asyncio.Future[None]] = []
-        self._last_acked: dict[int, MessageId] = {}
-        self._taken_over: list[tuple[int, ConsumerBusyError]] = []
-        """Segments another reads by now: the first number that was not confirmed there, and what to say."""
-        self._on_assignment = on_assignment
-        self._registration = Registration(
-            pool,
-            self.tasks,
-            topic,
-            subscription,
-            self.name,
-            start,
-            pb.STREAM,
-            self._assigned,
-            self._refused,
-        )
+        self._sources: dict[int, SegmentConsumer] = {}
+        self._acks = CumulativeAcks(self._sources)
+        self._assignment: dict[int, AssignedSegment] = {}
+        self._generation: int | None = None
+        self._hand_overs: dict[int, asyncio.Task[Any]] = {}
+        request = RegistrationRequest(options.topic, options.subscription, self.name, pb.STREAM, start)
+        self._registration = Registration(pool, request, self._assigned, self._refused)
 
     async def open(self) -> None:
-        """Register, and attach to the first share."""
+        """Register, and subscribe to the first assigned segments."""
         try:
-            await self._registration.open()
+            await self._registration.open(self.tasks)
             async with asyncio.timeout(self.pool.operation_timeout_s):
                 for source in list(self._sources.values()):
                     await self._attached(source)
@@ -115,7 +107,7 @@ class AsyncStreamConsumer(Inbox[T]):
             await self.close()
             if is_bare_timeout(error):
                 raise OperationTimeoutError(
-                    f"the segments of {self.topic} are not free: who reads them has messages to acknowledge"
+                    f"the segments of {self.topic} are not free: their consumers have messages to acknowledge"
                 ) from error
             raise
 
@@ -124,16 +116,15 @@ class AsyncStreamConsumer(Inbox[T]):
         try:
             await asyncio.shield(source.attached)
         except AnabranchError as error:
-            # While this waited the segment may have gone to another consumer, be shared from now on, or be
-            # pruned.
+            # Meanwhile the leader may have given the segment to another consumer, or retention removed it.
             if not source.released and not isinstance(error, TopicNotFoundError):
                 raise
 
-    # What callers see.
+    # For the application.
 
     @property
     def topic(self) -> str:
-        """The name the broker resolved."""
+        """The name of the topic that the broker resolved."""
         return str(self._registration.resolved)
 
     @property
@@ -144,7 +135,7 @@ class AsyncStreamConsumer(Inbox[T]):
     async def acknowledge_cumulative(self, message: Message[T] | MessageId) -> None:
         """Acknowledge everything handed out up to a message, in every segment.
 
-        Returns when it is noted; with `ack_receipts` when the broker has made it durable.
+        Returns when the acknowledgement is noted; with `ack_receipts` when the broker has made it durable.
         """
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
@@ -152,7 +143,7 @@ class AsyncStreamConsumer(Inbox[T]):
             if message._number > self._acked:
                 self._acked = message._number
         else:
-            self._acknowledge_id(message.id if isinstance(message, Message) else message)
+            self._acks.acknowledge_id(message.id if isinstance(message, Message) else message)
         self._schedule_acks()
         if self._ack_receipts:
             await self.flush_acks()
@@ -160,27 +151,24 @@ class AsyncStreamConsumer(Inbox[T]):
     async def flush_acks(self) -> None:
         """Send grouped acknowledgements and return when the broker has confirmed them.
 
-        ConsumerBusyError when some cannot be confirmed any more, because another consumer was given their
-        segment while this one was away; their messages come again there. When this consumer has no place any
-        more, what receiving raises.
+        Raises ConsumerBusyError when some can never be confirmed because the leader gave their segment to
+        another consumer, which gets those messages again. Raises the same error as `receive` when this
+        consumer has lost its registration.
         """
         self._send_acks()
         for source in list(self._sources.values()):
             await source.acks_done()
         if self._failure is not None:
             raise self._failure
-        lost = [error for number, error in self._taken_over if number <= self._acked]
-        self._taken_over = [entry for entry in self._taken_over if entry[0] > self._acked]
-        if lost:
-            raise lost[0]
+        self._acks.raise_unconfirmed(self._acked)
 
     async def close(self) -> None:
-        """Leave the subscription; nothing is acknowledged that the application did not acknowledge."""
+        """Leave the subscription; messages that the application did not acknowledge stay unacknowledged."""
         if self._closed:
             return
         self._end_waiting()
-        for release in self._releases.values():
-            release.cancel()
+        for hand_over in self._hand_overs.values():
+            hand_over.cancel()
         sources = list(self._sources.values())
         for source in sources:
             source.release()
@@ -198,8 +186,8 @@ class AsyncStreamConsumer(Inbox[T]):
     def _assigned(self, assignment: Assignment) -> None:
         if self._closed:
             return
-        before = set(self._wanted)
-        self._wanted = {segment.segment_id: segment for segment in assignment.segments}
+        before = set(self._assignment)
+        self._assignment = {segment.segment_id: segment for segment in assignment.segments}
         self._generation = assignment.generation if assignment.generation != UNCOUNTED else None
         self.opened_in = self._registration.opened_in
         names = {segment.segment_id: segment.topic for segment in assignment.segments}
@@ -212,30 +200,30 @@ class AsyncStreamConsumer(Inbox[T]):
             try:
                 self._on_assignment(added, removed)
             except Exception:
-                # The caller's mistake must not cost it the connection.
+                # An error in the application's callback must not end the connection.
                 log.exception("on_assignment failed")
 
     def _refused(self, error: AnabranchError) -> None:
-        """This consumer has no place any more: what it held is for others, at once."""
+        """The leader refused this consumer for good: other consumers get its segments at once."""
         self._fail(error)
-        self._wanted = {}
-        for release in self._releases.values():
-            release.cancel()
+        self._assignment = {}
+        for hand_over in self._hand_overs.values():
+            hand_over.cancel()
         for source in self._sources.values():
             source.release()
             self.tasks.start(source.close(), f"leave {source.topic}")
 
     def _reconcile(self) -> None:
-        """Attach to what is assigned, give up what is not; both at their own pace."""
+        """Subscribe to assigned segments, and begin to hand over the others."""
         for id_, source in list(self._sources.items()):
-            wanted = self._wanted.get(id_)
-            kept = wanted is not None and wanted.bucket_ranges == source.attachment.bucket_ranges
+            assigned = self._assignment.get(id_)
+            kept = assigned is not None and assigned.bucket_ranges == source.attachment.bucket_ranges
             if kept and not source.released:
                 source.renew(self._generation)
-            elif id_ not in self._releases:
+            elif id_ not in self._hand_overs:
                 source.release()
-                self._releases[id_] = self.tasks.start(self._hand_over(source), f"hand over {source.topic}")
-        for id_, segment in self._wanted.items():
+                self._hand_overs[id_] = self.tasks.start(self._hand_over(source), f"hand over {source.topic}")
+        for id_, segment in self._assignment.items():
             if id_ not in self._sources:
                 self._sources[id_] = self._attach(segment)
 
@@ -247,29 +235,23 @@ class AsyncStreamConsumer(Inbox[T]):
             bucket_ranges=segment.bucket_ranges,
             generation=self._generation,
         )
-        legacy = segment.topic.startswith("persistent://")
-        return SegmentConsumer(
-            self,
-            segment.segment_id,
-            segment.topic,
-            attachment,
-            Permits(self._queue_size, grows=self._grows),
-            legacy=legacy,
-        )
+        is_classic = segment.topic.startswith("persistent://")
+        address = SegmentAddress(segment.segment_id, segment.topic, is_classic)
+        return SegmentConsumer(self, address, attachment, Permits(self._queue_size, grows=self._grows))
 
     async def _hand_over(self, source: SegmentConsumer) -> None:
-        """Wait until the application has acknowledged what it was given, then let the segment go."""
+        """Wait until the application has acknowledged the segment's messages, then leave the segment."""
         self._send_acks()
         while source.outstanding:
             if not await self._acks_sent(HAND_OVER_WARNING_S):
-                log.warning("%s: messages must be acknowledged before it can be handed over", source.topic)
+                log.warning("%s: acknowledge its messages so that another consumer can read it", source.topic)
         await source.acks_done()
         await source.close()
         self._forget(source)
         self._reconcile()
 
     async def _acks_sent(self, timeout_s: float) -> bool:
-        """Wait until acknowledgements were sent; False when none were for so long."""
+        """Wait until acknowledgements are sent; False when none are within `timeout_s`."""
         waiter: asyncio.Future[None] = self.loop.create_future()
         self._ack_listeners.append(waiter)
         try:
@@ -279,15 +261,17 @@ class AsyncStreamConsumer(Inbox[T]):
             return False
         return True
 
-    def _forget(self, source: SegmentConsumer) -> None:
-        self._releases.pop(source.segment_id, None)
+    def _forget(self, source: SegmentConsumer, why: str | None = None) -> None:
+        self._hand_overs.pop(source.segment_id, None)
         if self._sources.get(source.segment_id) is source:
             del self._sources[source.segment_id]
-        self._last_acked.pop(source.segment_id, None)
+        self._acks.forget(source, why)
+
+    # Called by the consumers of segments.
 
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         if isinstance(error, (ConsumerBusyError, ConsumerAssignError)):
-            # A segment that was given up and is already another's cannot take acknowledgements any more.
+            # A released segment that another consumer reads cannot take acknowledgements any more.
             return source.released
         if isinstance(error, TopicNotFoundError):
             return True
@@ -295,25 +279,25 @@ class AsyncStreamConsumer(Inbox[T]):
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         log.debug("%s: %s", source.topic, error)
-        release = self._releases.get(source.segment_id)
-        if release is not None:
-            release.cancel()
-        self._note_unconfirmed(source, str(error))
-        self._forget(source)
+        hand_over = self._hand_overs.get(source.segment_id)
+        if hand_over is not None:
+            hand_over.cancel()
+        self._forget(source, str(error))
         if source.released:
-            # It may be wanted again by now, in another way than it was held.
+            # The leader may have assigned the segment again, with other buckets.
             self._reconcile()
 
     def voided(self, source: SegmentConsumer) -> None:
-        self._note_unconfirmed(source, "the broker has moved the subscription, or another reads there")
-        self._last_acked.pop(source.segment_id, None)
+        self._acks.forget(source, "the broker has moved the subscription, or another consumer reads there")
         self.loop.call_soon(self._wake_ack_listeners)
 
-    def _note_unconfirmed(self, source: SegmentConsumer, why: str) -> None:
-        if not source.acks.confirmed or source.outstanding:
-            first = source.outstanding[0].first_number if source.acks.confirmed else 0
-            error = ConsumerBusyError(f"acknowledgements of {source.topic} are not confirmed: {why}")
-            self._taken_over.append((first, error))
+    def dropped(self, source: SegmentConsumer) -> None:
+        super().dropped(source)
+        if source.outstanding and not source.outstanding[-1].wanted:
+            source.outstanding.pop()
+
+    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
+        return self._acks.vector(number)
 
     # Acknowledgements.
 
@@ -321,11 +305,6 @@ class AsyncStreamConsumer(Inbox[T]):
         source: SegmentConsumer = entry.source  # type: ignore[assignment]
         source.outstanding.append(entry)
         return True
-
-    def dropped(self, source: SegmentConsumer) -> None:
-        super().dropped(source)
-        if source.outstanding and not source.outstanding[-1].wanted:
-            source.outstanding.pop()
 
     def _schedule_acks(self) -> None:
         caught_up = not self._run and not self._line
@@ -338,12 +317,11 @@ class AsyncStreamConsumer(Inbox[T]):
         self._ack_timer = self.loop.call_at(due_at, self._send_acks)
 
     def _send_acks(self) -> None:
-        """Turn what the application acknowledged into acknowledgements of each segment, and send them."""
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
         for source in self._sources.values():
-            self._acknowledge_source(source)
+            self._acks.acknowledge(source, self._acked)
             source.flush_acks()
         self._wake_ack_listeners()
 
@@ -352,74 +330,3 @@ class AsyncStreamConsumer(Inbox[T]):
         for listener in listeners:
             if not listener.done():
                 listener.set_result(None)
-
-    def _acknowledge_source(self, source: SegmentConsumer) -> None:
-        outstanding = source.outstanding
-        acked = self._acked
-        while outstanding and outstanding[0].first_number <= acked:
-            entry = outstanding[0]
-            count = entry.wanted.bit_count()
-            done = min(acked - entry.first_number + 1, count)
-            if done == count:
-                outstanding.popleft()
-                bits = entry.wanted
-            else:
-                bits = 0
-                for index in list(entry.wanted_indexes())[:done]:
-                    bits |= 1 << index
-            self._acknowledge_bits(source, entry, bits)
-            if done < count:
-                # The rest of the entry stays; it is as if it began with its first pending message.
-                entry.wanted &= ~bits
-                entry.first_number += done
-                return
-
-    def _acknowledge_bits(self, source: SegmentConsumer, entry: Received, bits: int) -> None:
-        source.let_go(entry.position, bits)
-        ledger, position = entry.position
-        if source.attachment.bucket_ranges:
-            source.acks.add(entry.position, entry.whole & ~bits)
-        else:
-            last = bits.bit_length()
-            source.acks.add_up_to(ledger, position, entry.whole >> last << last)
-        index = bits.bit_length() - 1 if entry.batch_size else -1
-        self._last_acked[source.segment_id] = MessageId(
-            source.segment_id, ledger, position, index, entry.batch_size
-        )
-
-    def _acknowledge_id(self, id_: MessageId) -> None:
-        """Acknowledge by an id that was kept; its vector says how far each segment is."""
-        for segment, position in id_.vector or ((id_.segment, id_),):
-            source = self._sources.get(segment)
-            if source is None:
-                continue
-            kept: list[Received] = []
-            for entry in source.outstanding:
-                bits = 0
-                for index in entry.wanted_indexes():
-                    if covers(position, *entry.position, index):
-                        bits |= 1 << index
-                if bits:
-                    self._acknowledge_bits(source, entry, bits)
-                    entry.first_number += bits.bit_count()
-                    entry.wanted &= ~bits
-                if entry.wanted:
-                    kept.append(entry)
-            source.outstanding.clear()
-            source.outstanding.extend(kept)
-
-    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
-        """The last message of each segment that had been handed out when message `number` was."""
-        found: list[tuple[int, MessageId]] = []
-        for id_, source in sorted(self._sources.items()):
-            last = self._last_acked.get(id_)
-            for entry in source.outstanding:
-                if entry.first_number > number:
-                    break
-                ahead = min(number - entry.first_number + 1, entry.wanted.bit_count())
-                index = list(entry.wanted_indexes())[ahead - 1] if entry.batch_size else -1
-                ledger, position = entry.position
-                last = MessageId(id_, ledger, position, index, entry.batch_size)
-            if last is not None:
-                found.append((id_, last))
-        return tuple(found)

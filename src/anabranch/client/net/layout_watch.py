@@ -1,7 +1,7 @@
-"""The layout of a topic as its broker tells it: the newest one, who owns each segment, who leads the topic.
+"""The newest layout of a topic, with the owner of each segment and the broker that leads the topic.
 
-A watch keeps the cached layout in use while its connection is lost, and comes back for ever. Within one
-session an older layout never replaces a newer one. What to do about a change is decided by whoever watches.
+While its connection is lost a watch keeps the last layout in use, and it attaches again for ever. Within one
+session an older layout never replaces a newer one. The watch does not decide what follows a change.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from anabranch.aio import Backoff, TaskRegistry, retry
+from anabranch.aio import TaskRegistry, retry
+from anabranch.client.decide.reconnection import ReconnectEvent
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.reconnector import RECONNECT, Reconnector
 from anabranch.client.options import log
 from anabranch.errors import AnabranchError, NotConnectedError, TopicNotFoundError, UnsupportedFeatureError
 from anabranch.model.layout import Layout, Segment, SegmentState
@@ -22,19 +24,16 @@ from anabranch.model.routing import Router
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
 
-RECONNECT = Backoff(0.1, 1.0)
-"""Waits of watches and registrations, which never give up; a topic that changes hands must not wait long."""
-
 
 @dataclass(frozen=True)
 class TopicLayout:
-    """A layout together with what a client needs around it."""
+    """A layout, the name of its topic and the brokers that serve it."""
 
     name: TopicName
-    """The topic:// name the broker resolved, whatever the caller wrote."""
+    """The topic:// name that the broker resolved from the caller's name."""
     layout: Layout
     owners: Mapping[int, str] = field(default_factory=dict)
-    """Broker URL by segment, where the broker said so."""
+    """Broker URL by segment id, for the segments whose owner the broker named."""
     controller_url: str | None = None
 
     @property
@@ -42,14 +41,14 @@ class TopicLayout:
         return Router(self.layout)
 
     def segment_topic(self, segment: Segment) -> str:
-        """The name to produce to or subscribe to."""
+        """The topic name that producers and consumers of the segment use."""
         if segment.legacy_topic is not None:
             return segment.legacy_topic
         return str(self.name.segment_name(segment.range, segment.id))
 
 
 def layout_from_wire(update: pb.CommandScalableTopicUpdate, asked: TopicName) -> TopicLayout:
-    """The value in an update that carries a layout."""
+    """The layout in an update; `asked` names the topic if the broker does not."""
     dag = update.dag
     segments = {
         info.segment_id: Segment(
@@ -82,19 +81,16 @@ class LayoutWatch:
     def __init__(
         self,
         pool: ConnectionPool,
-        tasks: TaskRegistry,
         topic: TopicName,
         changed: Callable[[TopicLayout], None],
         *,
         create: bool = True,
         gone: Callable[[TopicNotFoundError], None] = lambda _: None,
     ) -> None:
-        """`gone` is called when the topic was deleted, and again from time to time until it is back.
-
-        The watch makes the topic if it may, but not a second time: somebody wanted it deleted.
+        """With `create` the broker creates a missing topic, but only before the first layout: a topic that
+        is missing later was deleted on purpose. Then each attempt calls `gone` until the topic is back.
         """
         self._pool = pool
-        self._tasks = tasks
         self._topic = topic
         self._changed = changed
         self._create = create
@@ -103,60 +99,63 @@ class LayoutWatch:
         self._connection: BrokerConnection | None = None
         self._first: asyncio.Future[None] | None = None
         """While a session begins: done when its first layout is here."""
-        self._found: TopicLayout | None = None
-        """The newest layout of a session that begins; more may come before the first is looked at."""
-        self._lost = asyncio.Event()
+        self._reconnector = Reconnector(self._attempt, pool.rng)
         self.current: TopicLayout | None = None
 
-    async def open(self) -> TopicLayout:
-        """The first layout; raises what the broker answered, such as TopicNotFoundError."""
+    async def open(self, tasks: TaskRegistry) -> TopicLayout:
+        """Return the first layout and follow the topic in `tasks`; raises the broker's refusal."""
         current = await retry(
-            self._start_session,
+            self.look_up,
             what=f"looking up {self._topic}",
             within_s=self._pool.operation_timeout_s,
             backoff=RECONNECT,
             rng=self._pool.rng,
         )
-        self.current = current
-        self._tasks.start(self._stay(), f"layout of {self._topic}")
+        self._reconnector.handle(ReconnectEvent.ATTACHED)
+        tasks.start(self._reconnector.run(), f"layout of {self._topic}")
         return current
 
     def close(self) -> None:
-        """Tell the broker to stop; safe to call at any time."""
+        """Stop following; safe to call at any time."""
+        self._reconnector.handle(ReconnectEvent.ENDED)
+        self._end_session()
+
+    def updated(self, update: pb.CommandScalableTopicUpdate) -> None:
+        """Receive a layout, or a refusal, for this session."""
+        if update.HasField("error") or not update.HasField("dag"):
+            self._lose(exception_for(update.error, update.message))
+            return
+        layout = layout_from_wire(update, self._topic)
+        if self._first is not None:
+            # The first layout of a session counts even when its epoch is lower: the topic may have been
+            # deleted and created again.
+            self.current = layout
+            if not self._first.done():
+                self._first.set_result(None)
+        elif self.current is None or layout.layout.epoch >= self.current.layout.epoch:
+            self.current = layout
+            self._changed(layout)
+
+    def connection_lost(self) -> None:
+        self._connection = None
+        self._lose(NotConnectedError(f"the connection was lost while looking up {self._topic}"))
+
+    def _lose(self, error: AnabranchError) -> None:
+        if self._first is not None and not self._first.done():
+            self._first.set_exception(error)
+        self._reconnector.handle(ReconnectEvent.LOST)
+
+    def _end_session(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.watches.pop(self._session, None)
             connection.send(pb.CommandScalableTopicClose(session_id=self._session))
 
-    def updated(self, update: pb.CommandScalableTopicUpdate) -> None:
-        """A layout, or a refusal, for this session."""
-        if update.HasField("error") or not update.HasField("dag"):
-            self._refused(exception_for(update.error, update.message))
-            return
-        layout = layout_from_wire(update, self._topic)
-        if self._first is not None:
-            self._found = layout
-            if not self._first.done():
-                self._first.set_result(None)
-        elif self.current is None or layout.layout.epoch >= self.current.layout.epoch:
-            self._take(layout)
-
-    def connection_lost(self) -> None:
-        self._connection = None
-        self._refused(NotConnectedError(f"the connection was lost while looking up {self._topic}"))
-
-    def _refused(self, error: AnabranchError) -> None:
-        if self._first is not None and not self._first.done():
-            self._first.set_exception(error)
-        self._lost.set()
-
-    def _take(self, layout: TopicLayout) -> None:
-        self.current = layout
-        self._changed(layout)
-
-    async def _start_session(self) -> TopicLayout:
-        self.close()
-        # Any broker of ours tells layouts. With the one that leads the topic both would be lost at once.
+    async def look_up(self) -> TopicLayout:
+        """Begin a new session and return its first layout; raises the broker's refusal."""
+        self._reconnector.handle(ReconnectEvent.RETRIED)
+        self._end_session()
+        # Any broker of ours sends layouts. Watching at the leader would lose leader and watch at once.
         connection = await self._pool.any_connection()
         if not connection.is_ours:
             connection = await self._pool.connection_for(str(self._topic))
@@ -164,7 +163,6 @@ class LayoutWatch:
             raise UnsupportedFeatureError("the broker does not support scalable topics")
         self._session = self._pool.next_id()
         self._first = asyncio.get_running_loop().create_future()
-        self._lost.clear()
         self._connection = connection
         connection.watches[self._session] = self
         connection.send(
@@ -177,36 +175,29 @@ class LayoutWatch:
         try:
             async with asyncio.timeout(self._pool.operation_timeout_s):
                 await self._first
-            assert self._found is not None
-            return self._found
+            assert self.current is not None
+            return self.current
         except BaseException:
-            self.close()
+            self._end_session()
             raise
         finally:
-            self._first = self._found = None
+            self._first = None
 
-    async def _stay(self) -> None:
-        failures = 0
-        while True:
-            await self._lost.wait()
-            try:
-                # What the first update of a new session says counts even when its epoch is lower: the topic
-                # may have been deleted and made again meanwhile.
-                self._take(await self._start_session())
-                failures = 0
-            except (AnabranchError, TimeoutError) as error:
-                log.debug("layout of %s: %s", self._topic, error)
-                if isinstance(error, TopicNotFoundError):
-                    self._gone(error)
-                await asyncio.sleep(RECONNECT.delay(failures, self._pool.rng))
-                failures += 1
-                self._lost.set()
+    async def _attempt(self) -> ReconnectEvent:
+        try:
+            self._changed(await self.look_up())
+        except (AnabranchError, TimeoutError) as error:
+            log.debug("layout of %s: %s", self._topic, error)
+            if isinstance(error, TopicNotFoundError):
+                self._gone(error)
+            return ReconnectEvent.FAILED
+        return ReconnectEvent.ATTACHED
 
 
 async def look_up_layout(pool: ConnectionPool, topic: TopicName, *, create: bool = True) -> TopicLayout:
     """The layout of a topic now, without following it."""
-    watch = LayoutWatch(pool, TaskRegistry(), topic, lambda _: None, create=create)
+    watch = LayoutWatch(pool, topic, lambda _: None, create=create)
     try:
-        return await watch._start_session()
+        return await watch.look_up()
     finally:
         watch.close()

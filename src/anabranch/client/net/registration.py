@@ -1,20 +1,22 @@
-"""A stream consumer's place in its subscription: registered with whoever leads the topic, told what to read.
+"""The registration of a consumer with the leader of its topic, which assigns segments to it.
 
-The registration comes back for ever after a lost connection, under the same name, so that the leader finds
-the share it had; also when the topic is deleted and made again. It ends when another consumer has the name,
-or the subscription was deleted. Of the assignments of one registration those that are older than the one in
-force are ignored.
+After a lost connection the registration is made again, for ever and under the same name, so that the leader
+finds the consumer's share; also when the topic is deleted and created again. It ends when another consumer
+has the name, or the subscription was deleted. An assignment that is older than the current one is ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from anabranch.aio import TaskRegistry, is_transient, retry
+from anabranch.client.decide.reconnection import ReconnectEvent
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.layout_watch import RECONNECT, look_up_layout
+from anabranch.client.net.layout_watch import look_up_layout
+from anabranch.client.net.reconnector import RECONNECT, Reconnector
 from anabranch.client.options import log
 from anabranch.errors import AnabranchError, ConsumerBusyError, SubscriptionNotFoundError
 from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
@@ -26,7 +28,7 @@ LEAVE_TIMEOUT_S = 5.0
 
 
 def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
-    """The value in a response or push."""
+    """The assignment in a response or in a pushed update."""
     return Assignment(
         wire.layout_epoch,
         wire.generation if wire.HasField("generation") else UNCOUNTED,
@@ -42,164 +44,84 @@ def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RegistrationRequest:
+    """Who registers, and for which subscription."""
+
+    topic: TopicName
+    subscription: str
+    consumer_name: str
+    kind: pb.ScalableConsumerType.ValueType
+    initial_position: pb.CommandSubscribe.InitialPosition.ValueType
+    finished: Callable[[], Iterable[int]] | None = None
+    """In a checkpoint group: returns the segments that this consumer has read to their end."""
+
+
 class Registration:
-    """Registers one consumer and passes on its assignments."""
+    """Registers one consumer, and passes each new assignment to `assigned`.
+
+    `refused` is called once, when the leader refuses an open consumer for good.
+    """
 
     def __init__(
         self,
         pool: ConnectionPool,
-        tasks: TaskRegistry,
-        topic: TopicName,
-        subscription: str,
-        consumer_name: str,
-        initial_position: pb.CommandSubscribe.InitialPosition.ValueType,
-        kind: pb.ScalableConsumerType.ValueType,
+        request: RegistrationRequest,
         assigned: Callable[[Assignment], None],
         refused: Callable[[AnabranchError], None],
-        finished: Callable[[], Iterable[int]] | None = None,
     ) -> None:
-        self.resolved: TopicName = topic.topic
-        """The name the broker resolved."""
         self.opened_in: int | None = None
         """The incarnation of the topic whose subscription is open."""
         self._pool = pool
-        self._tasks = tasks
-        self._topic = topic
-        self._subscription = subscription
-        self._consumer_name = consumer_name
-        self._instance = pool.rng.getrandbits(64)
-        """Tells this consumer from others of its name."""
-        self._initial_position = initial_position
-        self._kind = kind
+        self._request = request
         self._assigned = assigned
         self._refused = refused
-        """Called once, when an open consumer has lost its place for good."""
-        self._finished = finished
-        """In a checkpoint group: what this consumer has read to its end."""
+        self._instance = pool.rng.getrandbits(64)
+        """Distinguishes this consumer from other consumers of its name."""
+        self._found: TopicName | None = None
+        """The name that the broker resolved; None until the topic was found once."""
         self._current: Assignment | None = None
-        self._known = False
-        """Whether the topic was there once; then it is not for this consumer to make it again."""
         self._connection: BrokerConnection | None = None
-        self._ours = False
+        self._broker_is_ours = False
         self._consumer_id = 0
-        self._lost = asyncio.Event()
+        self._reconnector = Reconnector(self._attempt, pool.rng)
 
-    async def open(self) -> None:
-        """Register and pass on the first assignment; raises what the broker answered."""
+    @property
+    def resolved(self) -> TopicName:
+        """The name of the topic that the broker resolved."""
+        return self._found or self._request.topic.topic
+
+    async def open(self, tasks: TaskRegistry) -> None:
+        """Register, pass on the first assignment and stay registered in `tasks`; raises the refusal."""
         first = await retry(
             self._register,
-            what=f"registering with {self._topic}",
+            what=f"registering with {self._request.topic}",
             within_s=self._pool.operation_timeout_s,
             backoff=RECONNECT,
             rng=self._pool.rng,
             transient=lambda error: is_transient(error) and not self._is_final(error),
         )
         self._take(first)
-        self._tasks.start(self._stay(), f"registration with {self._topic}")
+        self._reconnector.handle(ReconnectEvent.ATTACHED)
+        tasks.start(self._reconnector.run(), f"registration with {self._request.topic}")
 
     def updated(self, wire: pb.ScalableConsumerAssignment) -> None:
-        """A push from the leader."""
+        """Receive an assignment that the leader pushed."""
         self._take(assignment_from_wire(wire))
 
     def connection_lost(self) -> None:
-        """Also when only nobody leads the topic there any more: register again, wherever it is led."""
+        """Called on disconnect, or when the broker stops leading the topic."""
         self._connection = None
-        self._lost.set()
+        self._reconnector.handle(ReconnectEvent.LOST)
 
-    def finished_more(self) -> None:
-        """Tell the leader, again if it is being told just now; other members may be waiting for it."""
-        if self._ours:
-            self._lost.set()
-
-    def _take(self, assignment: Assignment) -> None:
-        if assignment.replaces(self._current):
-            self._current = assignment
-            self._assigned(assignment)
-
-    async def _register(self) -> Assignment:
-        self._lost.clear()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            # It is registered there, and has something new to say.
-            return await self._ask(connection, self._consumer_id)
-        layout = await look_up_layout(self._pool, self._topic, create=not self._known)
-        self.resolved = layout.name
-        self._known = True
-        if layout.controller_url:
-            connection = await self._pool.connection_to(layout.controller_url)
-        else:
-            connection = await self._pool.any_connection()
-        return await self._ask(connection, self._pool.next_id())
-
-    async def _ask(self, connection: BrokerConnection, consumer_id: int) -> Assignment:
-        self._ours = connection.is_ours
-        connection.registrations[consumer_id] = self
-        # What the leader answers is what is stored, and that counts: generations of a topic that was made
-        # again are lower.
-        self._current = None
-        try:
-            reply = await connection.request(
-                self._command(consumer_id),
-                pb.CommandScalableTopicSubscribeResponse,
-                self._pool.operation_timeout_s,
-            )
-        except BaseException:
-            connection.registrations.pop(consumer_id, None)
-            self._unsubscribe(connection, consumer_id)
-            raise
-        self._connection = connection if connection.open else None
-        self._consumer_id = consumer_id
-        self.opened_in = reply.incarnation if reply.HasField("incarnation") else None
-        if self._connection is None:
-            self._lost.set()
-        return assignment_from_wire(reply.assignment)
-
-    def _command(self, consumer_id: int) -> pb.CommandScalableTopicSubscribe:
-        command = pb.CommandScalableTopicSubscribe(
-            request_id=self._pool.next_id(),
-            topic=str(self.resolved),
-            subscription=self._subscription,
-            consumer_name=self._consumer_name,
-            consumer_id=consumer_id,
-            consumer_type=self._kind,
-            initial_position=self._initial_position,
-            instance=self._instance,
-            opened_in=self.opened_in,
-        )
-        if self._finished is not None:
-            command.finished.CopyFrom(pb.FinishedSegments(segment_ids=self._finished()))
-        return command
-
-    def _is_final(self, error: BaseException) -> bool:
-        """Whether the leader will not have this consumer; others do not know one that comes back."""
-        return self._ours and isinstance(error, (ConsumerBusyError, SubscriptionNotFoundError))
-
-    async def _stay(self) -> None:
-        failures = 0
-        while True:
-            await self._lost.wait()
-            try:
-                self._take(await self._register())
-                failures = 0
-            except (AnabranchError, TimeoutError) as error:
-                if isinstance(error, AnabranchError) and self._is_final(error):
-                    self._refused(error)
-                    return
-                log.debug("registration with %s: %s", self._topic, error)
-                await asyncio.sleep(RECONNECT.delay(failures, self._pool.rng))
-                failures += 1
-                self._lost.set()
-
-    def _unsubscribe(self, connection: BrokerConnection, consumer_id: int) -> asyncio.Future[object] | None:
-        # A broker that does not know the command would drop the connection.
-        if not connection.is_ours:
-            return None
-        return connection.post(
-            pb.CommandScalableTopicUnsubscribe(request_id=self._pool.next_id(), consumer_id=consumer_id)
-        )
+    def report_finished(self) -> None:
+        """Register again with the segments that are finished now; other members may wait for them."""
+        if self._broker_is_ours:
+            self._reconnector.handle(ReconnectEvent.CHANGED)
 
     async def leave(self) -> None:
-        """Give the share back at once, where the broker understands that."""
+        """Give the share back at once, if the broker understands that."""
+        self._reconnector.handle(ReconnectEvent.ENDED)
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -211,4 +133,88 @@ class Registration:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await answer
         except (AnabranchError, TimeoutError) as error:
-            log.debug("leaving %s: %s", self._topic, error)
+            log.debug("leaving %s: %s", self._request.topic, error)
+
+    def _take(self, assignment: Assignment) -> None:
+        if assignment.replaces(self._current):
+            self._current = assignment
+            self._assigned(assignment)
+
+    async def _attempt(self) -> ReconnectEvent:
+        try:
+            self._take(await self._register())
+        except (AnabranchError, TimeoutError) as error:
+            if isinstance(error, AnabranchError) and self._is_final(error):
+                self._refused(error)
+                return ReconnectEvent.ENDED
+            log.debug("registration with %s: %s", self._request.topic, error)
+            return ReconnectEvent.FAILED
+        return ReconnectEvent.ATTACHED
+
+    def _is_final(self, error: BaseException) -> bool:
+        """Whether the leader refuses this consumer for good.
+
+        Brokers of other vendors do not recognise a consumer that registers again, so their refusal passes.
+        """
+        return self._broker_is_ours and isinstance(error, (ConsumerBusyError, SubscriptionNotFoundError))
+
+    async def _register(self) -> Assignment:
+        self._reconnector.handle(ReconnectEvent.RETRIED)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # The consumer is registered there, and reports more finished segments.
+            return await self._ask(connection, self._consumer_id)
+        # A topic that was found once and is missing now was deleted on purpose.
+        layout = await look_up_layout(self._pool, self._request.topic, create=self._found is None)
+        self._found = layout.name
+        if layout.controller_url:
+            connection = await self._pool.connection_to(layout.controller_url)
+        else:
+            connection = await self._pool.any_connection()
+        return await self._ask(connection, self._pool.next_id())
+
+    async def _ask(self, connection: BrokerConnection, consumer_id: int) -> Assignment:
+        self._broker_is_ours = connection.is_ours
+        connection.registrations[consumer_id] = self
+        # The answer replaces any assignment: a topic that was created again has lower generations.
+        self._current = None
+        try:
+            reply = await connection.request(
+                self._command(consumer_id),
+                pb.CommandScalableTopicSubscribeResponse,
+                self._pool.operation_timeout_s,
+            )
+        except BaseException:
+            connection.registrations.pop(consumer_id, None)
+            self._unsubscribe(connection, consumer_id)
+            raise
+        still_registered = connection.registrations.get(consumer_id) is self
+        self._connection = connection if still_registered else None
+        self._consumer_id = consumer_id
+        self.opened_in = reply.incarnation if reply.HasField("incarnation") else None
+        return assignment_from_wire(reply.assignment)
+
+    def _command(self, consumer_id: int) -> pb.CommandScalableTopicSubscribe:
+        request = self._request
+        command = pb.CommandScalableTopicSubscribe(
+            request_id=self._pool.next_id(),
+            topic=str(self.resolved),
+            subscription=request.subscription,
+            consumer_name=request.consumer_name,
+            consumer_id=consumer_id,
+            consumer_type=request.kind,
+            initial_position=request.initial_position,
+            instance=self._instance,
+            opened_in=self.opened_in,
+        )
+        if request.finished is not None:
+            command.finished.CopyFrom(pb.FinishedSegments(segment_ids=request.finished()))
+        return command
+
+    def _unsubscribe(self, connection: BrokerConnection, consumer_id: int) -> asyncio.Future[object] | None:
+        # A broker that does not know the command would drop the connection.
+        if not connection.is_ours:
+            return None
+        return connection.post(
+            pb.CommandScalableTopicUnsubscribe(request_id=self._pool.next_id(), consumer_id=consumer_id)
+        )

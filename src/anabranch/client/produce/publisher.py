@@ -16,7 +16,8 @@ from anabranch.aio import TaskRegistry, retry
 from anabranch.client.decide.batcher import Extras, OpenBucket, Outgoing
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.layout_watch import RECONNECT, LayoutWatch, TopicLayout
+from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
+from anabranch.client.net.reconnector import RECONNECT
 from anabranch.client.options import (
     AccessMode,
     Batching,
@@ -111,13 +112,13 @@ class Publisher(Generic[T]):
         self._unseen: list[Outgoing] = []
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
-        self._watch = LayoutWatch(pool, self.tasks, topic, self._layout_changed, gone=self._topic_gone)
+        self._watch = LayoutWatch(pool, topic, self._layout_changed, gone=self._topic_gone)
         self._lanes: SegmentRoutes
 
     async def open(self) -> None:
         """Look the topic up; with a name of the caller's or exclusive access also claim all segments."""
         try:
-            layout = await self._watch.open()
+            layout = await self._watch.open(self.tasks)
         except BaseException:
             self._closed = True
             self._watch.close()

@@ -1,0 +1,80 @@
+"""How a consumer subscribes to a segment: the values that become a SUBSCRIBE command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.model.ids import MessageId
+from anabranch.model.layout import Segment
+from anabranch.model.ranges import HashRange
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.properties import MANAGED, pairs
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAddress:
+    """Where a consumer finds one segment."""
+
+    segment_id: int
+    topic: str
+    is_classic: bool
+    """Whether a classic topic holds the segment's messages."""
+    owner_url: str | None = None
+    """The owner in the layout; None to look it up."""
+
+
+def address_in(layout: TopicLayout, segment: Segment) -> SegmentAddress:
+    """The address of a segment of a layout."""
+    return SegmentAddress(
+        segment.id, layout.segment_topic(segment), segment.is_classic, layout.owners.get(segment.id)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """How a consumer subscribes to a segment."""
+
+    subscription: str
+    kind: pb.CommandSubscribe.SubType.ValueType
+    consumer_name: str
+    initial_position: pb.CommandSubscribe.InitialPosition.ValueType = pb.CommandSubscribe.Latest
+    durable: bool = True
+    priority: int = 0
+    bucket_ranges: tuple[HashRange, ...] = ()
+    """Set when consumers share the segment by buckets."""
+    generation: int | None = None
+    """The generation of the assignment that gave the segment to the consumer, if the leader assigns it."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    start: Callable[[], MessageId] | None = None
+    """Returns the last message that is not wanted, if the consumer keeps its position itself."""
+    paused: bool = False
+    """Whether the consumer asks for no messages until it is resumed."""
+
+    def command(self, address: SegmentAddress, consumer_id: int, request_id: int) -> pb.CommandSubscribe:
+        """The SUBSCRIBE command for a segment, without a position to start at."""
+        properties = dict(self.properties)
+        if address.is_classic:
+            properties[MANAGED] = "true"
+        command = pb.CommandSubscribe(
+            topic=address.topic,
+            subscription=self.subscription,
+            subType=self.kind,
+            consumer_id=consumer_id,
+            request_id=request_id,
+            consumer_name=self.consumer_name,
+            priority_level=self.priority,
+            durable=self.durable,
+            initialPosition=self.initial_position,
+            metadata=pairs(properties),
+            subscription_properties=pairs(self.subscription_properties),
+            generation=self.generation,
+        )
+        if self.bucket_ranges:
+            command.keySharedMeta.keySharedMode = pb.STICKY
+            command.keySharedMeta.entryBucketDispatch = True
+            for bucket in self.bucket_ranges:
+                command.keySharedMeta.hashRanges.add(start=bucket.start, end=bucket.end)
+        return command

@@ -1,0 +1,110 @@
+"""Cumulative acknowledgement over several segments.
+
+Messages carry numbers in the order they were handed out. An acknowledgement of a number covers the messages
+of every segment up to it, so this module turns the number into positions of the segments. It does not decide
+when acknowledgements are sent.
+"""
+
+from __future__ import annotations
+
+from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.decide.ordering import covers
+from anabranch.client.message import Received
+from anabranch.errors import ConsumerBusyError
+from anabranch.model.ids import MessageId
+
+
+class CumulativeAcks:
+    """The acknowledgements of one stream consumer; `sources` are its segments' consumers by segment id."""
+
+    def __init__(self, sources: dict[int, SegmentConsumer]) -> None:
+        self._sources = sources
+        self._last_acked: dict[int, MessageId] = {}
+        self._unconfirmed: list[tuple[int, ConsumerBusyError]] = []
+        """For segments that went to another consumer: the first number without a confirmation, and why."""
+
+    def acknowledge(self, source: SegmentConsumer, number: int) -> None:
+        """Note acknowledgements for all messages of one segment up to a number."""
+        outstanding = source.outstanding
+        while outstanding and outstanding[0].first_number <= number:
+            entry = outstanding[0]
+            count = entry.wanted.bit_count()
+            done = min(number - entry.first_number + 1, count)
+            if done == count:
+                outstanding.popleft()
+                bits = entry.wanted
+            else:
+                bits = 0
+                for index in list(entry.wanted_indexes())[:done]:
+                    bits |= 1 << index
+            self._acknowledge_bits(source, entry, bits)
+            if done < count:
+                # The rest of the entry stays outstanding and begins with its first pending message.
+                entry.wanted &= ~bits
+                entry.first_number += done
+                return
+
+    def acknowledge_id(self, id_: MessageId) -> None:
+        """Note acknowledgements up to an id that the application kept; its vector covers every segment."""
+        for segment, position in id_.vector or ((id_.segment, id_),):
+            source = self._sources.get(segment)
+            if source is None:
+                continue
+            kept: list[Received] = []
+            for entry in source.outstanding:
+                bits = 0
+                for index in entry.wanted_indexes():
+                    if covers(position, *entry.position, index):
+                        bits |= 1 << index
+                if bits:
+                    self._acknowledge_bits(source, entry, bits)
+                    entry.first_number += bits.bit_count()
+                    entry.wanted &= ~bits
+                if entry.wanted:
+                    kept.append(entry)
+            source.outstanding.clear()
+            source.outstanding.extend(kept)
+
+    def _acknowledge_bits(self, source: SegmentConsumer, entry: Received, bits: int) -> None:
+        source.unhold(entry.position, bits)
+        ledger, position = entry.position
+        if source.attachment.bucket_ranges:
+            source.acks.add(entry.position, entry.whole & ~bits)
+        else:
+            last = bits.bit_length()
+            source.acks.add_up_to(ledger, position, entry.whole >> last << last)
+        index = bits.bit_length() - 1 if entry.batch_size else -1
+        self._last_acked[source.segment_id] = MessageId(
+            source.segment_id, ledger, position, index, entry.batch_size
+        )
+
+    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
+        """The last message of each segment that was handed out up to a number."""
+        found: list[tuple[int, MessageId]] = []
+        for id_, source in sorted(self._sources.items()):
+            last = self._last_acked.get(id_)
+            for entry in source.outstanding:
+                if entry.first_number > number:
+                    break
+                ahead = min(number - entry.first_number + 1, entry.wanted.bit_count())
+                index = list(entry.wanted_indexes())[ahead - 1] if entry.batch_size else -1
+                ledger, position = entry.position
+                last = MessageId(id_, ledger, position, index, entry.batch_size)
+            if last is not None:
+                found.append((id_, last))
+        return tuple(found)
+
+    def forget(self, source: SegmentConsumer, why: str | None = None) -> None:
+        """Forget the positions of a segment; `why` says why its open acknowledgements are not confirmed."""
+        if why is not None and (not source.acks.confirmed or source.outstanding):
+            first = source.outstanding[0].first_number if source.acks.confirmed else 0
+            error = ConsumerBusyError(f"acknowledgements of {source.topic} are not confirmed: {why}")
+            self._unconfirmed.append((first, error))
+        self._last_acked.pop(source.segment_id, None)
+
+    def raise_unconfirmed(self, number: int) -> None:
+        """Raise ConsumerBusyError, once, if messages up to a number can never be confirmed."""
+        lost = [error for first, error in self._unconfirmed if first <= number]
+        self._unconfirmed = [entry for entry in self._unconfirmed if entry[0] > number]
+        if lost:
+            raise lost[0]

@@ -1,0 +1,97 @@
+"""The life of an attachment to a broker that comes back by itself. Pure.
+
+A segment's consumer, a registration and a layout watch live alike: they attach, lose their connection and
+attach again, until they end. `Reconnection` is told what happened; its phase says what the shell does next.
+It knows neither connections nor time.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class ReconnectPhase(Enum):
+    """Where an attachment is in its life, and so what its shell does."""
+
+    ATTACHING = auto()
+    """The shell makes an attempt."""
+    OUTDATED = auto()
+    """The shell makes an attempt whose success is out of date already: another attempt follows at once."""
+    ATTACHED = auto()
+    """The shell waits for an event."""
+    WAITING = auto()
+    """The shell pauses before the next attempt."""
+    ENDED = auto()
+    """The shell does nothing any more."""
+
+
+class ReconnectEvent(Enum):
+    """What happened to an attachment."""
+
+    ATTACHED = auto()
+    """The attempt succeeded."""
+    FAILED = auto()
+    """The attempt failed, and may succeed later."""
+    RETRIED = auto()
+    """The next attempt begins: the pause is over, a layout names another broker, or the leader assigns."""
+    LOST = auto()
+    """The connection was lost, or the broker ended the attachment."""
+    CHANGED = auto()
+    """The broker has to be told something new, which takes another attempt."""
+    REFUSED = auto()
+    """The broker refused a request of an attached consumer; attaching again at once would not help."""
+    ENDED = auto()
+    """The application closed the attachment, or the broker refused it for good."""
+
+
+_ATTACHING, _OUTDATED = ReconnectPhase.ATTACHING, ReconnectPhase.OUTDATED
+_ATTACHED, _WAITING = ReconnectPhase.ATTACHED, ReconnectPhase.WAITING
+
+_TRANSITIONS = {
+    (_ATTACHING, ReconnectEvent.ATTACHED): _ATTACHED,
+    (_ATTACHING, ReconnectEvent.FAILED): _WAITING,
+    (_ATTACHING, ReconnectEvent.LOST): _OUTDATED,
+    (_ATTACHING, ReconnectEvent.CHANGED): _OUTDATED,
+    (_OUTDATED, ReconnectEvent.ATTACHED): _ATTACHING,
+    (_OUTDATED, ReconnectEvent.FAILED): _WAITING,
+    (_OUTDATED, ReconnectEvent.RETRIED): _ATTACHING,
+    (_ATTACHED, ReconnectEvent.LOST): _ATTACHING,
+    (_ATTACHED, ReconnectEvent.CHANGED): _ATTACHING,
+    (_ATTACHED, ReconnectEvent.REFUSED): _WAITING,
+    (_WAITING, ReconnectEvent.RETRIED): _ATTACHING,
+}
+"""Every other event leaves the phase as it is, except that ENDED ends each phase."""
+
+
+class Reconnection:
+    """The phase of one attachment, and the failures in a row that the next pause depends on."""
+
+    def __init__(self) -> None:
+        self.phase = ReconnectPhase.ATTACHING
+        self.failures = 0
+        """Failures in a row before the pause; 0 once attached."""
+        self.refusals = 0
+        """Refused requests in a row. The shell sets it to 0 when the broker accepts one."""
+
+    @property
+    def ended(self) -> bool:
+        return self.phase is ReconnectPhase.ENDED
+
+    def handle(self, event: ReconnectEvent) -> bool:
+        """Enter the phase that follows an event; True when it differs from the phase before."""
+        before = self.phase
+        if event is ReconnectEvent.ENDED:
+            self.phase = ReconnectPhase.ENDED
+        else:
+            self.phase = _TRANSITIONS.get((before, event), before)
+        if self.phase is before:
+            return False
+        if event is ReconnectEvent.ATTACHED:
+            self.failures = 0
+        elif event is ReconnectEvent.FAILED:
+            self.failures += 1
+        elif event is ReconnectEvent.REFUSED:
+            # An attachment that is refused again and again succeeds in attaching each time.
+            self.refusals += 1
+            self.failures = self.refusals
+        return True

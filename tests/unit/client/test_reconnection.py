@@ -1,0 +1,72 @@
+"""The life of an attachment: which phase follows which event."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.client.decide.reconnection import ReconnectEvent as Event
+from anabranch.client.decide.reconnection import Reconnection, ReconnectPhase
+
+
+def after(*events: Event) -> Reconnection:
+    life = Reconnection()
+    for event in events:
+        life.handle(event)
+    return life
+
+
+@pytest.mark.parametrize(
+    ("events", "phase"),
+    [
+        ((), ReconnectPhase.ATTACHING),
+        ((Event.ATTACHED,), ReconnectPhase.ATTACHED),
+        ((Event.FAILED,), ReconnectPhase.WAITING),
+        ((Event.FAILED, Event.RETRIED), ReconnectPhase.ATTACHING),
+        ((Event.ATTACHED, Event.LOST), ReconnectPhase.ATTACHING),
+        ((Event.ATTACHED, Event.CHANGED), ReconnectPhase.ATTACHING),
+        ((Event.ATTACHED, Event.REFUSED), ReconnectPhase.WAITING),
+    ],
+)
+def test_each_event_leads_to_its_phase(events: tuple[Event, ...], phase: ReconnectPhase) -> None:
+    assert after(*events).phase is phase
+
+
+@pytest.mark.parametrize("event", [Event.LOST, Event.CHANGED])
+def test_an_event_during_an_attempt_makes_another_attempt_follow(event: Event) -> None:
+    assert after(event, event).phase is ReconnectPhase.OUTDATED
+    assert after(event, Event.ATTACHED).phase is ReconnectPhase.ATTACHING
+    assert after(event, Event.FAILED).phase is ReconnectPhase.WAITING, "the failure counts"
+    assert after(event, Event.RETRIED).phase is ReconnectPhase.ATTACHING
+
+
+def test_an_event_that_does_not_concern_a_phase_changes_nothing() -> None:
+    assert not after(Event.FAILED).handle(Event.LOST)
+    assert not after(Event.FAILED).handle(Event.CHANGED)
+    assert not after(Event.ATTACHED).handle(Event.RETRIED)
+    assert not after().handle(Event.REFUSED)
+
+
+def test_nothing_follows_the_end() -> None:
+    for events in ((), (Event.ATTACHED,), (Event.FAILED,), (Event.LOST,)):
+        life = after(*events)
+        assert life.handle(Event.ENDED)
+        assert life.ended
+        assert not any(life.handle(event) for event in Event)
+
+
+def test_pauses_depend_on_the_failures_in_a_row() -> None:
+    life = after(Event.FAILED, Event.RETRIED, Event.FAILED)
+    assert life.failures == 2
+    life.handle(Event.RETRIED)
+    life.handle(Event.ATTACHED)
+    assert life.failures == 0
+
+
+def test_refusals_count_until_the_broker_accepts_a_request() -> None:
+    life = after(Event.ATTACHED, Event.REFUSED, Event.RETRIED, Event.ATTACHED, Event.REFUSED)
+    assert life.failures == 2
+    life.refusals = 0
+    life.handle(Event.RETRIED)
+    life.handle(Event.ATTACHED)
+    life.handle(Event.REFUSED)
+    assert life.failures == 1
