@@ -121,7 +121,7 @@ class LocalLogs:
         found = self._broker.topics.get(place.name)
         if found is None:
             return
-        if found.producers:
+        if found.producers.attached:
             raise ConflictError(f"{place.name} has connected producers")
         if found.subscriptions:
             raise ConflictError(f"{place.name} has subscriptions: {', '.join(found.subscriptions)}")
@@ -137,7 +137,7 @@ class LocalLogs:
     async def old_clients(self, place: Place) -> Sequence[str]:
         log = await self._log(place)
         consumers = [consumer for sub in log.subscriptions.values() for consumer in sub.consumers]
-        clients: list[ServedProducer | ServedConsumer] = [*log.producers.values(), *consumers]
+        clients: list[ServedProducer | ServedConsumer] = [*log.producers.attached.values(), *consumers]
         return sorted(client.name for client in clients if client.metadata.get(MANAGED) != "true")
 
     async def seal(self, place: Place) -> Json:

@@ -91,7 +91,7 @@ def _traffic(segments: Iterable[ServedLog]) -> list[Family]:
         for family, rate in zip(rates, segment.rates(), strict=True):
             family.add(rate, topic=topic)
         stored.add(segment.log.extent.size_bytes, topic=topic)
-        producers.add(len(segment.producers), topic=topic)
+        producers.add(len(segment.producers.attached), topic=topic)
         for name, subscription in segment.subscriptions.items():
             if subscription.durable:
                 backlog.add(subscription.backlog_messages, topic=topic, subscription=name)

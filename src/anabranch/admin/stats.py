@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.kinds import kind_name
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription, kind_name
+from anabranch.broker.serving.subscription import Subscription
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -50,12 +51,14 @@ def topic_stats(segment: ServedLog, *, deduplication: bool, owner: str) -> Json:
         "averageMsgSize": bytes_in / messages_in if messages_in else 0.0,
         "storageSize": segment.log.extent.size_bytes,
         "backlogSize": max((sub["backlogSize"] for sub in subscriptions.values()), default=0),
-        "publishers": [publisher_stats(producer) for _, producer in sorted(segment.producers.items())],
-        "waitingPublishers": len(segment.waiting),
+        "publishers": [
+            publisher_stats(producer) for _, producer in sorted(segment.producers.attached.items())
+        ],
+        "waitingPublishers": len(segment.producers.waiting),
         "subscriptions": subscriptions,
         "replication": {},
         "deduplicationStatus": "Enabled" if deduplication else "Disabled",
-        "topicEpoch": segment.topic_epoch,
+        "topicEpoch": segment.producers.topic_epoch,
         "ownerBroker": owner,
         "lastPublishTimeStamp": segment.log.extent.last_timestamp_ms,
     }

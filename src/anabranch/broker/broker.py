@@ -25,8 +25,9 @@ from anabranch.broker.cluster.peers import Peers, Target
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.cluster.routed_segments import SEGMENTS, DrainMessenger, PlaceRouter, route_segments
 from anabranch.broker.cluster.routed_segments import TARGET as SEGMENTS_TARGET
+from anabranch.broker.serving.log_producers import ProducerContext
 from anabranch.broker.serving.rates import RateMeter
-from anabranch.broker.serving.served_log import Surroundings
+from anabranch.broker.serving.served_log import LogContext
 from anabranch.broker.serving.subscription import SubscriptionLimits
 from anabranch.broker.wire.connection import ListeningMachine, ServerConnection
 from anabranch.broker.wire.handlers.lookup import owner_of
@@ -106,7 +107,7 @@ class Broker:
         self.topics = Topics(
             self.stores,
             self.records,
-            Surroundings(
+            LogContext(
                 clock=clock,
                 spawn=self._tasks.spawn,
                 limits=SubscriptionLimits(
@@ -114,10 +115,13 @@ class Broker:
                     batch_bytes=config.dispatch_max_bytes,
                     unacked_max=config.max_unacked_per_subscription or 2**62,
                 ),
-                deduplicate=config.deduplication,
                 rate_window_s=config.load_report_interval_s,
-                epoch_of=epochs.current,
-                next_epoch=epochs.next,
+                producers=ProducerContext(
+                    spawn=self._tasks.spawn,
+                    deduplicate=config.deduplication,
+                    epoch_of=epochs.current,
+                    next_epoch=epochs.next,
+                ),
             ),
             auto_create=config.auto_create_topics,
             served=lambda: self.directory.served,
@@ -287,7 +291,7 @@ class Broker:
         for connection in self.connections:
             connection.stop_reading()
         for segment in self.topics.served:
-            if not segment.idle:
+            if not segment.producers.idle:
                 try:
                     async with asyncio.timeout(FAREWELL_S):
                         await segment.log.flush()

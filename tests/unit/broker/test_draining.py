@@ -7,44 +7,19 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from anabranch.broker.serving import draining
-from anabranch.broker.serving.draining import LINGER_S, BucketDrain, PendingBuckets, slots_of
+from anabranch.broker.serving.draining import LINGER_S, DrainReporter, slots_of
 from anabranch.errors import AlreadyClosedError, CorruptDataError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
 from anabranch.ledger.storage import Cursor
-from anabranch.model.acks import AckSet
-from anabranch.model.drains import ALL, Ranges, union
-from anabranch.model.hashing import bucket_index, bucket_ranges
+from anabranch.model.drains import ALL, Ranges
 from anabranch.model.ranges import HashRange
 from anabranch.testing.plugin import marker_options
 from tests.unit.broker.wire import batch, single
 
 HALVES = (0x8000,)
 LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
-
-
-@given(st.data())
-def test_a_bucket_is_drained_when_none_of_its_entries_is_pending(data: st.DataObject) -> None:
-    splits = tuple(sorted(data.draw(st.sets(st.integers(2, 65535), max_size=5))))
-    slot = st.integers(0, 65535)
-    spans = st.one_of(st.none(), st.tuples(slot, slot).map(lambda pair: (min(pair), max(pair))))
-    entries = data.draw(st.lists(spans, max_size=12))
-    pending, acks = PendingBuckets(splits), AckSet()
-    for ordinal, span in enumerate(entries):
-        pending.add(ordinal, span)
-    for acked in [None, *data.draw(st.permutations(range(len(entries))))]:
-        if acked is not None:
-            acks.acknowledge([acked])
-        busy = set[int]()
-        for ordinal, span in enumerate(entries):
-            low, high = span or (0, 65535)
-            if ordinal not in acks:
-                busy.update(range(bucket_index(splits, low), bucket_index(splits, high) + 1))
-        expected = union(part for at, part in enumerate(bucket_ranges(splits)) if at not in busy)
-        assert pending.drained(acks) == expected
 
 
 def test_the_slots_of_an_entry_are_its_stamp_or_its_only_key_or_unknown() -> None:
@@ -78,7 +53,7 @@ class Case:
         self.events: list[object] = []
         self.cursor = Flushes(log.cursors.open("sub", 0), self.events)
         self.tasks: set[asyncio.Task[None]] = set()
-        self.drain = BucketDrain(log, self.cursor, lambda: HALVES, self._spawn, self.events.append)
+        self.drain = DrainReporter(log, self.cursor, lambda: HALVES, self._spawn, self.events.append)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -87,7 +62,7 @@ class Case:
 
     def acknowledge(self, *ordinals: int) -> None:
         self.cursor.acknowledge(ordinals)
-        self.drain.look(at_end=False)
+        self.drain.check(at_end=False, by_buckets=True)
 
     @property
     def told(self) -> list[Ranges]:
@@ -111,7 +86,7 @@ async def case(request: pytest.FixtureRequest) -> AsyncIterator[Case]:
 
 @pytest.mark.case(slots=[1, 2, 0x9000, 0xA000])
 async def test_buckets_are_told_together_after_a_moment_and_when_durable(case: Case) -> None:
-    case.drain.look(at_end=True)
+    case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(0.01)
     case.acknowledge(0, 1)
     await asyncio.sleep(LINGER_S / 2)
@@ -129,7 +104,7 @@ async def test_buckets_are_told_together_after_a_moment_and_when_durable(case: C
 
 @pytest.mark.case(slots=[1, 2, 0x9000, 0xA000])
 async def test_what_follows_at_once_is_told_as_one(case: Case) -> None:
-    case.drain.look(at_end=True)
+    case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(0.01)
     for ordinal in range(4):
         case.acknowledge(ordinal)
@@ -144,7 +119,7 @@ async def test_nothing_is_known_before_the_reader_has_reached_the_end(case: Case
     await asyncio.sleep(1)
     assert await case.drain.drained() == ()
     assert case.events == []
-    case.drain.look(at_end=True)
+    case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(1)
     assert case.told == [(LOWER,)]
 
@@ -152,14 +127,14 @@ async def test_nothing_is_known_before_the_reader_has_reached_the_end(case: Case
 @pytest.mark.case(slots=[1, 0x9000])
 async def test_a_moved_cursor_takes_back_what_was_not_told_yet(case: Case) -> None:
     case.acknowledge(0)
-    case.drain.look(at_end=True)
+    case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(LINGER_S / 2)
     case.cursor.reset(0)
-    case.drain.forget()
+    case.drain.cursor_moved()
     await asyncio.sleep(1)
     assert case.told == []
     assert await case.drain.drained() == ()
-    case.drain.look(at_end=True)
+    case.drain.check(at_end=True, by_buckets=True)
     case.acknowledge(1)
     await asyncio.sleep(1)
     assert case.told == [(UPPER,)]
@@ -171,25 +146,25 @@ async def test_too_many_pending_entries_are_not_looked_at_until_they_are_fewer(
 ) -> None:
     monkeypatch.setattr(draining, "PENDING_MAX", 2)
 
-    case.drain.look(at_end=True)
+    case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(1)
     assert case.told == []
     case.acknowledge(0)
-    case.drain.look(at_end=True)
+    case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(1)
     assert case.told == [(LOWER,)]
 
 
 @pytest.mark.case(slots=[1, 0x9000])
 async def test_a_cursor_that_moves_while_it_becomes_durable_has_drained_nothing(case: Case) -> None:
-    case.drain.look(at_end=True)
+    case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(1)
     case.events.clear()
     flush = case.cursor.flush
 
     async def slow() -> None:
         await flush()
-        case.drain.forget()
+        case.drain.cursor_moved()
 
     case.cursor.flush = slow  # type: ignore[method-assign]
     case.acknowledge(0)
@@ -209,7 +184,7 @@ async def test_a_damaged_entry_leaves_the_whole_log_to_be_drained(case: Case) ->
     case.log.read_cached = lambda *_: None  # type: ignore[method-assign, assignment]
     case.log.read = read  # type: ignore[method-assign, assignment]
     for _ in range(3):
-        case.drain.look(at_end=True)
+        case.drain.check(at_end=True, by_buckets=True)
         await asyncio.sleep(0.1)
     assert reads == 1
     assert case.events == []
@@ -222,16 +197,16 @@ async def test_a_store_that_went_to_another_broker_is_no_error_here(
     async def gone(*_: object) -> None:
         raise AlreadyClosedError("the storage is closed")
 
-    case.drain.look(at_end=True)
+    case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(0.01)
     case.cursor.flush = gone  # type: ignore[method-assign]
     case.acknowledge(0)
     case.acknowledge(1)
     await asyncio.sleep(10.0)
-    case.drain.forget()
+    case.drain.cursor_moved()
     case.log.read_cached = lambda *_: None  # type: ignore[method-assign, assignment]
     case.log.read = gone  # type: ignore[method-assign, assignment]
-    case.drain.look(at_end=True)
+    case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(10.0)
     assert case.events == []
     assert caplog.records == []

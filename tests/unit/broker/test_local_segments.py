@@ -74,7 +74,7 @@ async def test_an_older_term_changes_nothing(world: World) -> None:
         with pytest.raises(StaleTermError):
             await getattr(segments, verb)(PLACE, *arguments, 4)
     segment = world.broker.topics.require(SEGMENT)
-    assert not segment.sealed
+    assert not segment.log.sealed
     assert segment.log.sequences.inherited == ()
     assert segment.log.extent.first_ordinal == 0
     assert list(segment.subscriptions) == ["a"]

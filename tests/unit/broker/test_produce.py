@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from anabranch.broker.serving.log_producers import next_step
 from anabranch.broker.serving.producer import ENTRY_MESSAGES_MAX
-from anabranch.broker.serving.served_log import admit
 from anabranch.errors import ProducerBusyError, ProducerFencedError
 from anabranch.model.names import TopicName
 from anabranch.protocol import commands
@@ -308,16 +308,16 @@ async def test_an_exclusive_producer_comes_back_after_a_restart_with_its_epoch(w
     ],
 )
 def test_access_modes(mode: int, producers: int, exclusive: bool, waiting: int, step: str) -> None:
-    assert admit(mode, producers=producers, exclusive=exclusive, waiting=waiting) == step
+    assert next_step(mode, producers=producers, exclusive=exclusive, waiting=waiting) == step
 
 
 def test_access_modes_that_exclude_each_other() -> None:
     with pytest.raises(ProducerBusyError):
-        admit(pb.Shared, producers=1, exclusive=True, waiting=0)
+        next_step(pb.Shared, producers=1, exclusive=True, waiting=0)
     with pytest.raises(ProducerBusyError):
-        admit(pb.Shared, producers=1, exclusive=False, waiting=1)
+        next_step(pb.Shared, producers=1, exclusive=False, waiting=1)
     with pytest.raises(ProducerFencedError):
-        admit(pb.Exclusive, producers=1, exclusive=False, waiting=0)
+        next_step(pb.Exclusive, producers=1, exclusive=False, waiting=0)
 
 
 @pytest.mark.world(publish_pending_bytes_max=64 * 1024)

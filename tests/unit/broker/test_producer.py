@@ -7,7 +7,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from anabranch.broker.serving.producer import ServedProducer, _in_one_bucket
+from anabranch.broker.serving.entry_checks import in_one_bucket
+from anabranch.broker.serving.producer import ServedProducer
 from anabranch.errors import PersistenceError
 from anabranch.ledger.storage import AppendDone, Entry
 from anabranch.model.ids import Position
@@ -39,7 +40,7 @@ class Link:
     def send(self, command: Message) -> None:
         self.sent.append(command)
 
-    def relieve(self) -> None:
+    def resume_if_room(self) -> None:
         return
 
     def forget_producer(self, producer_id: int) -> None:
@@ -143,17 +144,17 @@ def stamped(low: int, high: int, tail: bytes = b"") -> bytes:
 
 
 def test_a_stamp_must_lie_in_one_bucket() -> None:
-    assert _in_one_bucket(stamped(0, 0x3FFF), SPLITS)
-    assert _in_one_bucket(stamped(0x8000, 0xFFFF), SPLITS)
-    assert not _in_one_bucket(stamped(0x3FFF, 0x4000), SPLITS)
-    assert not _in_one_bucket(stamped(0, 0xFFFF), SPLITS)
-    assert _in_one_bucket(single(b"x", 1, key="k"), SPLITS)
+    assert in_one_bucket(stamped(0, 0x3FFF), SPLITS)
+    assert in_one_bucket(stamped(0x8000, 0xFFFF), SPLITS)
+    assert not in_one_bucket(stamped(0x3FFF, 0x4000), SPLITS)
+    assert not in_one_bucket(stamped(0, 0xFFFF), SPLITS)
+    assert in_one_bucket(single(b"x", 1, key="k"), SPLITS)
 
 
 def test_bytes_that_look_like_a_stamp_do_not_hide_the_real_one() -> None:
     # A bytes field behind the stamp that holds what a stamp in one bucket looks like, and one byte more.
     lookalike = b"\x88\x02\x05\x90\x02\x05\x00"
     field = b"\x82\x01" + bytes([len(lookalike)]) + lookalike
-    assert not _in_one_bucket(stamped(0x3FFF, 0x4000, field), SPLITS)
+    assert not in_one_bucket(stamped(0x3FFF, 0x4000, field), SPLITS)
     # A stamp that is not last is read all the same.
-    assert _in_one_bucket(stamped(0x4000, 0x4001, field), SPLITS)
+    assert in_one_bucket(stamped(0x4000, 0x4001, field), SPLITS)

@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from anabranch.broker.catalog.stores import Stores
-from anabranch.broker.serving.served_log import ServedLog, Surroundings
+from anabranch.broker.serving.served_log import LogContext, ServedLog
 from anabranch.errors import (
     ConflictError,
     NotAllowedError,
@@ -37,7 +37,7 @@ class Topics:
         self,
         stores: Stores,
         records: TopicStore,
-        surroundings: Surroundings,
+        context: LogContext,
         *,
         auto_create: bool,
         served: Callable[[], Sequence[int]] = lambda: (0,),
@@ -51,7 +51,7 @@ class Topics:
         """Told when all of a sealed log, or all of some buckets, is acknowledged on a subscription."""
         self.dropped = 0
         """How many logs were removed since the start."""
-        self._around = surroundings
+        self._context = context
         self._served: dict[TopicName, ServedLog] = {}
 
     @property
@@ -108,7 +108,7 @@ class Topics:
             store = self.stores.store_of(str(name))
             if store is None or self.stores.get(str(name)) is not log:
                 raise NotOwnerError(f"{name} is not served by this broker any more")
-            found = ServedLog(name, log, self._around, lambda *told: self.drained(*told), store)
+            found = ServedLog(name, log, self._context, lambda *told: self.drained(*told), store)
             self._served[name] = found
             found.check_drained()
         return found
@@ -192,7 +192,7 @@ class Topics:
         record = ClassicTopicRecord(
             partitions=partitions,
             properties=dict(properties or {}),
-            created_at_ms=self._around.clock.wall_ms(),
+            created_at_ms=self._context.clock.wall_ms(),
             stores=stores or (self._spread(name, partitions) if partitions else (await self.store_of(name),)),
         )
         await self.records.create_classic(name, record)

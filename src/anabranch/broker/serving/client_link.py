@@ -49,8 +49,8 @@ class ClientLink(Protocol):
         """Queue one command that carries no entry."""
         ...
 
-    def relieve(self) -> None:
-        """Something became durable; read on if little enough waits now."""
+    def resume_if_room(self) -> None:
+        """Read from the connection again if few enough of its bytes wait to become durable."""
         ...
 
     def forget_producer(self, producer_id: int) -> None:

@@ -1,8 +1,9 @@
-"""One consumer of a subscription: what it asked for, what it got."""
+"""One consumer of a subscription: its options, its counters, and the news sent to its client."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.serving.client_link import ClientLink
@@ -11,10 +12,27 @@ from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a client attaches a consumer."""
+
+    priority: int = 0
+    unacked_max: int = 2**62
+    epoch: int | None = None
+    """Echoed in each MESSAGE; the client drops messages from before its last full redelivery."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    connected_at_ms: int = 0
+    member: str | None = None
+    """The registered consumer that attaches; None for a consumer that never registered."""
+    generation: int = 0
+    """The generation of the assignment that the member attaches with."""
+
+
 class ServedConsumer(Receiver):
     """A receiver on a connection. The counters only grow; rates are made from them elsewhere."""
 
     __slots__ = (
+        "_end_notified",
         "acked",
         "bytes_out",
         "connected_at_ms",
@@ -29,7 +47,6 @@ class ServedConsumer(Receiver):
         "messages_out",
         "metadata",
         "ranges",
-        "told_end",
     )
 
     def __init__(
@@ -37,48 +54,40 @@ class ServedConsumer(Receiver):
         link: ClientLink,
         consumer_id: int,
         name: str,
-        *,
-        priority: int = 0,
-        unacked_max: int = 2**62,
-        epoch: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        connected_at_ms: int = 0,
-        member: str | None = None,
-        generation: int = 0,
+        options: ConsumerOptions | None = None,
     ) -> None:
-        super().__init__(name, consumer_id, link, priority=priority, unacked_max=unacked_max)
+        options = options or ConsumerOptions()
+        super().__init__(name, consumer_id, link, priority=options.priority, unacked_max=options.unacked_max)
         self.link = link
-        self.epoch = epoch
-        """Echoed in each MESSAGE; the client drops what was sent before its last full redelivery."""
+        self.epoch = options.epoch
         self.ranges: tuple[HashRange, ...] = ()
-        self.metadata = dict(metadata or {})
-        self.connected_at_ms = connected_at_ms
-        self.member = member
-        """The registered consumer it belongs to, and the generation it was let in with."""
-        self.generation = generation
+        self.metadata = options.metadata
+        self.connected_at_ms = options.connected_at_ms
+        self.member = options.member
+        self.generation = options.generation
         self.messages_out = 0
         self.bytes_out = 0
         self.entries_out = 0
         self.acked = 0
         self.last_sent_ms = 0
         self.last_acked_ms = 0
-        self.told_end = False
+        self._end_notified = False
         self.leaving = False
-        """Its client asks for its end just now, and is answered."""
+        """Whether its client waits for the answer to an UNSUBSCRIBE and needs no CLOSE_CONSUMER."""
 
-    def tell_end(self) -> None:
-        """Nothing will come any more; told once, and only to peers that can hear it."""
-        if not self.told_end:
-            self.told_end = True
+    def notify_end(self) -> None:
+        """Notify the client, once, that the log is sealed and read; only clients that understand it."""
+        if not self._end_notified:
+            self._end_notified = True
             if self.link.hears_end_of_topic:
                 self.link.send(pb.CommandReachedEndOfTopic(consumer_id=self.id))
 
-    def tell_active(self, active: bool) -> None:
-        """Failover: this consumer reads now, or does not."""
+    def notify_active(self, active: bool) -> None:
+        """Failover: notify the client that this consumer reads now, or that another one does."""
         self.link.send(pb.CommandActiveConsumerChange(consumer_id=self.id, is_active=active))
 
     def close(self, *, moved: bool = False) -> None:
-        """Take the consumer from its client, which is to subscribe again; `moved` if it lost nothing."""
+        """Close the consumer from this side; its client attaches again. `moved`: it lost no entry by it."""
         self.link.forget_consumer(self.id)
         if not self.leaving:
             close = pb.CommandCloseConsumer(consumer_id=self.id, request_id=NO_ID)

@@ -32,7 +32,7 @@ class KeyedReading(PendingReading):
         self.boundaries = boundaries
         """Split points of the buckets when whole buckets are dispatched, None for single keys."""
         self.open: Ranges | None = None
-        """The bucket hashes that may go out, None for all; takes effect with `members_changed`."""
+        """The bucket hashes that may go out, None for all; takes effect with `consumers_changed`."""
         self._closed: frozenset[int] = frozenset()
         self._keyed = KeyedDispatch()
         self._buckets: Buckets | None = None
@@ -55,7 +55,7 @@ class KeyedReading(PendingReading):
         super().rewind()
         self._keyed.clear()
 
-    def members_changed(self) -> None:
+    def consumers_changed(self) -> None:
         if not self.consumers:
             self.rewind()
         if self.boundaries is not None:

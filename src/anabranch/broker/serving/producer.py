@@ -6,13 +6,12 @@ Receipts and errors leave in the order of the SENDs, as clients expect.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
-
-from google.protobuf.message import DecodeError
+from dataclasses import dataclass, field
 
 from anabranch.broker.serving.client_link import ClientLink
+from anabranch.broker.serving.entry_checks import in_one_bucket, is_last_chunk
 from anabranch.errors import (
     AnabranchError,
     ChecksumError,
@@ -22,8 +21,8 @@ from anabranch.errors import (
 )
 from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.inheritance import Known
-from anabranch.protocol.commands import NO_ID, Send, encode_receipt, read_outer
-from anabranch.protocol.frames import CHECKSUM_MAGIC, ENTRY_METADATA_MAGIC, checksum_ok, metadata_span
+from anabranch.protocol.commands import NO_ID, Send, encode_receipt
+from anabranch.protocol.frames import CHECKSUM_MAGIC, ENTRY_METADATA_MAGIC, checksum_ok
 from anabranch.protocol.outer import read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
@@ -37,11 +36,22 @@ ENTRY_MESSAGES_MAX = 1_000_000
 SEQUENCE_MAX = 2**63 - 1
 """Sequence ids above are not remembered; no client counts so far, but some use them as a flag."""
 
-_MIN_TAG = b"\x88\x02"
-_MAX_TAG = b"\x90\x02"
 _DEFERRED = -1
 _INHERITED = -2
 _NOTHING = Known((), "")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a client opens a producer."""
+
+    epoch: int = 0
+    mode: int = pb.Shared
+    deduplicate: bool = True
+    splits: tuple[int, ...] = ()
+    """Bucket boundaries of the segment; an entry must lie within one bucket."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    connected_at_ms: int = 0
 
 
 class ServedProducer:
@@ -75,33 +85,27 @@ class ServedProducer:
         producer_id: int,
         name: str,
         log: SegmentLog,
-        *,
-        epoch: int = 0,
-        mode: int = pb.Shared,
-        deduplicate: bool = True,
-        splits: tuple[int, ...] = (),
-        metadata: Mapping[str, str] | None = None,
-        connected_at_ms: int = 0,
+        options: ProducerOptions | None = None,
     ) -> None:
+        options = options or ProducerOptions()
         self.link = link
         self.id = producer_id
         self.name = name
-        self.epoch = epoch
-        self.mode = mode
-        self.splits = splits
-        """Bucket boundaries of the segment; an entry must lie within one bucket."""
-        self.metadata = dict(metadata or {})
-        self.connected_at_ms = connected_at_ms
+        self.epoch = options.epoch
+        self.mode = options.mode
+        self.splits = options.splits
+        self.metadata = options.metadata
+        self.connected_at_ms = options.connected_at_ms
         self.pushed = -1
         """Highest sequence id given to the log."""
         self.persisted = -1
         """Highest sequence id known to be durable."""
         self.messages_in = 0
         self.bytes_in = 0
-        self.leave: Callable[[ServedProducer], None] = _nobody_to_leave
-        """How to tell the log's home that the producer goes; set by whoever lets it in."""
+        self.leave: Callable[[ServedProducer], None] = _not_attached
+        """Detaches the producer from its log; set when the log lets it in."""
         self._log = log
-        self._dedup = deduplicate
+        self._dedup = options.deduplicate
         self._inherited = _NOTHING
         self._inherited_max = _NOTHING.highest
         # SENDs not answered yet, in order: sequence id, highest, size or _DEFERRED, the sequence id that
@@ -114,11 +118,11 @@ class ServedProducer:
         return not self._waiting
 
     def recognise(self, last_sequence_id: int) -> None:
-        """Start from what the log knows of this name; everything up to it is a duplicate."""
+        """Treat sequence ids up to this one, the highest that the log stored for the name, as duplicates."""
         self.pushed = self.persisted = last_sequence_id
 
     def inherit(self, known: Known) -> None:
-        """What other logs have stored under this name before this one was there."""
+        """Recognise the messages that earlier segments have stored under this name."""
         self._inherited = known
         self._inherited_max = known.highest
 
@@ -137,7 +141,7 @@ class ServedProducer:
             self._publish_special(send, now_ms)
             return
         if not checksum_ok(entry):
-            self._break_off(sequence_id, highest)
+            self._refuse_damaged(sequence_id, highest)
             return
         if self.splits or entry[:2] != CHECKSUM_MAGIC:
             wrong = self._wrong(entry)
@@ -186,12 +190,12 @@ class ServedProducer:
         if not waiting or waiting[0][2] == _DEFERRED:
             self._answer_deferred()
         if link.throttled:
-            link.relieve()
+            link.resume_if_room()
 
-    # What is not the common case.
+    # The rare cases.
 
     def _publish_special(self, send: Send, now_ms: int) -> None:
-        """Chunks, and what is refused: markers, transactions and impossible counts."""
+        """Take a chunk; refuse markers, transactions and impossible counts."""
         _, sequence_id, count, highest, is_chunk, marker, most, least, entry = send
         if marker or most or least:
             what = "markers" if marker else "transactions"
@@ -205,7 +209,7 @@ class ServedProducer:
             self._refuse(sequence_id, highest, wrong_count)
             return
         if not checksum_ok(entry):
-            self._break_off(sequence_id, highest)
+            self._refuse_damaged(sequence_id, highest)
             return
         wrong = self._wrong(entry)
         if wrong is not None:
@@ -213,7 +217,7 @@ class ServedProducer:
             return
         # All chunks of a message share its sequence id, so only the last one is judged and remembered.
         last = max(sequence_id, highest)
-        if _is_last_chunk(entry):
+        if is_last_chunk(entry):
             if self._dedup and sequence_id <= self.pushed:
                 self._defer(sequence_id, highest, last)
                 return
@@ -225,10 +229,10 @@ class ServedProducer:
         self._append(entry, 1, now_ms, sequence_id, highest, last)
 
     def _is_inherited(self, entry: bytes, count: int, last: int) -> bool:
-        """Whether logs before this one have stored all of an entry, up to sequence id `last`.
+        """Whether earlier segments have stored all of an entry, up to sequence id `last`.
 
-        What is sent again to a successor may share an entry with other messages than the first time, so the
-        entry's first sequence id says nothing.
+        A message that a client repeats to a child may share its entry with other messages than the first
+        time, so the entry's first sequence id proves nothing.
         """
         try:
             slot = read_slot(entry) if count == 1 else None
@@ -237,11 +241,11 @@ class ServedProducer:
         return self._inherited.is_duplicate(last, slot)
 
     def _wrong(self, entry: bytes) -> AnabranchError | None:
-        """Why an entry may not be stored here."""
+        """The reason why an entry may not be stored here."""
         if entry[:2] == ENTRY_METADATA_MAGIC:
             return NotAllowedError("an entry must not carry a broker's metadata")
         try:
-            if self.splits and not _in_one_bucket(entry, self.splits):
+            if self.splits and not in_one_bucket(entry, self.splits):
                 return NotAllowedError("the keys of an entry must lie within one bucket of its segment")
         except RemoteProtocolError as error:
             return ChecksumError(str(error))
@@ -253,24 +257,24 @@ class ServedProducer:
         else:
             self._send_error(sequence_id, highest, error)
 
-    def _break_off(self, sequence_id: int, highest: int) -> None:
-        """Refuse an entry that was damaged on its way, and send the producer away: it comes back and repeats.
+    def _refuse_damaged(self, sequence_id: int, highest: int) -> None:
+        """Refuse an entry that was damaged on its way, and disconnect the producer, so that it repeats.
 
-        What is already on its way behind must not be stored, or its higher sequence ids would make the
-        repetition of this one look like something that is stored.
+        Entries behind the damaged one must not be stored: their higher sequence ids would make its
+        repetition look like a duplicate.
         """
         self._refuse(sequence_id, highest, ChecksumError("the checksum does not match the entry"))
         self.link.forget_producer(self.id)
-        self.when_idle(self._go)
+        self.when_idle(self._leave_and_close)
 
-    def _go(self) -> None:
+    def _leave_and_close(self) -> None:
         self.leave(self)
         self.close()
 
     def _defer(self, sequence_id: int, highest: int, last: int) -> None:
-        """A sequence id seen before: a duplicate if that one was stored, which may not be known yet.
+        """Answer a repeated sequence id in its turn: a duplicate if the earlier entry was stored.
 
-        What was inherited was stored for sure, but is not answered before its turn.
+        An inherited message was stored for sure, and waits only for its turn.
         """
         self._waiting.append((sequence_id, highest, _DEFERRED, last, None))
         if self._waiting[0][2] == _DEFERRED:
@@ -303,49 +307,10 @@ class ServedProducer:
         )
 
     def close(self) -> None:
-        """Take the producer from its client, which is to make a new one."""
+        """Close the producer from this side; its client opens a new one."""
         self.link.forget_producer(self.id)
         self.link.send(pb.CommandCloseProducer(producer_id=self.id, request_id=NO_ID))
 
 
-def _nobody_to_leave(producer: ServedProducer) -> None:
-    """A producer that was not let in anywhere."""
-
-
-def _in_one_bucket(entry: bytes, splits: tuple[int, ...]) -> bool:
-    """Whether the hashes stamped on an entry share a bucket; one without a stamp has a single hash.
-
-    Producers write the stamp last, where it is found without reading the rest. What does not look like one
-    there is read in full, and so is one that would lead to a refusal.
-    """
-    start, end = metadata_span(entry)
-    at = entry.find(_MIN_TAG, max(end - 10, start), end)
-    if at >= 0:
-        low, at = _short_varint(entry, at + 2)
-        if entry[at : at + 2] == _MAX_TAG:
-            high, at = _short_varint(entry, at + 2)
-            if at == end and bisect_right(splits, low) == bisect_right(splits, high):
-                return True
-    outer = read_outer(entry)
-    return bisect_right(splits, outer.bucket_hash) == bisect_right(splits, outer.bucket_hash_max)
-
-
-def _short_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data) and shift < 28:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    return value, at
-
-
-def _is_last_chunk(entry: bytes) -> bool:
-    try:
-        start, end = metadata_span(entry)
-        metadata = pb.MessageMetadata.FromString(entry[start:end])
-    except (RemoteProtocolError, DecodeError):
-        return True
-    return metadata.chunk_id >= metadata.num_chunks_from_msg - 1
+def _not_attached(producer: ServedProducer) -> None:
+    """A producer that is not attached to a log has none to leave."""

@@ -60,7 +60,7 @@ class Reading(ABC):
         """Deliver one batch at most; whether another turn could deliver more at once."""
 
     @abstractmethod
-    def members_changed(self) -> None:
+    def consumers_changed(self) -> None:
         """`consumers` is another list now."""
 
     def announce(self) -> None:
@@ -72,7 +72,7 @@ class Reading(ABC):
         """The client wants entries again: these, or everything it has."""
 
     def left(self, consumer: ServedConsumer) -> None:
-        """The consumer is gone; `members_changed` follows."""
+        """The consumer is gone; `consumers_changed` follows."""
         return
 
     def acknowledged(self, ordinals: Iterable[int]) -> bool:
@@ -136,7 +136,7 @@ class OrderedReading(Reading):
         self.active: ServedConsumer | None = None
         self._told: dict[ServedConsumer, bool] = {}
 
-    def members_changed(self) -> None:
+    def consumers_changed(self) -> None:
         before = self.active
         chosen = active_consumer(self.consumers, self.path.partition)
         self.active = chosen if isinstance(chosen, ServedConsumer) else None
@@ -148,7 +148,7 @@ class OrderedReading(Reading):
         for consumer in self.consumers if self.failover else ():
             active = consumer is self.active
             if told.get(consumer) is not active:
-                consumer.tell_active(active)
+                consumer.notify_active(active)
             self._told[consumer] = active
 
     def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int] | None) -> None:

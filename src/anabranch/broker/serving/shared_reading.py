@@ -186,7 +186,7 @@ class SharedReading(PendingReading):
         super().rewind()
         self._replay.clear()
 
-    def members_changed(self) -> None:
+    def consumers_changed(self) -> None:
         self._turns.change(self.consumers)
         if not self.consumers:
             self.rewind()

@@ -283,7 +283,7 @@ class ServerConnection:
     def send(self, command: Message) -> None:
         self.write(encode(command))
 
-    def relieve(self) -> None:
+    def resume_if_room(self) -> None:
         if self.throttled and self.publish_bytes <= self._publish_bytes_max // 2:
             self.throttled = False
             if self._pump is not None:
@@ -354,9 +354,9 @@ class ServerConnection:
 
     def _release(self) -> None:
         for producer in (*self.producers.values(), *self.waiting.values()):
-            self.homes[producer.id].detach(producer)
+            self.homes[producer.id].producers.detach(producer)
         for segment, subscription, consumer in list(self.consumers.values()):
-            segment.leave(subscription, consumer)
+            segment.detach(subscription, consumer)
         for end in list(self.sessions.values()):
             end()
         for controller, registration in self.registrations.values():

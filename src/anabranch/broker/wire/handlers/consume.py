@@ -6,9 +6,10 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.acknowledging import position_from
+from anabranch.broker.serving.consumer import ConsumerOptions, ServedConsumer
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription, position_from
+from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire.connection import Attached, CommandHandler, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
 from anabranch.broker.wire.services import Services
@@ -65,19 +66,21 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
         connection,
         command.consumer_id,
         bounded(command.consumer_name),
-        priority=command.priority_level,
-        unacked_max=services.config.max_unacked_per_consumer or 2**62,
-        epoch=_epoch(command),
-        metadata=metadata,
-        connected_at_ms=services.clock.wall_ms(),
-        member=grant.member,
-        generation=grant.generation,
+        ConsumerOptions(
+            priority=command.priority_level,
+            unacked_max=services.config.max_unacked_per_consumer or 2**62,
+            epoch=_epoch(command),
+            metadata=metadata,
+            connected_at_ms=services.clock.wall_ms(),
+            member=grant.member,
+            generation=grant.generation,
+        ),
     )
     if command.subType == pb.CommandSubscribe.Exclusive and command.durable:
         await _drop_dead(segment, subscription)
         if name.is_segment and not connection.knows_buckets:
             await _wait_for_turn(services, name, subscription, consumer)
-            if subscription.consumers and subscription.standing(consumer, command.subType) == "finishes":
+            if subscription.consumers and subscription.reader_state(consumer, command.subType) == "finishes":
                 _let_go(connection, command)
                 return
     try:
@@ -86,7 +89,7 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
                 raise ServiceNotReadyError("the client gave the consumer up")
             if segment.subscriptions.get(subscription.name) is not subscription:
                 raise ServiceNotReadyError(f"{subscription.name} is being deleted")
-            if connection.knows_buckets and subscription.standing(consumer, command.subType) != "reads":
+            if connection.knows_buckets and subscription.reader_state(consumer, command.subType) != "reads":
                 raise ConsumerBusyError(f"{name} was given to another while {consumer.member} attached")
             subscription.add(consumer, command.subType, command.keySharedMeta)
     except AnabranchError:
@@ -95,7 +98,7 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
     connection.consumers[consumer.id] = Attached(segment, subscription, consumer)
     incarnation = grant.incarnation if connection.peer_is_ours else None
     connection.send(pb.CommandSuccess(request_id=command.request_id, incarnation=incarnation))
-    subscription.greet()
+    subscription.notify_attached()
 
 
 def _check(command: pb.CommandSubscribe) -> None:
@@ -159,9 +162,9 @@ async def _wait_for_turn(
             # A leader that is away just now is no reason to turn the client away.
             controller = await services.controllers.controller(name.topic)
             await controller.remind(subscription.name)
-        if subscription.standing(consumer, pb.CommandSubscribe.Exclusive) == "finishes":
+        if subscription.reader_state(consumer, pb.CommandSubscribe.Exclusive) == "finishes":
             return
-        await subscription.free(1.0)
+        await subscription.wait_until_free(1.0)
 
 
 def _let_go(connection: ServerConnection, command: pb.CommandSubscribe) -> None:
@@ -196,7 +199,7 @@ async def _drop_dead(segment: ServedLog, subscription: Subscription) -> None:
     """Before a newcomer is turned away: does the one who excludes it still live?"""
     for holder in list(subscription.consumers):
         if not await holder.link.alive():
-            segment.leave(subscription, holder)
+            segment.detach(subscription, holder)
 
 
 def _epoch(command: pb.CommandSubscribe) -> int | None:
@@ -223,7 +226,7 @@ def acknowledge(connection: ServerConnection, command: pb.CommandAck) -> None:
     subscription.acknowledge(consumer, command)
     if command.HasField("request_id"):
         response = pb.CommandAckResponse(consumer_id=command.consumer_id, request_id=command.request_id)
-        subscription.answer_when_durable(connection, response)
+        subscription.answers.add(connection, response)
 
 
 def redeliver(connection: ServerConnection, command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
@@ -250,7 +253,7 @@ async def unsubscribe(connection: ServerConnection, command: pb.CommandUnsubscri
             consumer.leaving = False
     else:
         connection.consumers.pop(command.consumer_id, None)
-        segment.leave(subscription, consumer)
+        segment.detach(subscription, consumer)
         await segment.unsubscribe(subscription.name)
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
@@ -273,7 +276,7 @@ async def _close_late(connection: ServerConnection, command: pb.CommandCloseCons
 def _close_consumer(connection: ServerConnection, command: pb.CommandCloseConsumer) -> None:
     attached = connection.consumers.pop(command.consumer_id, None)
     if attached is not None:
-        attached.segment.leave(attached.subscription, attached.consumer)
+        attached.segment.detach(attached.subscription, attached.consumer)
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
 

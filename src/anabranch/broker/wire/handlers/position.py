@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from anabranch.broker.serving.acknowledging import position_from
+from anabranch.broker.serving.kinds import kind_name
 from anabranch.broker.serving.shared_reading import PendingReading
-from anabranch.broker.serving.subscription import kind_name, position_from
 from anabranch.broker.wire.connection import Attached, CommandHandler, ServerConnection
 from anabranch.controller.ports.segments import Aim
 from anabranch.errors import ConsumerNotFoundError, MetadataError, RemoteProtocolError, UnknownServerError

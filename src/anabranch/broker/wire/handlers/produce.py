@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.connection import CommandHandler, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
@@ -49,21 +49,23 @@ async def _open_producer(connection: ServerConnection, command: pb.CommandProduc
         command.producer_id,
         given or services.make_producer_name(),
         segment.log,
-        epoch=command.epoch,
-        mode=command.producer_access_mode,
-        deduplicate=services.config.deduplication,
-        splits=segment.splits,
-        metadata=metadata,
-        connected_at_ms=services.clock.wall_ms(),
+        ProducerOptions(
+            epoch=command.epoch,
+            mode=command.producer_access_mode,
+            deduplicate=services.config.deduplication,
+            splits=segment.splits,
+            metadata=metadata,
+            connected_at_ms=services.clock.wall_ms(),
+        ),
     )
-    ready = await segment.attach(
+    ready = await segment.producers.attach(
         producer,
         fresh_name=not given,
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         promoted=partial(_promoted, connection, command, segment, producer, schema_version),
     )
     if connection.given_up("producer", command.producer_id):
-        segment.detach(producer)
+        segment.producers.detach(producer)
         raise ServiceNotReadyError("the client gave the producer up")
     (connection.producers if ready else connection.waiting)[producer.id] = producer
     connection.homes[producer.id] = segment
@@ -102,7 +104,7 @@ def _succeed(
     *,
     ready: bool = True,
 ) -> None:
-    exclusive = producer is not None and segment.exclusive is producer
+    exclusive = producer is not None and segment.producers.exclusive is producer
     own = inherited = UNKNOWN
     if connection.services.config.deduplication:
         own = segment.log.sequences.own.get(name, UNKNOWN)
@@ -113,7 +115,7 @@ def _succeed(
             producer_name=name,
             last_sequence_id=max(own, inherited),
             schema_version=schema_version,
-            topic_epoch=segment.topic_epoch if exclusive else None,
+            topic_epoch=segment.producers.topic_epoch if exclusive else None,
             producer_ready=ready,
             own_sequence_id=own if connection.peer_is_ours else None,
         )
@@ -146,7 +148,7 @@ def _close_producer(connection: ServerConnection, command: pb.CommandCloseProduc
     connection.forget_producer(command.producer_id)
 
     def closed() -> None:
-        segment.detach(producer)
+        segment.producers.detach(producer)
         connection.send(pb.CommandSuccess(request_id=command.request_id))
 
     producer.when_idle(closed)

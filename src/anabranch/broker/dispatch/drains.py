@@ -1,0 +1,146 @@
+"""What a subscription has drained of a sealed log, and when its owner reports it to the leader.
+
+`PendingBuckets` counts the entries of each bucket that are not acknowledged. `DrainMachine` is the life of
+the report: events in, at most one effect out. The result of an effect counts only if the cursor was not moved
+meanwhile, because a moved cursor makes drained buckets pending again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from enum import Enum, auto
+from typing import Final
+
+from anabranch.model.acks import AckSet
+from anabranch.model.drains import Ranges, union
+from anabranch.model.hashing import bucket_index, bucket_ranges
+
+
+class PendingBuckets:
+    """Pending entries of a log that gets no more of them, by bucket."""
+
+    def __init__(self, splits: tuple[int, ...]) -> None:
+        self._splits = splits
+        self._ranges = bucket_ranges(splits)
+        self._pending = {at: array("Q") for at in range(len(self._ranges))}
+        self._heads = [0] * len(self._ranges)
+
+    def add(self, ordinal: int, slots: tuple[int, int] | None) -> None:
+        """Take the next pending entry, with its lowest and highest slot; None counts for all buckets."""
+        low, high = (0, len(self._ranges) - 1) if slots is None else (self._bucket(slot) for slot in slots)
+        for at in range(low, high + 1):
+            self._pending[at].append(ordinal)
+
+    def _bucket(self, slot: int) -> int:
+        return bucket_index(self._splits, slot)
+
+    def drained(self, acks: AckSet) -> Ranges:
+        """The slots of the buckets whose entries are all acknowledged; the set only grows."""
+        for at in list(self._pending):
+            ordinals, head = self._pending[at], self._heads[at]
+            while head < len(ordinals) and ordinals[head] in acks:
+                head += 1
+            self._heads[at] = head
+            if head == len(ordinals):
+                del self._pending[at]
+        return union(part for at, part in enumerate(self._ranges) if at not in self._pending)
+
+
+class DrainState(Enum):
+    """How much the owner knows of the pending entries, and which effect is under way."""
+
+    UNKNOWN = auto()
+    """The buckets of the pending entries are not known."""
+    READING = auto()
+    """The pending entries are being read for their buckets."""
+    KNOWN = auto()
+    """The buckets are known, and nothing was acknowledged since the last report."""
+    LINGERING = auto()
+    """A report of drained buckets waits for more buckets to drain."""
+    LINGERING_AGAIN = auto()
+    """As LINGERING, and acknowledgements came since, so another report follows."""
+    DAMAGED = auto()
+    """The pending entries cannot be read: the log is drained as a whole or not at all."""
+    CONFIRMING = auto()
+    """All entries are acknowledged, and the acknowledgements are being made durable."""
+    REPORTED = auto()
+    """The leader was notified that the whole log is drained."""
+
+
+class DrainEvent(Enum):
+    """Something that happened to the log, its cursor, or an effect."""
+
+    ADVANCED = auto()
+    """A consumer acknowledged entries, or the subscription read on."""
+    END_READ = auto()
+    """As ADVANCED, and the subscription has read the whole log with few enough entries pending."""
+    ALL_ACKNOWLEDGED = auto()
+    PENDING_READ = auto()
+    PENDING_UNREADABLE = auto()
+    """Reading failed for now; the next END_READ tries again."""
+    PENDING_DAMAGED = auto()
+    BUCKETS_REPORTED = auto()
+    """The report of drained buckets ended, sent or with nothing to send."""
+    END_DURABLE = auto()
+    END_NOT_DURABLE = auto()
+
+
+class DrainEffect(Enum):
+    """An order to the shell around the machine."""
+
+    READ_PENDING = auto()
+    REPORT_BUCKETS = auto()
+    MAKE_END_DURABLE = auto()
+    REPORT_END = auto()
+
+
+_S, _E, _F = DrainState, DrainEvent, DrainEffect
+_Step = tuple[DrainState, DrainEffect | None]
+
+TRANSITIONS: Final[dict[tuple[DrainState, DrainEvent], _Step]] = {
+    (_S.UNKNOWN, _E.END_READ): (_S.READING, _F.READ_PENDING),
+    (_S.READING, _E.PENDING_READ): (_S.LINGERING, _F.REPORT_BUCKETS),
+    (_S.READING, _E.PENDING_UNREADABLE): (_S.UNKNOWN, None),
+    (_S.READING, _E.PENDING_DAMAGED): (_S.DAMAGED, None),
+    (_S.KNOWN, _E.ADVANCED): (_S.LINGERING, _F.REPORT_BUCKETS),
+    (_S.KNOWN, _E.END_READ): (_S.LINGERING, _F.REPORT_BUCKETS),
+    (_S.LINGERING, _E.ADVANCED): (_S.LINGERING_AGAIN, None),
+    (_S.LINGERING, _E.END_READ): (_S.LINGERING_AGAIN, None),
+    (_S.LINGERING, _E.BUCKETS_REPORTED): (_S.KNOWN, None),
+    (_S.LINGERING_AGAIN, _E.BUCKETS_REPORTED): (_S.LINGERING, _F.REPORT_BUCKETS),
+    **{
+        (state, _E.ALL_ACKNOWLEDGED): (_S.CONFIRMING, _F.MAKE_END_DURABLE)
+        for state in _S
+        if state not in (_S.CONFIRMING, _S.REPORTED)
+    },
+    (_S.CONFIRMING, _E.END_DURABLE): (_S.REPORTED, _F.REPORT_END),
+    (_S.CONFIRMING, _E.END_NOT_DURABLE): (_S.UNKNOWN, None),
+}
+"""An event that is missing here changes nothing."""
+
+
+class DrainMachine:
+    """The state of one subscription on one sealed log."""
+
+    def __init__(self) -> None:
+        self.state = DrainState.UNKNOWN
+        self.moves = 0
+        """How often the cursor was moved."""
+        self.pending: PendingBuckets | None = None
+        self.reported: Ranges = ()
+
+    def handle(self, event: DrainEvent) -> DrainEffect | None:
+        """Go on to the next state; the effect to carry out, if any."""
+        self.state, effect = TRANSITIONS.get((self.state, event), (self.state, None))
+        return effect
+
+    def result(self, moves: int, event: DrainEvent) -> DrainEffect | None:
+        """Take the event that an effect ended with, unless the cursor was moved since the effect began."""
+        return self.handle(event) if moves == self.moves else None
+
+    def cursor_moved(self) -> None:
+        """Start again, because acknowledged entries may be pending again."""
+        self.moves += 1
+        self.state = DrainState.UNKNOWN
+        self.pending = None
+        self.reported = ()

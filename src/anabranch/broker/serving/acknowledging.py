@@ -1,0 +1,129 @@
+"""Acknowledgements of one subscription: from the ids of an ACK to its cursor, and the answers to ACKs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anabranch.broker.serving.client_link import ClientLink
+from anabranch.broker.serving.log_reader import Spawn
+from anabranch.broker.serving.reading import Counters, Reading
+from anabranch.errors import AnabranchError
+from anabranch.ledger.storage import Cursor, SegmentLog
+from anabranch.model.acks import bits_from_words
+from anabranch.model.ids import EARLIEST, Position
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+
+ANSWER_BYTES = 256
+"""Size that a waiting answer adds to `publish_bytes` of its connection, which bounds the answers."""
+
+
+class Acknowledgements:
+    """Applies ACKs to the cursor of one log."""
+
+    def __init__(self, log: SegmentLog, cursor: Cursor, counters: Counters) -> None:
+        self._extent = log.extent
+        self._cursor = cursor
+        self._counters = counters
+
+    def take_each(self, ids: Iterable[pb.MessageIdData], reading: Reading) -> bool:
+        """Acknowledge single entries; whether more may be delivered because of it."""
+        whole: list[int] = []
+        more = False
+        for message_id in ids:
+            ordinal = self.ordinal(message_id)
+            if ordinal is None:
+                continue
+            if message_id.ack_set:
+                more |= self._take_part(ordinal, bits_from_words(message_id.ack_set), reading)
+            else:
+                whole.append(ordinal)
+        if whole:
+            self._cursor.acknowledge(whole)
+            self._counters.acked += len(whole)
+            more |= reading.acknowledged(whole)
+        return more
+
+    def _take_part(self, ordinal: int, remaining: int, reading: Reading) -> bool:
+        acks = self._cursor.acks
+        if ordinal in acks:
+            return False
+        count = self._extent.index_of(ordinal + 1) - self._extent.index_of(ordinal)
+        before = acks.remaining(ordinal)
+        left = ((1 << count) - 1 if before is None else before) & remaining
+        cleared = (count if before is None else before.bit_count()) - left.bit_count()
+        self._cursor.acknowledge_part(ordinal, remaining, count)
+        if left == 0:
+            self._counters.acked += 1
+            return reading.acknowledged((ordinal,))
+        return reading.acknowledged_part(ordinal, cleared)
+
+    def take_up_to(self, message_id: pb.MessageIdData, reading: Reading) -> None:
+        """Acknowledge all entries up to this id; an id beyond the last stored entry changes nothing."""
+        position, extent = position_from(message_id), self._extent
+        end = extent.next_ordinal
+        if end == extent.first_ordinal or position > extent.position_of(end - 1):
+            return
+        before = self._cursor.acks.mark
+        if message_id.ack_set:
+            ordinal = extent.ordinal_of(position)
+            self._cursor.acknowledge_up_to(ordinal)
+            if self.ordinal(message_id) is not None:
+                self._take_part(ordinal, bits_from_words(message_id.ack_set), reading)
+        else:
+            self._cursor.acknowledge_up_to(extent.ordinal_of(Position(position.ledger, position.entry + 1)))
+        self._counters.acked += max(0, self._cursor.acks.mark - before)
+
+    def ordinal(self, message_id: pb.MessageIdData) -> int | None:
+        """The ordinal of the stored entry that an id names; None if no such entry is stored."""
+        position = Position(message_id.ledgerId, message_id.entryId)
+        ordinal = self._extent.ordinal_of(position)
+        if ordinal >= self._extent.next_ordinal or self._extent.position_of(ordinal) != position:
+            return None
+        return ordinal
+
+
+class DurableAnswers:
+    """Sends the responses to ACKs once the acknowledgements are on disk."""
+
+    def __init__(self, cursor: Cursor, spawn: Spawn) -> None:
+        self._cursor = cursor
+        self._spawn = spawn
+        self._waiting: list[tuple[ClientLink, pb.CommandAckResponse]] = []
+        self._sending = False
+
+    def add(self, link: ClientLink, response: pb.CommandAckResponse) -> None:
+        """Send the response once all acknowledgements so far are durable."""
+        self._waiting.append((link, response))
+        link.publish_bytes += ANSWER_BYTES
+        if not self._sending:
+            self._sending = True
+            self._spawn(self._send_all())
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                failure: AnabranchError | None = None
+                try:
+                    await self._cursor.flush()
+                except AnabranchError as error:
+                    failure = error
+                for link, response in batch:
+                    if failure is not None:
+                        response.error = code_for(failure)
+                        response.message = str(failure)
+                    link.send(response)
+                    link.publish_bytes -= ANSWER_BYTES
+                    if link.throttled:
+                        link.resume_if_room()
+        finally:
+            self._sending = False
+
+
+def position_from(message_id: pb.MessageIdData) -> Position:
+    """The position of an id on the wire, where -1 looks like 2^64 - 1."""
+    ledger, entry = message_id.ledgerId, message_id.entryId
+    if ledger >= 2**63:
+        return EARLIEST
+    return Position(ledger, entry - 2**64 if entry >= 2**63 else entry)

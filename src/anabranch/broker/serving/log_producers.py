@@ -1,0 +1,247 @@
+"""The producers of one log: which of them may send, which wait, and which one excludes the others.
+
+Must not know subscriptions, nor how an entry is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from anabranch.broker.serving.client_link import ClientLink
+from anabranch.broker.serving.log_reader import Spawn
+from anabranch.broker.serving.producer import ServedProducer
+from anabranch.errors import (
+    ProducerBusyError,
+    ProducerFencedError,
+    ServiceNotReadyError,
+    TopicTerminatedError,
+)
+from anabranch.ledger.storage import SegmentLog
+from anabranch.model.inheritance import Known, Pieces
+from anabranch.model.names import TopicName
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+ProducerStep = Literal["join", "own", "wait", "fence"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerContext:
+    """What the producers of all logs share."""
+
+    spawn: Spawn
+    deduplicate: bool
+    epoch_of: Callable[[TopicName], Awaitable[int]]
+    """The number of the last exclusive producer of a topic, -1 when there was none."""
+    next_epoch: Callable[[TopicName], Awaitable[int]]
+    """Count one more exclusive producer, durably."""
+
+
+class LogProducers:
+    """The producers that are attached to one log, and those that wait for it."""
+
+    def __init__(self, name: TopicName, log: SegmentLog, context: ProducerContext) -> None:
+        self.attached: dict[str, ServedProducer] = {}
+        self.waiting: dict[str, tuple[ServedProducer, Callable[[], None]]] = {}
+        """Producers that wait for all others to leave, first come first served, each with its callback."""
+        self.exclusive: ServedProducer | None = None
+        self.topic_epoch: int | None = None
+        self.sealing = False
+        """Whether a seal is under way; no producer may attach, but a seal that fails is undone."""
+        self.closed: str | None = None
+        """The reason why the log is not served any more; None while it is."""
+        self._name = name
+        self._log = log
+        self._context = context
+        self._admission = asyncio.Lock()
+        self._messages_left = 0
+        self._bytes_left = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether every entry that was taken is answered."""
+        return all(producer.idle for producer in self.attached.values())
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """Messages and bytes that came in since this broker serves the log."""
+        producers = self.attached.values()
+        return (
+            self._messages_left + sum(producer.messages_in for producer in producers),
+            self._bytes_left + sum(producer.bytes_in for producer in producers),
+        )
+
+    async def attach(
+        self,
+        producer: ServedProducer,
+        *,
+        fresh_name: bool,
+        topic_epoch: int | None,
+        promoted: Callable[[], None],
+    ) -> bool:
+        """Let a producer in; whether it may send at once or waits until `promoted` is called.
+
+        Raises TopicTerminatedError, ProducerBusyError or ProducerFencedError.
+        """
+        self._check_open()
+        await self._detach_dead(producer.name, producer.link)
+        async with self._admission:
+            self._check_open()
+            self._take_name(producer)
+            if not fresh_name:
+                # Entries of an earlier producer of this name must be stored or refused before they count.
+                await self._log.flush()
+            known = self._log.sequences.own.get(producer.name, -1)
+            stored_epoch = await self._epoch()
+            self._check_open()
+            if topic_epoch is not None and topic_epoch < stored_epoch:
+                raise ProducerFencedError(f"{self._name} has a newer exclusive producer")
+            step = next_step(
+                producer.mode,
+                producers=len(self.attached),
+                exclusive=self.exclusive is not None,
+                waiting=len(self.waiting),
+            )
+            producer.leave = self.detach
+            if self._context.deduplicate:
+                producer.recognise(known)
+                producer.inherit(Known(self._log.sequences.inherited, producer.name))
+            if step == "wait":
+                self.waiting[producer.name] = (producer, promoted)
+                return False
+            if step == "fence":
+                self._close_all()
+            if step != "join":
+                await self._own(producer, keep_epoch=topic_epoch == stored_epoch)
+            self.attached[producer.name] = producer
+            return True
+
+    def detach(self, producer: ServedProducer) -> None:
+        """Forget a producer; the entries that it sent are stored and answered all the same."""
+        if self.attached.get(producer.name) is producer:
+            del self.attached[producer.name]
+            self._messages_left += producer.messages_in
+            self._bytes_left += producer.bytes_in
+        elif self._waiting_producer(producer.name) is producer:
+            del self.waiting[producer.name]
+        if self.exclusive is producer:
+            self.exclusive = None
+        if self.waiting and not self.attached and not self._sealed:
+            self._context.spawn(self._promote())
+
+    def inherit(self, pieces: Pieces) -> None:
+        """Recognise the messages that the segments before this one have stored."""
+        for producer in self._all():
+            producer.inherit(Known(pieces, producer.name))
+
+    async def seal(self) -> None:
+        """Seal the log once no producer can attach; the entries taken before are stored and answered."""
+        async with self._admission:
+            leaving = self._all()
+            self.sealing = True
+            for producer in leaving:
+                # The connection drops later entries of the producer; its client repeats them to the children.
+                producer.link.forget_producer(producer.id)
+            try:
+                await self._log.seal()
+                await _all_idle(leaving)
+            finally:
+                for producer in leaving:
+                    self.detach(producer)
+                    producer.close()
+                self.sealing = False
+
+    def close(self, reason: str) -> None:
+        """Disconnect all producers for good; later ones are refused with the reason."""
+        self.closed = reason
+        self._close_all()
+
+    @property
+    def _sealed(self) -> bool:
+        return self.sealing or self._log.sealed
+
+    def _check_open(self) -> None:
+        if self.closed is not None:
+            raise ServiceNotReadyError(f"{self._name} {self.closed}")
+        if self._sealed:
+            raise TopicTerminatedError(f"{self._name} is sealed")
+
+    def _all(self) -> list[ServedProducer]:
+        return [*self.attached.values(), *(producer for producer, _ in self.waiting.values())]
+
+    def _waiting_producer(self, name: str) -> ServedProducer | None:
+        return self.waiting[name][0] if name in self.waiting else None
+
+    async def _detach_dead(self, name: str, asking: ClientLink) -> None:
+        """Detach the holder of a name if its peer is dead. It may take long, so the lock is not held."""
+        holder = self.attached.get(name) or self._waiting_producer(name)
+        if holder is not None and holder.link is not asking and not await holder.link.alive():
+            self.detach(holder)
+
+    def _take_name(self, producer: ServedProducer) -> None:
+        """Free the name if its holder is the same producer before it connected again."""
+        holder = self.attached.get(producer.name) or self._waiting_producer(producer.name)
+        if holder is None:
+            return
+        if holder.link is not producer.link or holder.id != producer.id or producer.epoch <= holder.epoch:
+            raise ProducerBusyError(f"a producer named {producer.name} is connected to {self._name}")
+        self.detach(holder)
+
+    async def _epoch(self) -> int:
+        if self.topic_epoch is None:
+            self.topic_epoch = await self._context.epoch_of(self._name)
+        return self.topic_epoch
+
+    async def _own(self, producer: ServedProducer, *, keep_epoch: bool) -> None:
+        if not keep_epoch:
+            self.topic_epoch = await self._context.next_epoch(self._name)
+        self.exclusive = producer
+
+    def _close_all(self) -> None:
+        others = self._all()
+        self.waiting.clear()
+        for other in others:
+            self.detach(other)
+            other.close()
+
+    async def _promote(self) -> None:
+        async with self._admission:
+            if self.attached or not self.waiting or self._sealed:
+                return
+            producer, promoted = self.waiting.pop(next(iter(self.waiting)))
+            self.attached[producer.name] = producer
+            await self._own(producer, keep_epoch=False)
+            promoted()
+
+
+def next_step(mode: int, *, producers: int, exclusive: bool, waiting: int) -> ProducerStep:
+    """The step that lets a producer with this access mode in; ProducerBusyError or ProducerFencedError."""
+    alone = not producers and not waiting
+    if mode == pb.Shared:
+        if exclusive or waiting:
+            raise ProducerBusyError("an exclusive producer is connected or waits")
+        return "join"
+    if mode == pb.Exclusive:
+        if not alone:
+            raise ProducerFencedError("other producers are connected")
+        return "own"
+    if mode == pb.WaitForExclusive:
+        return "own" if alone else "wait"
+    return "own" if alone else "fence"
+
+
+async def _all_idle(producers: Sequence[ServedProducer]) -> None:
+    """Return once every one of them has answered all entries it took."""
+    loop = asyncio.get_running_loop()
+    for producer in producers:
+        idle: asyncio.Future[None] = loop.create_future()
+        producer.when_idle(partial(_resolve, idle))
+        await idle
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
