@@ -26,7 +26,7 @@ from typing import Any
 from anabranch import locks
 from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
-from anabranch.broker.broker import Broker, Endpoint
+from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
 from anabranch.clock import Clock, SystemClock
 from anabranch.config import BrokerConfig
 from anabranch.errors import ConflictError, HeldError, InvalidConfigurationError
@@ -258,11 +258,7 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, clock
 
     broker = Broker(
         config,
-        storage_of,
-        store,
-        clock,
-        random.Random(),
-        _failpoints(),
+        BrokerEnvironment(storage_of, store, clock, random.Random(), _failpoints()),
         id=worker.id,
         endpoint=Endpoint(worker.url, worker.http_url, accept),
     )

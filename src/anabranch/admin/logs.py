@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from anabranch.admin import stats
@@ -81,7 +81,7 @@ class Logs(Protocol):
         ...
 
 
-LOGS: Final = Port(Logs)
+LOGS: Final = Port(Logs)  # type: ignore[type-abstract]
 
 
 class LocalLogs:
@@ -193,8 +193,7 @@ class LocalLogs:
 
 def serve_logs(broker: Broker, http_url: str) -> Logs:
     """Let other brokers ask about the logs of this one; returns the port over all of them."""
-    served = broker.serve(TARGET, LOGS, LocalLogs(broker, urlsplit(http_url).netloc))
-    return cast(Logs, served)
+    return broker.serve(TARGET, LOGS, LocalLogs(broker, urlsplit(http_url).netloc))
 
 
 def _last_id(segment: ServedLog) -> Json:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from anabranch.broker.broker import Broker, Endpoint
+from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
 from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
@@ -178,11 +178,13 @@ class Cluster:
         store = SimStore(self.tree, process, trouble=self.store_trouble, lease_s=self.config.lease_s)
         broker = Broker(
             replace(self.config, host=host.name, port=PORT),
-            storage_of,
-            store,
-            clock,
-            self.loop.random(f"{host.name} {life}"),
-            _Failpoints(self, process),
+            BrokerEnvironment(
+                storage_of,
+                store,
+                clock,
+                self.loop.random(f"{host.name} {life}"),
+                _Failpoints(self, process),
+            ),
             id=host.number,
             endpoint=Endpoint(f"pulsar://{host.name}:{PORT}", "", listen),
         )

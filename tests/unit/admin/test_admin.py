@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pytest
 
 from anabranch.admin.server import create_app
-from anabranch.broker.broker import Broker
+from anabranch.broker.broker import Broker, BrokerEnvironment
 from anabranch.config import BrokerConfig
 from anabranch.failpoints import NoFailpoints
 from anabranch.ledger.memory import MemoryStorage
@@ -47,7 +47,10 @@ class Admin:
     async def _start(self, clock: SimClock) -> None:
         config = BrokerConfig(host="broker", port=6650)
         self.broker = Broker(
-            config, lambda _: MemoryStorage(), MemoryStore(), clock, random.Random(1), NoFailpoints()
+            config,
+            BrokerEnvironment(
+                lambda _: MemoryStorage(), MemoryStore(), clock, random.Random(1), NoFailpoints()
+            ),
         )
         await self.broker.start()
 

@@ -7,7 +7,7 @@ import dataclasses
 import random
 from typing import Any
 
-from anabranch.broker.broker import Broker
+from anabranch.broker.broker import Broker, BrokerEnvironment
 from anabranch.config import BrokerConfig
 from anabranch.failpoints import NoFailpoints
 from anabranch.ledger.memory import MemoryStorage
@@ -39,11 +39,13 @@ class Brokers:
         config = dataclasses.replace(self._config, host=f"broker-{number}", port=PORT)
         broker = Broker(
             config,
-            lambda n: self.storages.setdefault(n, MemoryStorage()),
-            store,
-            LoopClock(),
-            random.Random(number),
-            NoFailpoints(),
+            BrokerEnvironment(
+                lambda n: self.storages.setdefault(n, MemoryStorage()),
+                store,
+                LoopClock(),
+                random.Random(number),
+                NoFailpoints(),
+            ),
             id=number,
         )
         self.living[number] = broker

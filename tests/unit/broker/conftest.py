@@ -32,7 +32,7 @@ async def world(
     SimNetwork(loop)
     settings = marker_options(request.node, "world")
     settings.pop("storage", None)
-    world = World(dataclasses.replace(BrokerConfig(port=0), **settings), storage)
+    world = World(dataclasses.replace(BrokerConfig(), **settings), storage)
     await world.broker.start()
     yield world
     await world.broker.stop()

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import pytest
 
+from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.decide.store_ownership import desired_owner, holder_name, lease_is_over
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
@@ -79,15 +80,19 @@ class FailingStore(MemoryStore):
 class Member:
     """One broker, as far as owning goes."""
 
-    def __init__(self, world: World, number: int, generation: int, workers: int) -> None:
-        self.record = broker_record(number, generation)
+    def __init__(self, world: World, number: int, workers: int) -> None:
         self.store = FailingStore(world.tree)
         self.storages = Storages(world)
         self.directory = Directory(self.store)
         self.told: list[str] = []
         self.failures = 0
         options = OwnershipOptions(self._opened, self._closing, workers, PATIENCE_S)
-        self.ownership = Ownership(self.record, self.directory, self.store, self.storages, options)
+        self.lease = BrokerLease(self.directory, self.store, broker_record(number, -1))
+        self.ownership = Ownership(self.lease, self.directory, self.store, self.storages, options)
+
+    @property
+    def record(self) -> BrokerRecord:
+        return self.lease.me
 
     async def start(self) -> Member:
         await self.directory.start()
@@ -133,7 +138,7 @@ class World:
         self.members: list[Member] = []
 
     def member(self, number: int, workers: int = 2) -> Member:
-        member = Member(self, number, len(self.members) + 1, workers)
+        member = Member(self, number, workers)
         self.members.append(member)
         return member
 
@@ -185,14 +190,14 @@ async def test_a_broker_claims_its_own_store_and_each_owner_has_a_higher_term(wo
     assert first.storages.opened == [0]
     assert first.told == ["opened 0"]
     assert first.directory.owner_of(0) == first.record
-    assert await world.owner(0) == StoreRecord(owner=0, generation=1, term=1)
+    assert await world.owner(0) == StoreRecord(owner=0, generation=0, term=1)
     await first.ownership.stop()
     assert first.told == ["opened 0", "closing 0"]
-    assert await world.owner(0) == StoreRecord(owner=None, generation=1, term=1)
+    assert await world.owner(0) == StoreRecord(owner=None, generation=0, term=1)
     assert await MemoryStore(world.tree).children(records.BROKERS) == []
     await first.stop()
     second = await world.member(0, workers=1).start()
-    assert await world.owner(0) == StoreRecord(owner=0, generation=2, term=2)
+    assert await world.owner(0) == StoreRecord(owner=0, generation=1, term=2)
     await second.stop()
 
 
@@ -211,11 +216,11 @@ async def test_a_holder_whose_lease_is_over_is_ended_before_its_store_is_opened(
     await asyncio.sleep(2 * PATIENCE_S)
     paused.store.expire()
     await asyncio.sleep(1)
-    assert world.fenced == ["broker 1/2"]
+    assert world.fenced == ["broker 1/1"]
     assert not paused.storages.alive
     assert survivor.storages.opened == [0, 1]
     assert survivor.told == ["opened 0", "opened 1"]
-    assert await world.owner(1) == StoreRecord(owner=0, generation=1, term=2)
+    assert await world.owner(1) == StoreRecord(owner=0, generation=0, term=2)
     await survivor.stop()
 
 
@@ -239,7 +244,7 @@ async def test_a_store_goes_back_to_its_own_broker_when_that_lives_again(world: 
     assert survivor.told == ["opened 0", "opened 1", "closing 1"]
     assert survivor.storages.opened == [0]
     assert back.storages.opened == [1]
-    assert await world.owner(1) == StoreRecord(owner=1, generation=3, term=3)
+    assert await world.owner(1) == StoreRecord(owner=1, generation=2, term=3)
     assert world.fenced == []
     await survivor.stop()
     await back.stop()

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 import pytest
 
 from anabranch.aio import TaskRegistry
-from anabranch.broker.cluster import peers as peers_module
-from anabranch.broker.cluster.peers import PEER_VERSION, Line, Peers, Target
-from anabranch.broker.cluster.remote_calls import Arguments, Port, Verb
+from anabranch.broker.cluster import peer_link
+from anabranch.broker.cluster.cluster_secret import SECRET_PATH, ClusterSecret
+from anabranch.broker.cluster.peers import PEER_VERSION, Peers, RemoteSession, Target
+from anabranch.broker.cluster.remote_calls import Port, Verb, VerbCall
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.table import HANDLERS
 from anabranch.broker.wire.services import Services
 from anabranch.config import BrokerConfig
+from anabranch.controller.ports.verbs import ends_session, opens_session
 from anabranch.errors import (
     AuthorizationError,
     ConnectError,
@@ -28,6 +32,7 @@ from anabranch.errors import (
     TooManyRequestsError,
     UnknownServerError,
 )
+from anabranch.metadata.memory import MemoryStore
 from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import SimNetwork
@@ -39,6 +44,11 @@ URL = "pulsar://other:6650"
 SECRET = b"only brokers know"
 
 
+@dataclass(frozen=True)
+class Follower:
+    token: int
+
+
 class Echo(Protocol):
     async def say(self, text: str, times: int = 1) -> str: ...
 
@@ -46,17 +56,30 @@ class Echo(Protocol):
 
     async def hang(self) -> None: ...
 
-    async def follow(self, topic: str, push: Callable[[str | None], None]) -> int: ...
+    @opens_session(push="push", lost="forget")
+    async def follow(self, topic: str, push: Callable[[str | None], None]) -> Follower: ...
+
+    @ends_session("follower")
+    def forget(self, follower: Follower) -> None: ...
 
     def note(self, text: str) -> None: ...
 
 
-ECHO = Port(Echo)
+ECHO = Port(Echo)  # type: ignore[type-abstract]
+
+
+class NewerEcho(Protocol):
+    """The port at a broker of another version."""
+
+    async def fly(self) -> None: ...
+
+    async def say(self, text: str) -> int: ...
 
 
 class LocalEcho:
     def __init__(self) -> None:
         self.noted: list[str] = []
+        self.forgotten: list[int] = []
         self.followers: list[Callable[[str | None], None]] = []
         self.going = asyncio.Event()
 
@@ -70,12 +93,23 @@ class LocalEcho:
     async def hang(self) -> None:
         await self.going.wait()
 
-    async def follow(self, topic: str, push: Callable[[str | None], None]) -> int:
+    async def follow(self, topic: str, push: Callable[[str | None], None]) -> Follower:
         self.followers.append(push)
-        return len(self.followers)
+        return Follower(len(self.followers))
+
+    def forget(self, follower: Follower) -> None:
+        self.forgotten.append(follower.token)
 
     def note(self, text: str) -> None:
         self.noted.append(text)
+
+
+async def cluster_secret(value: bytes) -> ClusterSecret:
+    store = MemoryStore()
+    await store.put(SECRET_PATH, value)
+    secret = ClusterSecret(store, random.Random(1))
+    await secret.load()
+    return secret
 
 
 class Host:
@@ -88,14 +122,12 @@ class Host:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        told = Peers()
-        told.secret = SECRET
         services = cast(
             Services,
             SimpleNamespace(
                 config=BrokerConfig(max_message_bytes=100_000),
                 tasks=self.tasks,
-                peers=told,
+                secret=await cluster_secret(SECRET),
                 targets={"echo": Target(ECHO, self._find)},
             ),
         )
@@ -127,15 +159,17 @@ class Caller:
     def __init__(self, peers: Peers, timeout_s: float = 5.0) -> None:
         self.peers = peers
         self.timeout_s = timeout_s
-        self.lines: list[Line] = []
+        self.sessions: list[RemoteSession] = []
 
-    async def call(self, verb: Verb, arguments: Arguments) -> Any:
-        result, line = await self.peers.call(URL, "echo", verb, arguments, timeout_s=self.timeout_s)
-        self.lines.append(line)
+    async def call(self, call: VerbCall) -> Any:
+        if call.push is None:
+            return await self.peers.call(URL, "echo", call, timeout_s=self.timeout_s)
+        result, session = await self.peers.open_session(URL, "echo", call, timeout_s=self.timeout_s)
+        self.sessions.append(session)
         return result
 
-    def tell(self, verb: Verb, arguments: Arguments) -> None:
-        self.peers.tell(self.lines[-1], "echo", verb, arguments)
+    def tell(self, call: VerbCall) -> None:
+        self.sessions[-1].tell(call)
 
 
 @pytest.fixture
@@ -154,8 +188,7 @@ def secret() -> bytes:
 
 @pytest.fixture
 async def peers(host: Host, secret: bytes) -> AsyncIterator[Peers]:
-    peers = Peers()
-    peers.secret = secret
+    peers = Peers(await cluster_secret(secret))
     yield peers
     await peers.close()
 
@@ -167,8 +200,7 @@ def caller(peers: Peers) -> Caller:
 
 @pytest.fixture
 def echo(caller: Caller) -> Echo:
-    echo: Echo = ECHO.proxy(caller)
-    return echo
+    return ECHO.proxy(caller)
 
 
 async def test_calls_are_answered_out_of_order_over_one_connection(
@@ -191,16 +223,12 @@ async def test_an_error_is_raised_as_its_own_class_and_a_bug_stays_where_it_is(
     with pytest.raises(UnknownServerError) as failed:
         await echo.fail("bug")
     assert "oops" not in str(failed.value)
-    verb = Port(Echo).verbs["hang"]
-    verb.name = "fly"
     with pytest.raises(RemoteProtocolError, match="no verb"):
-        await caller.call(verb, {})
-    mistaken = Verb("say", LocalEcho.hang)
-    mistaken.encode_arguments = ECHO.verb("say").encode_arguments  # type: ignore[method-assign]
+        await caller.call(Verb(NewerEcho, "fly").bind())
     with pytest.raises(RemoteProtocolError, match="the result of say"):
-        await caller.call(mistaken, {"text": "hello"})
+        await caller.call(Verb(NewerEcho, "say").bind("hello"))
     with pytest.raises(RemoteProtocolError, match="do not call"):
-        await peers.call(URL, "moon", ECHO.verb("hang"), {})
+        await peers.call(URL, "moon", ECHO.verb("hang").bind())
 
 
 async def test_a_call_fails_in_time_and_when_the_connection_is_lost_and_the_next_one_dials_again(
@@ -235,8 +263,8 @@ async def test_a_call_does_not_wait_for_the_address_of_a_broker_that_is_gone(
 async def test_calls_under_way_are_bounded_and_others_wait_for_their_turn(
     host: Host, peers: Peers, echo: Echo, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers_module, "PENDING_MAX", 3)
-    monkeypatch.setattr(peers_module, "WAITING_MAX", 5)
+    monkeypatch.setattr(peer_link, "PENDING_MAX", 3)
+    monkeypatch.setattr(peer_link, "WAITING_MAX", 5)
 
     loop = asyncio.get_running_loop()
     slow = [loop.create_task(echo.hang()) for _ in range(3)]
@@ -263,19 +291,19 @@ async def test_what_is_too_large_to_be_sent_fails_and_the_connection_lives(
     assert len(host.connections) == 1
 
 
-async def test_pushes_come_until_the_line_ends_and_none_when_the_connection_does(
+async def test_pushes_come_until_the_session_ends_and_none_when_the_connection_does(
     host: Host, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     one: list[str | None] = []
     two: list[str | None] = []
-    assert await echo.follow("a", one.append) == 1
-    assert await echo.follow("b", two.append) == 2
-    first = caller.lines[0]
+    assert await echo.follow("a", one.append) == Follower(1)
+    assert await echo.follow("b", two.append) == Follower(2)
+    first = caller.sessions[0]
     for push in host.echo.followers:
         push("news")
     await asyncio.sleep(0.5)
     assert (one, two) == (["news"], ["news"])
-    first.end()
+    first.end_pushes()
     for push in host.echo.followers:
         push("more")
     await asyncio.sleep(0.5)
@@ -283,12 +311,14 @@ async def test_pushes_come_until_the_line_ends_and_none_when_the_connection_does
     host.cut()
     await asyncio.sleep(0.5)
     assert (one, two) == (["news"], ["news", "more", None])
-    assert not first.open
+    assert not first.is_open
+    assert host.echo.forgotten == [1, 2]
 
 
 async def test_what_is_told_comes_before_what_is_called_later(
     host: Host, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
+    await echo.follow("a", print)
     await echo.say("first")
     echo.note("second")
     await echo.say("third")
@@ -300,24 +330,16 @@ async def test_what_is_told_comes_before_what_is_called_later(
     assert host.echo.noted == ["first", "second", "third", "fourth"]
 
 
-async def test_a_result_that_nobody_waits_for_any_more_is_handed_over(
+async def test_a_session_that_opens_after_its_caller_gave_up_is_ended(
     host: Host, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
-    orphans: list[Any] = []
     await echo.say("connect")
-    task = asyncio.get_running_loop().create_task(
-        peers.call(
-            URL,
-            "echo",
-            ECHO.verb("say"),
-            {"text": "late"},
-            orphaned=lambda result, line: orphans.append((result, line.open)),
-        )
-    )
+    task = asyncio.get_running_loop().create_task(echo.follow("a", print))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.sleep(1.0)
-    assert orphans == [("late", True)]
+    assert (len(host.echo.followers), host.echo.forgotten) == (1, [1])
+    assert [connection.sessions for connection in host.connections] == [{}]
 
 
 async def test_a_dead_broker_is_hung_up_on_at_once(

@@ -442,7 +442,8 @@ async def test_a_cursor_that_a_seek_left_below_a_trim_can_be_drained(
     client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=90))
     segment = segment_of(world)
     told: list[str] = []
-    world.broker.topics.drained = lambda segment, name, ranges: told.append(name)
+    topic = TopicName.parse(TOPIC).partitioned_topic.topic
+    world.broker.segments.on_drained(topic, lambda event: told.append(event.subscription))
     # As a seek that came between the decision and the commit of the trim.
     segment.subscriptions["sub"].cursor.reset(0)
     await segment.seal()
@@ -460,7 +461,8 @@ async def test_a_cursor_that_a_seek_left_below_a_trim_can_be_drained(
 async def test_a_deleted_log_is_not_taken_for_a_drained_one(world: World) -> None:
     client = await aged(world)
     told: list[str] = []
-    world.broker.topics.drained = lambda segment, name, ranges: told.append(name)
+    topic = TopicName.parse(TOPIC).partitioned_topic.topic
+    world.broker.segments.on_drained(topic, lambda event: told.append(event.subscription))
     await segment_of(world).seal()
     client.flow(1)
     await world.broker.topics.drop(TopicName.parse(TOPIC))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from anabranch.broker.broker import Broker
+from anabranch.broker.broker import Broker, BrokerEnvironment
 from anabranch.config import BrokerConfig
 from anabranch.failpoints import NoFailpoints
 from anabranch.ledger.memory import MemoryStorage
@@ -216,7 +216,10 @@ class World:
     def _broker(self) -> Broker:
         self.store = MemoryStore(self.tree)
         return Broker(
-            self.config, lambda _: self.storage, self.store, LoopClock(), random.Random(1), NoFailpoints()
+            self.config,
+            BrokerEnvironment(
+                lambda _: self.storage, self.store, LoopClock(), random.Random(1), NoFailpoints()
+            ),
         )
 
     async def restart(self) -> None:
@@ -230,7 +233,7 @@ class World:
         client = Client()
         await dial(
             self.config.host,
-            self.broker.port,
+            self.config.port,
             lambda: ClientMachine(version, now=loop.time()),
             client,
             timeout_s=PATIENCE_S,

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Any, TypeVar
 
 from anabranch import AsyncClient, AsyncStreamConsumer, Message
-from anabranch.broker.broker import Broker
+from anabranch.broker.broker import Broker, BrokerEnvironment
 from anabranch.config import BrokerConfig
 from anabranch.controller.topic.controller import TopicController
 from anabranch.failpoints import NoFailpoints
@@ -57,11 +57,13 @@ class World:
         self._store = MemoryStore(self.tree)
         broker = Broker(
             self.config,
-            lambda _: self.storage,
-            self._store,
-            LoopClock(),
-            self.loop.random("broker"),
-            NoFailpoints(),
+            BrokerEnvironment(
+                lambda _: self.storage,
+                self._store,
+                LoopClock(),
+                self.loop.random("broker"),
+                NoFailpoints(),
+            ),
         )
         await self.process.spawn(broker.start())
         self.broker = broker

@@ -34,6 +34,9 @@ class Stores:
         """The stores that are open now."""
         return self._opened
 
+    def is_open(self, store: int) -> bool:
+        return store in self._opened
+
     async def open(self, store: int, name: str = "", fence: str | None = None) -> None:
         """Recover a store and serve it from now on; an open one is fine. As `SegmentStorage.open`."""
         if store not in self._opened:

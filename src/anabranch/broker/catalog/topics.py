@@ -40,15 +40,18 @@ class Topics:
         context: LogContext,
         *,
         auto_create: bool,
+        drained: Callable[[ServedLog, str, Ranges], None],
         served: Callable[[], Sequence[int]] = lambda: (0,),
     ) -> None:
-        """`served` are the stores that some broker serves, where new logs may go."""
+        """`served` returns the stores that have an owner, where new logs may go.
+
+        `drained` is called when a subscription has acknowledged a sealed log, or all entries of some buckets.
+        """
         self.records = records
         self._auto_create = auto_create
         self.stores = stores
         self._served_stores = served
-        self.drained: Callable[[ServedLog, str, Ranges], None] = lambda segment, subscription, ranges: None
-        """Told when all of a sealed log, or all of some buckets, is acknowledged on a subscription."""
+        self._drained = drained
         self.dropped = 0
         """How many logs were removed since the start."""
         self._context = context
@@ -108,7 +111,7 @@ class Topics:
             store = self.stores.store_of(str(name))
             if store is None or self.stores.get(str(name)) is not log:
                 raise NotOwnerError(f"{name} is not served by this broker any more")
-            found = ServedLog(name, log, self._context, lambda *told: self.drained(*told), store)
+            found = ServedLog(name, log, self._context, self._drained, store)
             self._served[name] = found
             found.check_drained()
         return found

@@ -9,6 +9,8 @@ import asyncio
 import logging
 from typing import Final
 
+import msgspec
+
 from anabranch.aio import Backoff, TaskRegistry
 from anabranch.broker.cluster.directory import Directory
 from anabranch.errors import AnabranchError
@@ -18,6 +20,7 @@ from anabranch.metadata.store import MetadataStore
 
 _logger = logging.getLogger(__name__)
 
+GENERATIONS: Final = "/sequences/broker-start"
 RETRIES: Final = Backoff(0.05, 1.0, jitter=0.0)
 
 
@@ -25,13 +28,25 @@ class BrokerLease:
     """Registers one broker, and registers it again when its lease ran out although the process lives."""
 
     def __init__(self, directory: Directory, store: MetadataStore, me: BrokerRecord) -> None:
+        """`me` is the record without a generation, which the broker gets when it registers."""
         self._directory = directory
         self._store = store
         self._me = me
         self._path = records.broker_path(me.id)
         self._tasks = TaskRegistry()
 
+    @property
+    def me(self) -> BrokerRecord:
+        """The record of this broker; generation -1 until it has registered."""
+        return self._me
+
     async def register(self) -> None:
+        """Take a generation that no other start of a broker has, and join the living brokers."""
+        generation = await self._store.increment(GENERATIONS)
+        self._me = msgspec.structs.replace(self._me, generation=generation)
+        await self._write()
+
+    async def _write(self) -> None:
         await self._store.put(self._path, records.encode(self._me), ephemeral=True)
         await self._directory.look()
 
@@ -61,7 +76,7 @@ class BrokerLease:
         while self._lapsed:
             _logger.warning("the lease of this broker was over; it registers again")
             try:
-                await self.register()
+                await self._write()
             except AnabranchError as error:
                 _logger.warning("this broker cannot register: %s", error)
             await asyncio.sleep(next(delays_s))

@@ -1,87 +1,78 @@
-"""Where topics are led: here, or at the broker that owns their home store, reached through its peers.
+"""The leaders of topics: at this broker, or at the broker that owns the home store of the topic.
 
-Must not know what a leader does.
+This module must not know what a leader does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from anabranch.broker.cluster.directory import Directory
-from anabranch.broker.cluster.peers import Line, Peers
-from anabranch.broker.cluster.remote_calls import Arguments, Port, Verb
-from anabranch.controller.ports.leader import Membership, TopicLeader
+from anabranch.broker.cluster.peers import Peers, RemoteSession
+from anabranch.broker.cluster.remote_calls import Port, VerbCall
+from anabranch.controller.ports.leader import TopicLeader
+from anabranch.controller.ports.verbs import VerbSession
 from anabranch.errors import NotConnectedError
 from anabranch.model.names import TopicName
 
-CONTROLLER: Final = Port(TopicLeader)
+LEADER: Final = Port(TopicLeader)  # type: ignore[type-abstract]
 TARGET: Final = "controller"
 
 CHANGE_S: Final = 60.0
-"""How long a leader may take for a change: it waits for its turn, and asks other brokers itself."""
+"""How long a leader may take for a change, which waits in a queue and calls other brokers."""
 
 
 class _RemoteLeader:
     """Carries calls to the leader of one topic.
 
-    What concerns a registration goes over the connection that made it, or nowhere: a leader that lost the
-    connection has taken the registration for lost, and the next process counts its tokens anew.
+    A call that ends a session must use the connection that opened it: a leader that lost the connection has
+    ended the session already, and its next process gives the same tokens to other sessions.
     """
 
     def __init__(self, peers: Peers, url: str, name: TopicName) -> None:
         self._peers = peers
         self._url = url
         self._target = f"{TARGET} {name}"
-        self._lines: dict[int, tuple[Membership, Line]] = {}
+        # By the identity of the session, because tokens repeat when the leader restarts.
+        self._sessions: dict[int, tuple[VerbSession, RemoteSession]] = {}
 
-    async def call(self, verb: Verb, arguments: Arguments) -> Any:
-        registration = arguments.get("registration")
-        line = None if registration is None else self._line(registration)
-        result, made = await self._peers.call(
-            self._url,
-            self._target,
-            verb,
-            arguments,
-            timeout_s=CHANGE_S,
-            line=line,
-            orphaned=None if verb.push is None else self._abandon,
-        )
-        if registration is not None:
-            self._forget(registration)
-        if verb.push is not None:
-            self._lines[id(result)] = result, made
-        return result
+    async def call(self, call: VerbCall) -> Any:
+        if call.session is not None:
+            result = await self._remote(call.session).call(call, timeout_s=CHANGE_S)
+            self._forget(call.session)
+            return result
+        if call.push is None:
+            return await self._peers.call(self._url, self._target, call, timeout_s=CHANGE_S)
+        session, remote = await self._peers.open_session(self._url, self._target, call, timeout_s=CHANGE_S)
+        self._sessions[id(session)] = session, remote
+        return session
 
-    def tell(self, verb: Verb, arguments: Arguments) -> None:
-        registration = arguments["registration"]
-        with suppress(NotConnectedError):
-            self._peers.tell(self._line(registration), self._target, verb, arguments)
-        self._forget(registration)
+    def tell(self, call: VerbCall) -> None:
+        assert call.session is not None, f"{call.verb.name} is about no session"
+        _, remote = self._sessions.get(id(call.session), (None, None))
+        if remote is not None:
+            remote.tell(call)
+            self._forget(call.session)
 
-    def _line(self, registration: Membership) -> Line:
-        _, line = self._lines.get(id(registration), (None, None))
-        if line is None or not line.open:
-            raise NotConnectedError(f"the broker at {self._url}, where this was registered, is gone")
-        return line
+    def _remote(self, session: VerbSession) -> RemoteSession:
+        _, remote = self._sessions.get(id(session), (None, None))
+        if remote is None or not remote.is_open:
+            raise NotConnectedError(f"the broker at {self._url}, which opened this session, is gone")
+        return remote
 
-    def _forget(self, registration: Membership) -> None:
-        _, line = self._lines.pop(id(registration), (None, None))
-        if line is not None:
-            line.end()
-
-    def _abandon(self, registration: Membership, line: Line) -> None:
-        """A registration came to be for a caller that is gone."""
-        self._peers.tell(
-            line, self._target, CONTROLLER.verb("connection_lost"), {"registration": registration}
-        )
+    def _forget(self, session: VerbSession) -> None:
+        _, remote = self._sessions.pop(id(session), (None, None))
+        if remote is not None:
+            remote.end_pushes()
 
 
 class BrokerLeaders:
     """Leaders by the directory of this broker."""
 
-    def __init__(self, directory: Directory, peers: Peers, owns: Callable[[int], bool]) -> None:
+    def __init__(self, me: int, directory: Directory, peers: Peers, owns: Callable[[int], bool]) -> None:
+        """`me` is the number of this broker."""
+        self._me = me
         self._directory = directory
         self._peers = peers
         self._owns = owns
@@ -91,9 +82,9 @@ class BrokerLeaders:
 
     def remote(self, store: int, name: TopicName) -> TopicLeader | None:
         owner = self._directory.owner_of(store)
-        if owner is None or self._owns(store) or owner.url == self._peers.here:
+        if owner is None or self._owns(store) or owner.id == self._me:
             return None
-        return cast(TopicLeader, CONTROLLER.proxy(_RemoteLeader(self._peers, owner.url, name)))
+        return LEADER.proxy(_RemoteLeader(self._peers, owner.url, name))
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         return self._directory.watch(changed)

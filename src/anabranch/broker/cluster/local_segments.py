@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from anabranch.broker.catalog.topics import Topics
 from anabranch.broker.catalog.trimming import trim
+from anabranch.broker.cluster.drain_events import DrainEvents
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.controller.decide.admission import Roster
 from anabranch.controller.decide.places import Place
@@ -27,13 +28,10 @@ class LocalSegments:
     newer terms anyway.
     """
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, drains: DrainEvents) -> None:
         self._topics = topics
+        self._drains = drains
         self._terms: dict[TopicName, int] = {}
-        self._listeners: dict[TopicName, list[Callable[[Drained], None]]] = {}
-        self.unheard: Callable[[Drained], None] = lambda event: None
-        """Told what drained in a topic that nobody here listens for."""
-        topics.drained = self._tell
 
     async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
         self._check(place, term)
@@ -149,21 +147,7 @@ class LocalSegments:
         )
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
-        listeners = self._listeners.setdefault(topic, [])
-        listeners.append(drained)
-
-        def undo() -> None:
-            if drained in listeners:
-                listeners.remove(drained)
-            if not listeners and self._listeners.get(topic) is listeners:
-                del self._listeners[topic]
-
-        return undo
-
-    def _tell(self, segment: ServedLog, subscription: str, ranges: Ranges) -> None:
-        topic = segment.name.partitioned_topic.topic
-        for listener in tuple(self._listeners.get(topic, (self.unheard,))):
-            listener(Drained(segment.name, subscription, ranges))
+        return self._drains.listen(topic, drained)
 
     def _check(self, place: Place, term: int) -> None:
         topic = place.name.partitioned_topic.topic

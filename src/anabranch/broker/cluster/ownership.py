@@ -30,7 +30,7 @@ from anabranch.broker.cluster.decide.store_ownership import (
 from anabranch.broker.cluster.directory import Directory
 from anabranch.errors import AnabranchError, HeldError
 from anabranch.metadata import records
-from anabranch.metadata.records import BrokerRecord, StoreRecord
+from anabranch.metadata.records import StoreRecord
 from anabranch.metadata.store import ABSENT, MetadataStore
 
 _logger = logging.getLogger(__name__)
@@ -70,20 +70,18 @@ class Ownership:
 
     def __init__(
         self,
-        me: BrokerRecord,
+        lease: BrokerLease,
         directory: Directory,
         store: MetadataStore,
         storages: Storages,
         options: OwnershipOptions,
     ) -> None:
-        """May only be constructed on a running event loop: the patience with other brokers begins now."""
-        self._me = me
+        self._lease = lease
         self._directory = directory
         self._store = store
         self._storages = storages
         self._options = options
-        self._lease = BrokerLease(directory, store, me)
-        self._impatient_at = asyncio.get_running_loop().time() + options.patience_s
+        self._impatient_at = 0.0
         self._stopping = False
         self._states: dict[int, StoreState] = {}
         self._keepers: dict[int, asyncio.Task[None]] = {}
@@ -96,14 +94,16 @@ class Ownership:
         Waits until a living owner gives the own store up. Raises if it cannot be opened. A broker with others
         announces its stores later: the announcement may need the other brokers, and they may need this one.
         """
+        loop = asyncio.get_running_loop()
+        self._impatient_at = loop.time() + self._options.patience_s
         await self._lease.register()
         if self._options.workers > 1:
-            await self._claim_when_free(self._me.id)
+            await self._claim_when_free(self._lease.me.id)
         else:
-            await self._advance(self._me.id)
+            await self._advance(self._lease.me.id)
             for number in sorted(self._directory.stores):
                 await self._try_to_advance(number)
-        timer = asyncio.get_running_loop().call_at(self._impatient_at, self._look)
+        timer = loop.call_at(self._impatient_at, self._look)
         self._cancel = [self._directory.watch(self._look), timer.cancel]
         self._look()
 
@@ -128,7 +128,7 @@ class Ownership:
         if self._stopping:
             return
         self._lease.renew_if_lapsed()
-        for number in sorted({*self._directory.stores, *range(self._options.workers), self._me.id}):
+        for number in sorted({*self._directory.stores, *range(self._options.workers), self._lease.me.id}):
             if number not in self._keepers:
                 self._changed[number] = asyncio.Event()
                 self._keepers[number] = asyncio.get_running_loop().create_task(
@@ -204,10 +204,10 @@ class Ownership:
 
     def _aim(self, number: int) -> StoreAim:
         patient = asyncio.get_running_loop().time() < self._impatient_at
-        awaited = set(range(self._options.workers)) - {self._me.id} if patient else set()
+        awaited = set(range(self._options.workers)) - {self._lease.me.id} if patient else set()
         owned = {store for store, state in self._states.items() if state is not StoreState.UNOWNED}
         living = self._directory.brokers
-        return aim_for(number, self._me.id, living, awaited=awaited - owned, stopping=self._stopping)
+        return aim_for(number, self._lease.me.id, living, awaited=awaited - owned, stopping=self._stopping)
 
     async def _take(self, number: int, step: StoreStep) -> None:
         try:
@@ -237,7 +237,7 @@ class Ownership:
                 await self._withdraw(number)
 
     async def _open(self, number: int) -> None:
-        name = holder_name(self._me)
+        name = holder_name(self._lease.me)
         try:
             await self._storages.open(number, name)
         except HeldError as error:
@@ -252,13 +252,15 @@ class Ownership:
     async def _publish(self, number: int) -> None:
         record, version = await self._record(number)
         if not self._is_mine(record):
-            mine = StoreRecord(owner=self._me.id, generation=self._me.generation, term=record.term + 1)
+            mine = StoreRecord(
+                owner=self._lease.me.id, generation=self._lease.me.generation, term=record.term + 1
+            )
             await self._write(number, mine, version)
 
     async def _withdraw(self, number: int) -> None:
         record, version = await self._record(number)
         if self._is_mine(record):
-            unowned = StoreRecord(owner=None, generation=self._me.generation, term=record.term)
+            unowned = StoreRecord(owner=None, generation=self._lease.me.generation, term=record.term)
             await self._write(number, unowned, version)
 
     async def _record(self, number: int) -> tuple[StoreRecord, int]:
@@ -268,7 +270,7 @@ class Ownership:
         return records.decode(StoreRecord, found.value), found.version
 
     def _is_mine(self, record: StoreRecord) -> bool:
-        return (record.owner, record.generation) == (self._me.id, self._me.generation)
+        return (record.owner, record.generation) == (self._lease.me.id, self._lease.me.generation)
 
     async def _write(self, number: int, record: StoreRecord, version: int) -> None:
         await self._store.put(records.store_path(number), records.encode(record), expected=version)

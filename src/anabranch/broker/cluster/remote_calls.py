@@ -1,26 +1,34 @@
-"""A port as bytes: the verbs of a Protocol, with arguments and results written by their annotations.
+"""A port as bytes: each verb of a Protocol, with its arguments and result written by their annotations.
 
-What a Protocol declares as a coroutine can be called on another broker, and a plain function that returns
-nothing is told to it; nothing has to be written for a new verb. An argument that is a function of one value
-is told things later, and does not travel. Must not know how bytes get from one broker to another.
+A `Port` reads the annotations of its Protocol once, when it is built, so a new verb needs no code here. From
+then on all sides are typed by the Protocol: `Port.proxy` is the Protocol for callers, and the object that
+serves the port has to implement it. A verb that is a coroutine function is called and answered; a plain
+function that returns None is told, without an answer. Verbs declare sessions (`controller/ports/verbs.py`):
+the push function of a session stays at the caller, and the values it is called with travel. This module must
+not know how bytes get from one broker to another.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from anabranch import errors
+from anabranch.controller.ports.verbs import EndsSession, OpensSession, VerbSession, session_role
 from anabranch.errors import AnabranchError, LocalProtocolError, RemoteProtocolError, UnknownServerError
 
+P = TypeVar("P")
+
 Arguments = dict[str, Any]
+PushFunction = Callable[[Any], None]
 
 
 def _plain(value: Any) -> Any:
-    """Collections that are none of Python's own, as those that are."""
+    """A mapping or sequence of another library as a dict or list."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Iterable):
@@ -31,47 +39,48 @@ def _plain(value: Any) -> Any:
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
 
 
-class Push(NamedTuple):
-    """An argument that is called later: its name, and what reads the value it is called with."""
-
-    name: str
-    decoder: msgspec.msgpack.Decoder[Any]
-
-
 class Verb:
     """One function of a port; all of its arguments have names."""
 
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+    def __init__(self, protocol: type, name: str) -> None:
+        function = getattr(protocol, name)
+        role = session_role(function)
         self.name = name
-        self.told = not inspect.iscoroutinefunction(function)
-        """Whether nobody waits for it."""
-        self.push: Push | None = None
+        self.answered = inspect.iscoroutinefunction(function)
+        """Whether callers wait for the result."""
+        self.opens = role if isinstance(role, OpensSession) else None
+        self.ends = role if isinstance(role, EndsSession) else None
+        self._lost = None if self.opens is None else Verb(protocol, self.opens.lost)
         hints = get_type_hints(function)
-        parameters = list(inspect.signature(function).parameters.values())
-        self.signature = inspect.Signature(parameters[1:])
-        fields: list[Any] = []
-        for parameter in parameters[1:]:
-            kind = hints[parameter.name]
-            if get_origin(kind) is Callable:
-                self.push = Push(parameter.name, _decoder(get_args(kind)[0][0]))
-            elif parameter.default is parameter.empty:
-                fields.append((parameter.name, kind))
-            else:
-                fields.append((parameter.name, kind, parameter.default))
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        self._signature = inspect.Signature(parameters)
+        if self.opens is not None:
+            parameters = [parameter for parameter in parameters if parameter.name != self.opens.push]
+            (pushed,), _ = get_args(hints[self.opens.push])
+            self._push = _decoder(pushed)
+        fields = [
+            (one.name, hints[one.name], *(() if one.default is one.empty else (one.default,)))
+            for one in parameters
+        ]
         made = msgspec.defstruct(f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._arguments = _decoder(made)
-        self._names = tuple(field[0] for field in fields)
+        self._names = tuple(parameter.name for parameter in parameters)
         self._result = _decoder(hints["return"])
 
-    def bind(self, *args: Any, **kwargs: Any) -> Arguments:
-        """The arguments of a call by their names; a wrong call raises TypeError, as calling it would."""
-        return dict(self.signature.bind(*args, **kwargs).arguments)
+    def bind(self, *args: Any, **kwargs: Any) -> VerbCall:
+        """A call of this verb; wrong arguments raise TypeError, as calling the function would."""
+        return VerbCall(self, dict(self._signature.bind(*args, **kwargs).arguments))
 
-    def encode_arguments(self, arguments: Mapping[str, Any]) -> bytes:
+    def loss_of(self, session: VerbSession) -> VerbCall:
+        """The call that ends a session of this verb whose caller is gone."""
+        assert self._lost is not None, f"{self.name} opens no session"
+        return self._lost.bind(session)
+
+    def encode_arguments(self, arguments: Arguments) -> bytes:
         return _ENCODER.encode({name: arguments[name] for name in self._names if name in arguments})
 
     def decode_arguments(self, data: bytes) -> Arguments:
-        """Undo `encode_arguments`, with defaults for what was left out; raises RemoteProtocolError."""
+        """Undo `encode_arguments`, with defaults for absent arguments; raises RemoteProtocolError."""
         found = _read(self._arguments, data, f"the arguments of {self.name}")
         return {name: getattr(found, name) for name in self._names}
 
@@ -82,29 +91,55 @@ class Verb:
         return _read(self._result, data, f"the result of {self.name}")
 
     def decode_push(self, data: bytes) -> Any:
-        assert self.push is not None, f"{self.name} has nothing to tell later"
-        return _read(self.push.decoder, data, f"what {self.name} tells")
+        return _read(self._push, data, f"a push of {self.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class VerbCall:
+    """A verb with its arguments by name."""
+
+    verb: Verb
+    arguments: Arguments
+
+    @property
+    def push(self) -> PushFunction | None:
+        """The function that the called broker notifies during the session that this call opens."""
+        opens = self.verb.opens
+        return None if opens is None else self.arguments[opens.push]
+
+    @property
+    def session(self) -> VerbSession | None:
+        """The session that this call ends."""
+        ends = self.verb.ends
+        return None if ends is None else self.arguments[ends.session]
+
+    def encode(self) -> bytes:
+        return self.verb.encode_arguments(self.arguments)
+
+    def invoke(self, served: object) -> Any:
+        """Call the verb on the object that serves the port; a coroutine for an answered verb."""
+        return getattr(served, self.verb.name)(**self.arguments)
 
 
 class Carrier(Protocol):
-    """Who does the verbs of a proxy."""
+    """Carries out the calls of a proxy."""
 
-    async def call(self, verb: Verb, arguments: Arguments) -> Any: ...
+    async def call(self, call: VerbCall) -> Any: ...
 
-    def tell(self, verb: Verb, arguments: Arguments) -> None: ...
+    def tell(self, call: VerbCall) -> None: ...
 
 
-class Port:
-    """The verbs of a Protocol."""
+class Port(Generic[P]):
+    """The verbs of the Protocol `P`."""
 
-    def __init__(self, protocol: type) -> None:
+    def __init__(self, protocol: type[P]) -> None:
         self.name = protocol.__name__
         self.verbs: Mapping[str, Verb] = {
-            name: Verb(name, function)
+            name: Verb(protocol, name)
             for name, function in vars(protocol).items()
             if _is_verb(name, function)
         }
-        methods = {name: (_told if verb.told else _called)(verb) for name, verb in self.verbs.items()}
+        methods = {name: (_called if verb.answered else _told)(verb) for name, verb in self.verbs.items()}
         self._proxy = type(f"{self.name}Proxy", (_Proxy,), methods)
 
     def verb(self, name: str) -> Verb:
@@ -114,14 +149,16 @@ class Port:
         except KeyError:
             raise RemoteProtocolError(f"{self.name} has no verb {name!r}") from None
 
-    def proxy(self, carrier: Carrier) -> Any:
-        """An object with all verbs of the port, each of them done by `carrier`."""
-        return self._proxy(carrier)
+    def proxy(self, carrier: Carrier, **local: Any) -> P:
+        """An object with all verbs of the port, done by `carrier`; `local` are members that are no verbs."""
+        made: P = self._proxy(carrier, local)
+        return made
 
 
 class _Proxy:
-    def __init__(self, carrier: Carrier) -> None:
+    def __init__(self, carrier: Carrier, local: Mapping[str, Any]) -> None:
         self.carrier = carrier
+        vars(self).update(local)
 
 
 def _is_verb(name: str, function: Any) -> bool:
@@ -132,20 +169,19 @@ def _is_verb(name: str, function: Any) -> bool:
 
 def _called(verb: Verb) -> Callable[..., Any]:
     async def method(self: _Proxy, *args: Any, **kwargs: Any) -> Any:
-        return await self.carrier.call(verb, verb.bind(*args, **kwargs))
+        return await self.carrier.call(verb.bind(*args, **kwargs))
 
     return method
 
 
 def _told(verb: Verb) -> Callable[..., Any]:
     def method(self: _Proxy, *args: Any, **kwargs: Any) -> None:
-        self.carrier.tell(verb, verb.bind(*args, **kwargs))
+        self.carrier.tell(verb.bind(*args, **kwargs))
 
     return method
 
 
 def encode_push(value: Any) -> bytes:
-    """What a push carries."""
     return _ENCODER.encode(value)
 
 
@@ -161,8 +197,8 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind)
 
 
-def _read(decoder: msgspec.msgpack.Decoder[Any], data: bytes, what: str) -> Any:
+def _read(decoder: msgspec.msgpack.Decoder[Any], data: bytes, subject: str) -> Any:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, AnabranchError) as error:
-        raise RemoteProtocolError(f"{what} cannot be read: {error}") from error
+        raise RemoteProtocolError(f"{subject} cannot be read: {error}") from error

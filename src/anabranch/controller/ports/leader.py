@@ -13,6 +13,7 @@ from typing import Protocol
 from anabranch.controller.decide.admission import Admission
 from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
 from anabranch.controller.ports.segments import Aim, Drained, StartAt
+from anabranch.controller.ports.verbs import ends_session, opens_session
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.assignment import Assignment
 from anabranch.model.layout import Layout
@@ -81,6 +82,7 @@ class TopicLeader(Protocol):
 
     async def skip_all(self, sub: str) -> None: ...
 
+    @opens_session(push="push", lost="connection_lost")
     async def register(
         self,
         sub: str,
@@ -91,8 +93,10 @@ class TopicLeader(Protocol):
         said: RegistrationRequest = PLAIN_REQUEST,
     ) -> Membership: ...
 
+    @ends_session("registration")
     async def leave(self, registration: Membership) -> None: ...
 
+    @ends_session("registration")
     def connection_lost(self, registration: Membership) -> None: ...
 
     async def drained(self, event: Drained) -> None:

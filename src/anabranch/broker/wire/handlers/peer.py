@@ -1,37 +1,36 @@
-"""Calls of other brokers of the cluster, and how a broker says that it is one."""
+"""Calls of other brokers of the cluster, and the authentication of a broker at this one."""
 
 from __future__ import annotations
 
-import hmac
 import inspect
 import logging
 from typing import Any
 
 from anabranch.broker.cluster.peers import PEER_AUTHENTICATION, PEER_VERSION
-from anabranch.broker.cluster.remote_calls import encode_push
-from anabranch.broker.wire.connection import CommandHandler, Registered, ServerConnection
-from anabranch.controller.ports.leader import Membership
+from anabranch.broker.cluster.remote_calls import VerbCall, encode_push
+from anabranch.broker.wire.connection import CommandHandler, ServerConnection
 from anabranch.errors import AuthorizationError, LocalProtocolError, RemoteProtocolError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _logger = logging.getLogger(__name__)
 
+SESSION = "peer session"
 
-def introduce(connection: ServerConnection, command: pb.CommandConnect) -> None:
-    """A broker shows the cluster's secret with its CONNECT; who only says that it is one must go."""
+
+def authenticate(connection: ServerConnection, command: pb.CommandConnect) -> None:
+    """Accept a broker that shows the cluster's secret in its CONNECT; hang up on one that does not."""
     shown = command.auth_data if command.auth_method_name == PEER_AUTHENTICATION else None
     if shown is None and command.client_version != PEER_VERSION:
         return
-    secret = connection.services.peers.secret
-    if secret and shown is not None and hmac.compare_digest(shown, secret):
+    if shown is not None and connection.services.secret.matches(shown):
         connection.is_peer = True
     else:
-        _logger.warning("%s says that it is a broker of this cluster, but it is not", connection.address)
+        _logger.warning("%s claims to be a broker of this cluster without its secret", connection.address)
         connection.hang_up()
 
 
-class _Push:
-    """Sends a caller the newest of what it asked to be told, and nothing that was overtaken."""
+class _NewestPush:
+    """Sends the calling broker the newest value of a session; older values that were not sent are dropped."""
 
     def __init__(self, connection: ServerConnection, number: int) -> None:
         self._connection = connection
@@ -56,19 +55,18 @@ async def call(connection: ServerConnection, command: pb.CommandPeerCall) -> Non
     verb = target.port.verb(command.verb)
     arguments = verb.decode_arguments(command.arguments)
     served = await target.find(rest)
-    if verb.push is not None:
-        arguments[verb.push.name] = _Push(connection, command.request_id)
-    result = getattr(served, verb.name)(**arguments)
+    if verb.opens is not None:
+        arguments[verb.opens.push] = _NewestPush(connection, command.request_id)
+    made = VerbCall(verb, arguments)
+    result = made.invoke(served)
     if inspect.isawaitable(result):
         result = await result
-    given_back = arguments.get("registration")
-    if isinstance(given_back, Membership):
-        connection.registrations.pop(given_back.token, None)
-    if isinstance(result, Membership):
-        if connection.ended:
-            served.connection_lost(result)
-            return
-        connection.registrations[result.token] = Registered(served, result)
+    if made.session is not None:
+        connection.sessions.pop((SESSION, made.session.token), None)
+    if verb.opens is not None:
+        # A connection that is gone by now ends the session as soon as this handler returns.
+        lost = verb.loss_of(result)
+        connection.sessions[SESSION, result.token] = lambda: lost.invoke(served)
     data = verb.encode_result(result)
     if len(data) > connection.services.config.max_message_bytes:
         raise LocalProtocolError(f"the result of {verb.name} is too large to be sent: {len(data)} bytes")
@@ -82,6 +80,6 @@ def refuse_call(connection: ServerConnection, command: pb.CommandPeerCall, error
 
 
 HANDLERS = {
-    pb.CommandConnect: CommandHandler(introduce),
+    pb.CommandConnect: CommandHandler(authenticate),
     pb.CommandPeerCall: CommandHandler(call, refuse_call),
 }

@@ -1,0 +1,89 @@
+"""Events about sealed segments that drained, from the owner of a segment to the leader of its topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from anabranch.aio import Backoff, TaskRegistry
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.controller.ports.leader import TopicLeader
+from anabranch.controller.ports.segments import Drained
+from anabranch.errors import AnabranchError, TopicNotFoundError
+from anabranch.model.drains import Ranges
+from anabranch.model.names import TopicName
+
+RETRIES: Final = Backoff(0.1, 5.0, jitter=0.0)
+
+DrainListener = Callable[[Drained], None]
+
+
+class DrainEvents:
+    """Passes each event to the listeners of its topic, or to the fallback listener if it has none."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[TopicName, list[DrainListener]] = {}
+        self._fallback: list[DrainListener] = []
+
+    def listen(self, topic: TopicName, listener: DrainListener) -> Callable[[], None]:
+        """Call `listener` with each event of a topic; returns the undo."""
+        listeners = self._listeners.setdefault(topic, [])
+        listeners.append(listener)
+
+        def undo() -> None:
+            if listener in listeners:
+                listeners.remove(listener)
+            if not listeners and self._listeners.get(topic) is listeners:
+                del self._listeners[topic]
+
+        return undo
+
+    def listen_otherwise(self, listener: DrainListener) -> None:
+        """Call `listener` with the events of topics without listeners, which other brokers lead."""
+        self._fallback.append(listener)
+
+    def report(self, log: ServedLog, subscription: str, ranges: Ranges) -> None:
+        """A subscription has acknowledged a sealed log, or these bucket hashes of it."""
+        topic = log.name.partitioned_topic.topic
+        for listener in tuple(self._listeners.get(topic, self._fallback)):
+            listener(Drained(log.name, subscription, ranges))
+
+
+class DrainMessenger:
+    """Sends events to leaders at other brokers until the leader has accepted them.
+
+    An event that is lost with this process is made good: the next owner of the segment reports it again, and
+    a leader that takes the topic over asks every segment.
+    """
+
+    def __init__(self, tasks: TaskRegistry, leader: Callable[[TopicName], Awaitable[TopicLeader]]) -> None:
+        self._tasks = tasks
+        self._leader = leader
+        self._newest: dict[tuple[TopicName, str], Drained] = {}
+
+    def send(self, event: Drained) -> None:
+        """Send an event; the newest event about a segment and subscription replaces the older ones."""
+        key = (event.segment, event.subscription)
+        known = key in self._newest
+        self._newest[key] = event
+        if not known:
+            self._tasks.spawn(self._deliver(key))
+
+    async def _deliver(self, key: tuple[TopicName, str]) -> None:
+        delays_s = RETRIES.delays()
+        try:
+            while True:
+                event = self._newest[key]
+                try:
+                    topic = event.segment.partitioned_topic.topic
+                    await (await self._leader(topic)).drained(event)
+                except TopicNotFoundError:
+                    return
+                except AnabranchError:
+                    await asyncio.sleep(next(delays_s))
+                else:
+                    if self._newest[key] is event:
+                        return
+        finally:
+            del self._newest[key]
