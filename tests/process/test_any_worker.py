@@ -19,8 +19,8 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.pump import dial
+from tests.harness.wire import WireClient
 from tests.process.conftest import MakeBroker
-from tests.unit.broker.wire import Client
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 LINES = "/admin/v2/persistent/public/default/lines"
@@ -154,7 +154,7 @@ async def test_a_layout_is_told_by_both_workers_about_at_the_same_time(workers: 
         zero.create_topic(TOPIC, 1)
     clients = []
     for url in await _urls(workers):
-        client = Client()
+        client = WireClient()
         port = urllib.parse.urlsplit(url).port
         assert port is not None
         now = asyncio.get_running_loop().time()
@@ -163,7 +163,7 @@ async def test_a_layout_is_told_by_both_workers_about_at_the_same_time(workers: 
         await client.expect(pb.CommandScalableTopicUpdate)
         clients.append(client)
 
-    async def told(client: Client) -> float:
+    async def told(client: WireClient) -> float:
         await client.expect(pb.CommandScalableTopicUpdate)
         return time.monotonic()
 

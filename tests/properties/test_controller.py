@@ -15,7 +15,7 @@ from anabranch.errors import AnabranchError, ConnectError
 from anabranch.model.layout import Layout, check_step
 from anabranch.model.names import TopicName
 from anabranch.testing.simloop import SimLoop
-from tests.fakes.control import MANUAL, TOPIC, DiedError, Inbox, Plant
+from tests.harness.control import MANUAL, TOPIC, DiedError, Inbox, Plant
 
 SUBSCRIPTIONS = ("s1", "s2", "q")
 SEEDS = 120

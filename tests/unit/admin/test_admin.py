@@ -1,106 +1,18 @@
-"""The admin API on a broker in memory, without a socket: statuses, bodies, and what they do."""
+"""The admin API: statuses, bodies and effects, whichever broker is called."""
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Iterator
-from typing import Any, NamedTuple
-from urllib.parse import unquote
-
 import pytest
 
-from anabranch.admin.server import create_app
-from anabranch.broker.broker import Broker, BrokerEnvironment
-from anabranch.config import BrokerConfig
-from anabranch.failpoints import NoFailpoints
-from anabranch.ledger.memory import MemoryStorage
-from anabranch.metadata.memory import MemoryStore
-from anabranch.testing.faults import SimClock
-from anabranch.testing.network import SimNetwork
-from anabranch.testing.simloop import SimLoop
-
-URL = "http://broker:8080"
+from tests.harness.admin import CLASSIC, ORDERS, Admin
 
 
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class Admin:
-    """Calls the ASGI app as a server would."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self.loop = loop
-        SimNetwork(self.loop)
-        clock = SimClock(self.loop)
-        self.broker: Broker
-        self.loop.run(self._start(clock))
-        self._app = create_app(self.broker, clock, URL)
-
-    async def _start(self, clock: SimClock) -> None:
-        config = BrokerConfig(host="broker", port=6650)
-        self.broker = Broker(
-            config,
-            BrokerEnvironment(
-                lambda _: MemoryStorage(), MemoryStore(), clock, random.Random(1), NoFailpoints()
-            ),
-        )
-        await self.broker.start()
-
-    def __call__(self, method: str, path: str, body: object = None) -> Answer:
-        return self.loop.run(self.ask(method, path, body))
-
-    async def ask(self, method: str, path: str, body: object = None) -> Answer:
-        """The same call for tests that run on the loop already."""
-        raw, _, query = path.partition("?")
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": unquote(raw),
-            "raw_path": raw.encode(),
-            "query_string": query.encode(),
-            "headers": [(b"host", b"broker:8080")],
-            "server": ("broker", 8080),
-            "scheme": "http",
-            "root_path": "",
-        }
-        sent: list[dict[str, Any]] = []
-        if not isinstance(body, bytes):
-            body = b"" if body is None else json.dumps(body).encode()
-        given = [{"type": "http.request", "body": body}]
-
-        async def receive() -> dict[str, Any]:
-            return given.pop() if given else {"type": "http.disconnect"}
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        await self._app(scope, receive, send)
-        headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], headers, b"".join(part.get("body", b"") for part in sent[1:]))
-
-
-@pytest.fixture
-def admin(loop: SimLoop) -> Iterator[Admin]:
-    admin = Admin(loop)
-    yield admin
-    loop.run(admin.broker.stop())
-
-
-ORDERS = "/admin/v2/scalable/public/default/orders"
-
-
-@pytest.fixture
-def orders(admin: Admin) -> Admin:
-    assert admin("PUT", f"{ORDERS}?numInitialSegments=2", {"colour": "red"}).status == 204
-    return admin
+@pytest.fixture(
+    autouse=True,
+    params=[pytest.param(count, marks=pytest.mark.world(count=count), id=f"{count}") for count in (1, 2)],
+)
+def brokers() -> None:
+    """Run each test on one broker, and on two that are called in turn."""
 
 
 def test_a_topic_is_created_once_listed_and_deleted(orders: Admin) -> None:
@@ -331,9 +243,6 @@ def test_namespace_policies_are_kept_as_given(admin: Admin) -> None:
     assert admin("GET", "/admin/v2/namespaces/public/default/weather").status == 404
 
 
-CLASSIC = "/admin/v2/persistent/public/default/classic"
-
-
 def test_a_classic_topic_comes_and_goes(admin: Admin) -> None:
     assert admin("GET", f"{CLASSIC}/stats").status == 404
     assert admin("PUT", CLASSIC).status == 204
@@ -403,35 +312,6 @@ def test_classic_subscriptions(admin: Admin) -> None:
     assert admin("DELETE", sub).status == 204
     assert admin("DELETE", sub).status == 404
     assert admin("DELETE", CLASSIC).status == 204
-
-
-def test_what_monitors_and_tools_ask(admin: Admin) -> None:
-    assert admin("GET", "/status.html").body == b"OK"
-    assert admin("GET", "/admin/v2/brokers/health").body == b"ok"
-    assert admin("GET", "/admin/v2/brokers/ready").body == b"ok"
-    assert admin("GET", "/admin/v2/brokers/version").body.startswith(b"Anabranch ")
-    assert admin("GET", "/admin/v2/brokers").json == ["broker:8080"]
-    assert admin("GET", "/admin/v2/brokers/standalone").json == ["broker:8080"]
-    assert admin("GET", "/admin/v2/brokers/elsewhere").status == 404
-    lookup = admin("GET", "/lookup/v2/topic/persistent/public/default/t").json
-    assert lookup["brokerUrl"] == "pulsar://broker:6650"
-    assert lookup["httpUrl"] == URL
-    assert admin("GET", "/lookup/v2/topic/carrier-pigeon/public/default/t").status == 404
-
-
-def test_metrics_are_in_prometheus_format(orders: Admin) -> None:
-    orders("PUT", f"{ORDERS}/subscriptions/billing")
-    answer = orders("GET", "/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    lines = answer.body.decode().splitlines()
-    assert "# TYPE anabranch_messages_in_total counter" in lines
-    assert 'anabranch_messages_in_total{topic="topic://public/default/orders"} 0' in lines
-    assert 'anabranch_segments{state="active",topic="topic://public/default/orders"} 2' in lines
-    assert any(line.startswith("anabranch_backlog_messages{subscription=") for line in lines)
-    for line in lines:
-        assert line.startswith("# ") or len(line.rsplit(" ", 1)) == 2
-        if not line.startswith("#"):
-            float(line.rsplit(" ", 1)[1])
 
 
 @pytest.mark.parametrize(

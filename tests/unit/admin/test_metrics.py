@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from typing import Any
 
 import pytest
 
-from anabranch import AsyncClient
 from anabranch.admin.metrics import Family, render
 from anabranch.model.autoscale import Decision, Keep, Merge, Rebucket, Split
-from tests.unit.admin.test_admin import ORDERS, Admin, admin
-
-__all__ = ["admin"]
+from tests.harness.admin import ORDERS, Admin
 
 TOPIC = "topic://public/default/orders"
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
@@ -115,7 +111,7 @@ def test_rebuckets_are_counted_and_forgotten_segments_leave_no_series(admin: Adm
 async def test_consumers_that_share_a_segment_are_seen_with_the_buckets_that_change_hands(
     admin: Admin,
 ) -> None:
-    client = AsyncClient("pulsar://broker:6650", rng=random.Random(3))
+    client = admin.world.client()
     await admin.ask("PUT", ORDERS)
 
     async def publish() -> None:
@@ -192,3 +188,18 @@ def test_decisions_of_auto_scaling_are_counted(
         "merge_suppressed_max_depth_total",
     )
     assert tuple(value(samples, name) for name in names) == expected
+
+
+def test_metrics_are_in_prometheus_format(orders: Admin) -> None:
+    orders("PUT", f"{ORDERS}/subscriptions/billing")
+    answer = orders("GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.body.decode().splitlines()
+    assert "# TYPE anabranch_messages_in_total counter" in lines
+    assert 'anabranch_messages_in_total{topic="topic://public/default/orders"} 0' in lines
+    assert 'anabranch_segments{state="active",topic="topic://public/default/orders"} 2' in lines
+    assert any(line.startswith("anabranch_backlog_messages{subscription=") for line in lines)
+    for line in lines:
+        assert line.startswith("# ") or len(line.rsplit(" ", 1)) == 2
+        if not line.startswith("#"):
+            float(line.rsplit(" ", 1)[1])

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from anabranch import AsyncClient, Checkpoint
+from anabranch import Checkpoint
 from anabranch.errors import SubscriptionNotFoundError
 from anabranch.metadata.topics import layout_of
 from anabranch.model.layout import check
 from anabranch.model.names import TopicName
-from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simloop import SimLoop
-from anabranch.transport.pump import dial
-from tests.unit.admin.test_admin import Admin, admin
-from tests.unit.admin.test_any_broker import Admins
-from tests.unit.broker.wire import Client
-
-__all__ = ["admin"]
+from tests.harness.admin import Admin
 
 SCALABLE = "/admin/v2/scalable/public/default/orders"
 CLASSIC = "/admin/v2/persistent/public/default/orders"
 NAME = "persistent://public/default/orders"
 TOPIC = TopicName.parse("topic://public/default/orders")
 KEYS = [f"key-{n}" for n in range(20)]
-
-
-def client() -> AsyncClient:
-    return AsyncClient("pulsar://broker:6650", rng=random.Random(5))
 
 
 async def publish(producer: Any, lo: int, hi: int) -> None:
@@ -57,7 +44,7 @@ async def test_clients_follow_a_topic_that_is_migrated_under_them(admin: Admin, 
         assert (await admin.ask("PUT", f"{CLASSIC}/partitions", partitions)).status == 204
     else:
         assert (await admin.ask("PUT", CLASSIC, {"colour": "red"})).status == 204
-    async with client() as one:
+    async with admin.world.client() as one:
         producer = await one.create_producer(NAME)
         queue = await one.subscribe_queue(NAME, "queue", initial_position="earliest")
         reader = await one.create_checkpoint_consumer(NAME, start=Checkpoint.earliest())
@@ -98,7 +85,7 @@ async def test_clients_follow_a_topic_that_is_migrated_under_them(admin: Admin, 
 
 async def test_a_stream_goes_on_where_a_classic_subscription_was(admin: Admin) -> None:
     assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-    async with client() as one:
+    async with admin.world.client() as one:
         producer = await one.create_producer(NAME)
         await publish(producer, 0, 5)
         for sub in ("skipped", "whole"):
@@ -119,7 +106,7 @@ async def test_a_stream_goes_on_where_a_classic_subscription_was(admin: Admin) -
 
 async def test_the_segments_that_were_partitions_are_looked_at_where_they_are(admin: Admin) -> None:
     assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-    async with client() as one:
+    async with admin.world.client() as one:
         await publish(await one.create_producer(NAME), 0, 5)
     assert (await admin.ask("PUT", f"{CLASSIC}/subscription/s", "earliest")).status == 204
     assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 204
@@ -139,7 +126,7 @@ async def test_the_segments_that_were_partitions_are_looked_at_where_they_are(ad
 
 async def test_a_subscription_made_while_a_topic_is_migrated_loses_nothing(admin: Admin) -> None:
     assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-    async with client() as one:
+    async with admin.world.client() as one:
         producer = await one.create_producer(NAME)
         await publish(producer, 0, 5)
         mark = admin.broker.topics.mark_migrated
@@ -159,20 +146,10 @@ async def test_a_subscription_made_while_a_topic_is_migrated_loses_nothing(admin
             assert seen[key] == [5, 6, 7], "all since it was made, and nothing from before"
 
 
-async def old_client() -> Client:
-    """A client that knows nothing of scalable topics."""
-    loop = asyncio.get_running_loop()
-    old = Client()
-    machine = ClientMachine("Pulsar-Java-v4.0.0", now=loop.time())
-    await dial("broker", 6650, lambda: machine, old, timeout_s=5.0)
-    await old.expect(pb.CommandConnected)
-    return old
-
-
 async def test_old_clients_are_in_the_way_unless_forced(admin: Admin) -> None:
     assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 404
     assert (await admin.ask("PUT", CLASSIC, None)).status == 204
-    old = await old_client()
+    old = await admin.world.connect(version="Pulsar-Java-v4.0.0")
     await old.producer(NAME, producer_name="from-before")
     refused = await admin.ask("POST", f"{SCALABLE}/migrate", None)
     assert refused.status == 409
@@ -196,7 +173,7 @@ async def test_a_migrated_topic_is_not_made_again_by_old_clients_once_retention_
     await asyncio.sleep(600)
     layout = layout_of(await admin.broker.records.load(TOPIC))
     assert not layout.sealed, "nobody needs what the classic topic held"
-    old = await old_client()
+    old = await admin.world.connect(version="Pulsar-Java-v4.0.0")
     answer = await old.producer(f"{NAME}-partition-0")
     assert (type(answer), answer.error) == (pb.CommandError, pb.TopicTerminatedError)
     for path in ("partitioned-stats", "partitioned-internalStats", "subscriptions"):
@@ -215,24 +192,16 @@ def test_a_migrated_topic_that_was_deleted_can_be_made_again(admin: Admin) -> No
     assert all(segment.legacy_topic is None for segment in layout.segments.values())
 
 
-@pytest.fixture
-def admins(loop: SimLoop) -> Iterator[Admins]:
-    admins = Admins(loop)
-    yield admins
-    loop.run(admins.stop())
-
-
+@pytest.mark.world(count=2)
 @pytest.mark.parametrize("at", [0, 1])
-async def test_any_broker_migrates_partitions_wherever_they_are(admins: Admins, at: int) -> None:
-    admins._app = admins._apps[at]
-
-    assert (await admins.ask("PUT", f"{CLASSIC}/partitions", 4)).status == 204
-    async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(5)) as one:
+async def test_any_broker_migrates_partitions_wherever_they_are(admin: Admin, at: int) -> None:
+    assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 4, at=at)).status == 204
+    async with admin.world.client() as one:
         producer = await one.create_producer(NAME)
         await publish(producer, 0, 5)
-        assert (await admins.ask("PUT", f"{CLASSIC}/subscription/s", "earliest")).status == 204
+        assert (await admin.ask("PUT", f"{CLASSIC}/subscription/s", "earliest", at=at)).status == 204
         sending = asyncio.ensure_future(publish(producer, 5, 20))
-        answer = await admins.ask("POST", f"{SCALABLE}/migrate", None)
+        answer = await admin.ask("POST", f"{SCALABLE}/migrate", at=at)
         assert answer.status == 204, answer.body
         await sending
         seen: dict[str, list[int]] = defaultdict(list)
@@ -246,7 +215,7 @@ async def test_a_subscription_that_is_deleted_later_stays_gone_from_what_was_mig
     admin: Admin, kind: str
 ) -> None:
     assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-    async with client() as one:
+    async with admin.world.client() as one:
         await publish(await one.create_producer(NAME), 0, 5)
         assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 204
         subscribe: Any = one.subscribe_queue if kind == "queue" else one.subscribe_stream

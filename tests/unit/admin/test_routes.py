@@ -7,13 +7,10 @@ and the subscription `known`.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from anabranch import AsyncClient
 from anabranch.admin import scalable, segments
 from anabranch.admin.calls import status_of
 from anabranch.controller.decide.places import Place
@@ -24,12 +21,8 @@ from anabranch.errors import (
     UnsupportedFeatureError,
 )
 from anabranch.model.names import TopicName
-from anabranch.testing.faults import SimClock
-from anabranch.testing.simloop import SimLoop
-from tests.unit.admin.test_admin import Admin, admin
-from tests.unit.admin.test_any_broker import Admins
-
-__all__ = ["admin"]
+from tests.harness.admin import Admin
+from tests.harness.cluster import World
 
 NAMESPACE = "/admin/v2/scalable/public/default"
 TOPIC = f"{NAMESPACE}/orders"
@@ -143,34 +136,21 @@ def make_topic(admin: Admin) -> None:
 
 
 @pytest.fixture
-def admins(loop: SimLoop) -> Iterator[Admins]:
-    """Two brokers, called in turn."""
-    admins = Admins(loop)
-    yield admins
-    loop.run(admins.stop())
-
-
-@pytest.fixture
 def topic(admin: Admin) -> None:
-    """The topic of all tests, on one broker."""
+    """The topic of all tests."""
     make_topic(admin)
 
 
-@pytest.fixture
-def shared_topic(admins: Admins) -> None:
-    """The topic of all tests, on two brokers."""
-    make_topic(admins)
-
-
+@pytest.mark.world(count=2)
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize(("method", "path", "body", "status", "_"), TABLE)
 def test_answers_of_any_broker(
-    admins: Admins, method: str, path: str, body: object, status: int, _: object, first: int
+    admin: Admin, method: str, path: str, body: object, status: int, _: object, first: int
 ) -> None:
-    make_topic(admins)
+    make_topic(admin)
     if first:
-        admins("GET", "/status.html")
-    assert admins(method, path, body).status == status
+        admin("GET", "/status.html")
+    assert admin(method, path, body).status == status
 
 
 @pytest.mark.parametrize(("method", "path", "body", "status", "_"), TABLE)
@@ -220,7 +200,7 @@ def test_the_table_leaves_no_route_out(admin: Admin) -> None:
 @pytest.mark.usefixtures("topic")
 async def test_stats_say_who_owns_what_and_how_each_subscription_stands(admin: Admin) -> None:
     whole: dict[str, Any] = {}
-    async with AsyncClient("pulsar://broker:6650", rng=random.Random(3)) as client:
+    async with admin.world.client() as client:
         producer = await client.create_producer("orders")
         await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
         consumer = await client.subscribe_stream("orders", "known", name="me")
@@ -230,7 +210,7 @@ async def test_stats_say_who_owns_what_and_how_each_subscription_stands(admin: A
         await consumer.close()
     assert (whole["totalSegments"], whole["activeSegments"], whole["sealedSegments"]) == (4, 3, 1)
     for segment in whole["segments"].values():
-        assert segment["ownerBroker"] == "pulsar://broker:6650"
+        assert segment["ownerBroker"] == "pulsar://broker-0:6650"
         assert segment["bucketCount"] >= 1
         assert {"msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut", "storageSize"} < set(segment)
     for name in ("msgRateIn", "bytesRateOut", "storageSize", "backlogMessages"):
@@ -249,34 +229,36 @@ async def test_stats_say_who_owns_what_and_how_each_subscription_stands(admin: A
     assert backlog.json == segment["msgBacklog"], "entries, as in Pulsar"
 
 
-def test_ranges_and_buckets_are_cut_where_the_call_says(admins: Admins) -> None:
-    make_topic(admins)
+@pytest.mark.world(count=2)
+def test_ranges_and_buckets_are_cut_where_the_call_says(admin: Admin) -> None:
+    make_topic(admin)
     calls = ("split/1?parts=4", "split/2?points=1,0x3fff", "rebucket/3?boundaries=100,0x9c40")
     for call in calls:
-        assert admins("POST", f"{TOPIC}/{call}").status == 204
-    segments = admins("GET", TOPIC).json["segments"].values()
+        assert admin("POST", f"{TOPIC}/{call}").status == 204
+    segments = admin("GET", TOPIC).json["segments"].values()
     active = {s["hashRange"]["start"]: s for s in segments if s["state"] == "ACTIVE"}
     assert sorted(active) == [0, 1, 0x3FFF, 0x4000, 0x8000, 0xA000, 0xC000, 0xE000]
     assert active[0x4000]["entryBucketSplits"] == [100, 40000]
 
 
-async def publish_twice(loop: SimLoop) -> int:
+async def publish_twice(world: World) -> int:
     """Publish 50 messages twice, a minute apart; return a wall time between the two."""
-    async with AsyncClient("pulsar://broker-0:6650", rng=random.Random(3)) as client:
+    async with world.client(0) as client:
         producer = await client.create_producer("orders")
         for _ in range(2):
             await asyncio.sleep(60)
             await producer.send_many([b"v"] * 50, keys=[f"key-{n}" for n in range(50)])
-    return SimClock(loop).wall_ms() - 30_000
+    return world.clock.wall_ms() - 30_000
 
 
-def test_a_subscription_has_the_kind_and_the_time_that_the_call_says(admins: Admins) -> None:
-    make_topic(admins)
+@pytest.mark.world(count=2)
+def test_a_subscription_has_the_kind_and_the_time_that_the_call_says(admin: Admin) -> None:
+    make_topic(admin)
     for kind in ("QUEUE", "CHECKPOINT"):
-        assert admins("PUT", f"{TOPIC}/subscriptions/{kind}?type={kind}").status == 204
+        assert admin("PUT", f"{TOPIC}/subscriptions/{kind}?type={kind}").status == 204
 
     def known() -> Any:
-        return admins("GET", f"{TOPIC}/stats").json["subscriptions"]
+        return admin("GET", f"{TOPIC}/stats").json["subscriptions"]
 
     assert {name: sub["type"] for name, sub in known().items()} == {
         "known": "STREAM",
@@ -284,26 +266,26 @@ def test_a_subscription_has_the_kind_and_the_time_that_the_call_says(admins: Adm
         "CHECKPOINT": "CHECKPOINT",
     }
 
-    between_ms = admins.loop.run(publish_twice(admins.loop))
+    between_ms = admin.loop.run(publish_twice(admin.world))
     moved = f"{TOPIC}/subscriptions/known"
     for call, left in ((f"seek?timestamp={between_ms}", 50), ("seek?timestamp=0", 100), ("skip-all", 0)):
-        assert admins("POST", f"{moved}/{call}").status == 204
+        assert admin("POST", f"{moved}/{call}").status == 204
         assert known()["known"]["backlog"] == left
         assert known()["QUEUE"]["backlog"] == 100
 
 
-@pytest.mark.usefixtures("shared_topic")
-async def test_why_names_the_ancestor_and_the_consumer_that_are_waited_for(admins: Admins) -> None:
-    async with AsyncClient("pulsar://broker-0:6650", rng=random.Random(3)) as client:
+@pytest.mark.world(count=2)
+@pytest.mark.usefixtures("topic")
+async def test_why_names_the_ancestor_and_the_consumer_that_are_waited_for(admin: Admin) -> None:
+    async with admin.world.client(0) as client:
         producer = await client.create_producer("orders")
         await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
         consumer = await client.subscribe_stream("orders", "known", name="me")
         await consumer.receive_many(100, timeout=5)
-        assert (await admins.ask("POST", f"{TOPIC}/split/1", None)).status == 204
+        assert (await admin.ask("POST", f"{TOPIC}/split/1", None)).status == 204
         await asyncio.sleep(1)
-        for app in admins._apps:
-            admins._app = app
-            answer = (await admins.ask("GET", f"{TOPIC}/why", None)).json
+        for number in (0, 1):
+            answer = (await admin.ask("GET", f"{TOPIC}/why", at=number)).json
             waiting = answer["subscriptions"]["known"]["waiting"]
             assert waiting.keys() == {"4", "5"}
             for (blocker,) in waiting.values():
@@ -337,10 +319,10 @@ def test_a_subscription_that_only_a_segment_knows_is_moved_and_removed_there(adm
 
 @pytest.mark.usefixtures("topic")
 async def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> None:
-    async with AsyncClient("pulsar://broker:6650", rng=random.Random(3)) as client:
+    async with admin.world.client() as client:
         producer = await client.create_producer("orders")
         await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
-    later_ms = SimClock(admin.loop).wall_ms() + 1000
+    later_ms = admin.world.clock.wall_ms() + 1000
     for call, left in ((f"seek?timestamp={later_ms}", 0), ("seek?timestamp=1", 100), ("skip-all", 0)):
         assert (await admin.ask("POST", f"{SEGMENTS}/{ACTIVE}/subscription/known/{call}")).status == 204
         assert (await admin.ask("GET", f"{TOPIC}/stats")).json["subscriptions"]["known"]["backlog"] == left
@@ -348,26 +330,27 @@ async def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> 
     assert (await admin.ask("GET", f"{TOPIC}/stats")).json["subscriptions"] == {}
 
 
+@pytest.mark.world(count=2)
 @pytest.mark.parametrize("kind", ["queue", "stream"])
-@pytest.mark.usefixtures("shared_topic")
-async def test_what_is_read_goes_only_by_force(admins: Admins, kind: str) -> None:
-    async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(3)) as client:
+@pytest.mark.usefixtures("topic")
+async def test_what_is_read_goes_only_by_force(admin: Admin, kind: str) -> None:
+    async with admin.world.client() as client:
         subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
         consumer = await subscribe("orders", "used", initial_position="earliest")
         segment = f"{SEGMENTS}/{ACTIVE}/subscription/used"
         for path in (f"{TOPIC}/subscriptions/used", segment, TOPIC):
-            answer = await admins.ask("DELETE", path, None)
+            answer = await admin.ask("DELETE", path, None)
             assert (answer.status, "consumers" in answer.json["reason"]) == (412, True)
-        stats = await admins.ask("GET", f"{TOPIC}/stats", None)
+        stats = await admin.ask("GET", f"{TOPIC}/stats", None)
         assert "used" in stats.json["subscriptions"]
-        forced = await admins.ask("DELETE", f"{TOPIC}/subscriptions/used?force=true", None)
+        forced = await admin.ask("DELETE", f"{TOPIC}/subscriptions/used?force=true", None)
         assert forced.status == 204
         await consumer.close()
-    again = await admins.ask("DELETE", f"{TOPIC}/subscriptions/used", None)
+    again = await admin.ask("DELETE", f"{TOPIC}/subscriptions/used", None)
     assert again.status in (204, 404)
-    async with AsyncClient("pulsar://broker-0:6650,broker-1:6650", rng=random.Random(3)) as client:
+    async with admin.world.client() as client:
         subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
         consumer = await subscribe("orders", "used", initial_position="earliest")
-        assert (await admins.ask("DELETE", f"{TOPIC}?force=true", None)).status == 204
-        assert (await admins.ask("GET", TOPIC, None)).status == 404
+        assert (await admin.ask("DELETE", f"{TOPIC}?force=true", None)).status == 204
+        assert (await admin.ask("GET", TOPIC, None)).status == 404
         await consumer.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,16 +11,12 @@ from msgspec.structs import replace
 
 from anabranch.admin.calls import TAKEOVER_S
 from anabranch.admin.logs import LocalLogs
-from anabranch.admin.server import create_app
 from anabranch.controller.decide.places import Place
 from anabranch.errors import NotConnectedError
 from anabranch.metadata.records import TopicRecord
 from anabranch.model.names import TopicName
-from anabranch.testing.faults import SimClock
-from anabranch.testing.network import SimNetwork
-from anabranch.testing.simloop import SimLoop
-from tests.unit.admin.test_admin import CLASSIC, ORDERS, Admin
-from tests.unit.broker.cluster import Brokers
+from tests.harness.admin import CLASSIC, ORDERS, Admin, AdminAnswer
+from tests.harness.cluster import World
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 FRESH = [TopicName.parse(f"topic://public/default/fresh-{number}") for number in (0, 3)]
@@ -33,48 +29,33 @@ DELAYS_MS = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0]
 
 LEASE_S = 5.0
 
+pytestmark = pytest.mark.world(count=2, lease_s=LEASE_S)
 
-class Far(Admin):
+
+class Far:
     """Calls the broker that does not lead the topic."""
 
-    def __init__(self, brokers: Brokers, network: SimNetwork) -> None:
-        self.brokers = brokers
-        self.network = network
-        self.leader = brokers.leader_of(TOPIC)
-        self.broker = brokers[1 - self.leader]
-        self._app = create_app(self.broker, SimClock(_loop()), "http://far:8080")
-        create_app(brokers[self.leader], SimClock(_loop()), "http://near:8080")
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.admin = Admin(world)
+        self.leader = world.leader_of(TOPIC)
+        self.broker = world[1 - self.leader]
+
+    async def ask(self, method: str, path: str, body: object = None) -> AdminAnswer:
+        return await self.admin.ask(method, path, body, at=self.broker.id)
 
     async def record(self, name: TopicName = TOPIC) -> TopicRecord | None:
         return await self.broker.records.find(name)
 
-    def hang_up(self) -> None:
-        """The connections between the brokers are lost, with every answer on them."""
-        for link in self.network.links():
-            self.network.reset(link)
-
-    async def stop_leader(self) -> None:
-        await self.brokers.stop(self.leader)
-
-
-def _loop() -> SimLoop:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    return loop
-
 
 @pytest.fixture
-async def far(loop: SimLoop) -> AsyncIterator[Far]:
+async def far(world: World) -> Far:
     """Two brokers, with a topic of four segments, a subscription, and a classic topic."""
-    network = SimNetwork(loop)
-    brokers = Brokers(2, lease_s=LEASE_S)
-    await brokers.start_all()
-    await brokers[0].controllers.create_topic(TOPIC, 4)
-    far = Far(brokers, network)
+    await world[0].controllers.create_topic(TOPIC, 4)
+    far = Far(world)
     for path in (f"{ORDERS}/subscriptions/s", f"{CLASSIC}/partitions", f"{CLASSIC}/subscription/s"):
         assert (await far.ask("PUT", path, 2 if "partitions" in path else None)).status == 204
-    yield far
-    await brokers.stop_all()
+    return far
 
 
 class Asked(NamedTuple):
@@ -120,9 +101,9 @@ async def test_a_call_is_answered_and_done_once_whenever_its_leader_is_lost(
     call = asyncio.get_running_loop().create_task(far.ask(*asked[:3]))
     await asyncio.sleep(delay_ms / 1000)
     if what == "answers lost":
-        far.hang_up()
+        far.world.reset_links()
     else:
-        await far.stop_leader()
+        await far.world.stop(far.leader)
     answer = await call
     assert answer.status in (200, 204), answer
     record = await far.record()
@@ -153,7 +134,7 @@ async def test_a_change_that_was_under_way_is_answered_when_it_is_made(far: Far)
 
     split = asyncio.get_running_loop().create_task(far.ask("POST", f"{ORDERS}/split/0"))
     await until(begun)
-    far.hang_up()
+    far.world.reset_links()
     assert (await split).status == 204
     record = await far.record()
     assert record is not None
@@ -165,10 +146,10 @@ async def test_a_change_that_was_under_way_is_answered_when_it_is_made(far: Far)
 async def test_a_change_that_another_one_came_before_is_refused_though_it_was_asked_for_again(
     far: Far,
 ) -> None:
-    leader = await far.brokers[far.leader].controllers.lead(TOPIC)
+    leader = await far.world[far.leader].controllers.lead(TOPIC)
     thirds = asyncio.get_running_loop().create_task(far.ask("POST", f"{ORDERS}/split/0?parts=3"))
     await asyncio.sleep(0)
-    far.hang_up()
+    far.world.reset_links()
     await leader.split(0)
     assert (await thirds).status == 412
     assert len(leader.layout.active) == 5
@@ -181,8 +162,8 @@ async def test_a_topic_made_anew_after_a_deletion_whose_answer_was_lost_stays(fa
 
     deletion = asyncio.get_running_loop().create_task(far.ask("DELETE", ORDERS))
     await until(deleted)
-    far.hang_up()
-    await far.brokers[far.leader].controllers.create_topic(TOPIC, 1)
+    far.world.reset_links()
+    await far.world[far.leader].controllers.create_topic(TOPIC, 1)
     assert (await deletion).status == 204
     assert (await far.ask("GET", f"{ORDERS}/stats")).json["totalSegments"] == 1
 
@@ -194,10 +175,10 @@ async def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_s
     async def deleted() -> bool:
         return await far.broker.records.load_subscription(TOPIC, "s") is None
 
-    leader = await far.brokers[far.leader].controllers.lead(TOPIC)
+    leader = await far.world[far.leader].controllers.lead(TOPIC)
     deletion = asyncio.get_running_loop().create_task(far.ask("DELETE", path))
     await until(deleted)
-    far.hang_up()
+    far.world.reset_links()
     await leader.ensure_subscription("s", "STREAM", "earliest")
     assert (await deletion).status == 204
     assert list(leader.subscriptions()) == ["s"]
@@ -205,13 +186,13 @@ async def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_s
 
 async def test_who_asks_for_a_change_that_nobody_leads_is_told_in_time_that_it_may_be_made(far: Far) -> None:
     await far.broker.records.update(TOPIC, lambda record: replace(record, store=7))
-    await far.brokers[far.leader].controllers.store_closing(1 - far.broker.id)
-    began = _loop().time()
+    await far.world[far.leader].controllers.store_closing(1 - far.broker.id)
+    began = far.world.loop.time()
     change, read = await asyncio.gather(
         far.ask("POST", f"{ORDERS}/split/0"), far.ask("GET", f"{ORDERS}/stats")
     )
     assert (change.status, read.status) == (503, 503)
-    assert LEASE_S < _loop().time() - began <= LEASE_S + 3 * TAKEOVER_S
+    assert LEASE_S < far.world.loop.time() - began <= LEASE_S + 3 * TAKEOVER_S
     assert "store 7" in read.json["reason"]
     assert change.json["reason"].startswith(read.json["reason"])
     assert "may have been done" in change.json["reason"]

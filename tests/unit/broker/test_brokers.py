@@ -22,8 +22,10 @@ from anabranch.errors import (
 )
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.cluster import Brokers
-from tests.unit.broker.wire import Client, settle, value_of
+from tests.harness.cluster import World
+from tests.harness.wire import WireClient, settle, value_of
+
+pytestmark = pytest.mark.world(count=2)
 
 ORDERS = TopicName.parse("topic://public/default/orders")
 
@@ -33,12 +35,12 @@ async def hand_over() -> None:
     await asyncio.sleep(10.0)
 
 
-async def watch(client: Client, topic: TopicName = ORDERS, session: int = 1) -> pb.ScalableTopicDAG:
+async def watch(client: WireClient, topic: TopicName = ORDERS, session: int = 1) -> pb.ScalableTopicDAG:
     client.send(pb.CommandScalableTopicLookup(session_id=session, topic=str(topic), create_if_missing=True))
     return (await client.expect(pb.CommandScalableTopicUpdate)).dag
 
 
-async def look_up(client: Client, topic: str) -> str:
+async def look_up(client: WireClient, topic: str) -> str:
     answer = await client.request(pb.CommandLookupTopic(topic=topic, request_id=0))
     assert answer.response == pb.CommandLookupTopicResponse.Connect, answer
     return str(answer.brokerServiceUrl)
@@ -54,32 +56,32 @@ def segments_of(dag: pb.ScalableTopicDAG) -> dict[str, int]:
     return {names[id_]: int(url.split("-")[1].split(":")[0]) for id_, url in urls.items()}
 
 
-def sessions_of_peers(brokers: Brokers) -> int:
+def sessions_of_peers(world: World) -> int:
     """Sessions that the brokers have open at each other."""
-    known = (connection for broker in brokers.living.values() for connection in broker.connections)
+    known = (connection for broker in world.living.values() for connection in broker.connections)
     return sum(len(connection.sessions) for connection in known if connection.is_peer)
 
 
 async def test_segments_of_a_topic_are_spread_over_brokers_and_every_broker_says_where(
-    brokers: Brokers,
+    world: World,
 ) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 4)
-    dags = [await watch(await brokers.client(number)) for number in (0, 1)]
+    await world[0].controllers.create_topic(ORDERS, 4)
+    dags = [await watch(await world.connect(number)) for number in (0, 1)]
     owners = [segments_of(dag) for dag in dags]
     assert owners[0] == owners[1]
     assert sorted(owners[0].values()) == [0, 0, 1, 1]
-    leader = brokers[brokers.leader_of(ORDERS)].url
+    leader = world[world.leader_of(ORDERS)].url
     assert {dag.controller_broker_url for dag in dags} == {leader}
     for number in (0, 1):
-        client = await brokers.client(number)
+        client = await world.connect(number)
         for name, owner in owners[0].items():
-            assert await look_up(client, name) == brokers[owner].url
+            assert await look_up(client, name) == world[owner].url
         assert await look_up(client, str(ORDERS)) == leader
 
 
-async def test_any_broker_takes_any_change_and_raises_what_the_leader_raised(brokers: Brokers) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    other = brokers[1 - brokers.leader_of(ORDERS)]
+async def test_any_broker_takes_any_change_and_raises_what_the_leader_raised(world: World) -> None:
+    await world[0].controllers.create_topic(ORDERS, 2)
+    other = world[1 - world.leader_of(ORDERS)]
     controller = await other.controllers.controller(ORDERS)
     layout = await controller.split(0)
     assert (layout.epoch, len(layout.active)) == (1, 3)
@@ -98,22 +100,22 @@ async def test_any_broker_takes_any_change_and_raises_what_the_leader_raised(bro
     with pytest.raises(TopicNotFoundError):
         await other.controllers.controller(ORDERS)
     await settle()
-    assert [name for s in brokers.storages.values() for name in s.names()] == []
+    assert [name for s in world.storages.values() for name in s.names()] == []
 
 
 async def test_brokers_that_have_as_many_calls_under_way_as_they_may_do_not_wait_for_each_other(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_link, "PENDING_MAX", 3)
 
     names = [TopicName.parse(f"topic://public/default/t{number}") for number in range(16)]
     for name in names:
-        await brokers[0].controllers.create_topic(name, 2)
+        await world[0].controllers.create_topic(name, 2)
     loop = asyncio.get_running_loop()
     began = loop.time()
 
     async def subscribe(name: TopicName) -> None:
-        other = brokers[1 - brokers.leader_of(name)]
+        other = world[1 - world.leader_of(name)]
         controller = await other.controllers.controller(name)
         await controller.ensure_subscription("s", "STREAM", "earliest")
 
@@ -121,15 +123,15 @@ async def test_brokers_that_have_as_many_calls_under_way_as_they_may_do_not_wait
     assert loop.time() - began < 5.0
 
 
-async def test_a_layout_is_told_by_every_broker_as_it_is_committed(brokers: Brokers) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    leader = brokers.leader_of(ORDERS)
-    here, there = await brokers.client(leader), await brokers.client(1 - leader)
+async def test_a_layout_is_told_by_every_broker_as_it_is_committed(world: World) -> None:
+    await world[0].controllers.create_topic(ORDERS, 2)
+    leader = world.leader_of(ORDERS)
+    here, there = await world.connect(leader), await world.connect(1 - leader)
     for client in (here, there):
         assert (await watch(client)).epoch == 0
-    controller = await brokers[leader].controllers.controller(ORDERS)
+    controller = await world[leader].controllers.controller(ORDERS)
     for epoch in (1, 2, 3):
-        layout = await controller.split(brokers[leader].controllers.layouts()[ORDERS].active[0].id)
+        layout = await controller.split(world[leader].controllers.layouts()[ORDERS].active[0].id)
         for client in (here, there):
             update = await client.expect(pb.CommandScalableTopicUpdate)
             assert update.dag.epoch == layout.epoch == epoch
@@ -140,10 +142,10 @@ async def test_a_layout_is_told_by_every_broker_as_it_is_committed(brokers: Brok
         assert (await client.expect(pb.CommandScalableTopicUpdate)).error == pb.TopicNotFound
 
 
-async def test_messages_go_to_the_owner_and_another_broker_sends_clients_there(brokers: Brokers) -> None:
-    dag = await watch(await brokers.client(0))
+async def test_messages_go_to_the_owner_and_another_broker_sends_clients_there(world: World) -> None:
+    dag = await watch(await world.connect(0))
     (name, owner), *_ = segments_of(dag).items()
-    client, wrong = await brokers.client(owner), await brokers.client(1 - owner)
+    client, wrong = await world.connect(owner), await world.connect(1 - owner)
     refused = await wrong.producer(name)
     assert refused.error == pb.ServiceNotReady
     assert "look it up again" in refused.message
@@ -153,7 +155,7 @@ async def test_messages_go_to_the_owner_and_another_broker_sends_clients_there(b
     assert [value_of(d) for d in await client.deliveries(2)] == [b"one", b"two"]
 
 
-async def register(client: Client, name: str = "c", consumer_id: int = 1, **more: Any) -> Any:
+async def register(client: WireClient, name: str = "c", consumer_id: int = 1, **more: Any) -> Any:
     return await client.request(
         pb.CommandScalableTopicSubscribe(
             request_id=0,
@@ -172,16 +174,16 @@ def given(assignment: pb.ScalableConsumerAssignment) -> list[int]:
     return sorted(segment.segment_id for segment in assignment.segments)
 
 
-async def test_a_consumer_registers_with_any_broker_and_hears_of_every_change(brokers: Brokers) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    leader = brokers.leader_of(ORDERS)
-    far, near = await brokers.client(1 - leader), await brokers.client(leader)
+async def test_a_consumer_registers_with_any_broker_and_hears_of_every_change(world: World) -> None:
+    await world[0].controllers.create_topic(ORDERS, 2)
+    leader = world.leader_of(ORDERS)
+    far, near = await world.connect(1 - leader), await world.connect(leader)
     assert given((await register(far, "far")).assignment) == [0, 1]
     assert len(given((await register(near, "near")).assignment)) == 1
     update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
     assert len(given(update.assignment)) == 1
     near.close()
-    again = await brokers.client(1 - leader)
+    again = await world.connect(1 - leader)
     await asyncio.sleep(0.1)
     assert len(given((await register(again, "near")).assignment)) == 1, "it gets back what it held"
     left = await again.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
@@ -190,54 +192,54 @@ async def test_a_consumer_registers_with_any_broker_and_hears_of_every_change(br
     assert given(update.assignment) == [0, 1]
 
 
-async def test_a_name_is_free_again_when_its_connection_to_any_broker_is_lost(brokers: Brokers) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    far = 1 - brokers.leader_of(ORDERS)
-    first = await brokers.client(far)
+async def test_a_name_is_free_again_when_its_connection_to_any_broker_is_lost(world: World) -> None:
+    await world[0].controllers.create_topic(ORDERS, 2)
+    far = 1 - world.leader_of(ORDERS)
+    first = await world.connect(far)
     await register(first)
-    busy = await register(await brokers.client(far))
+    busy = await register(await world.connect(far))
     assert busy.error == pb.ConsumerBusy
     first.close()
     await asyncio.sleep(0.1)
-    second = await brokers.client(far)
+    second = await world.connect(far)
     assert given((await register(second)).assignment) == [0, 1]
     # The same client may register again at once, for another start of the same consumer.
     assert given((await register(second)).assignment) == [0, 1]
-    assert sessions_of_peers(brokers) == 1
+    assert sessions_of_peers(world) == 1
     left = await second.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
     assert isinstance(left, pb.CommandSuccess)
-    assert sessions_of_peers(brokers) == 0, "the session of a consumer that left is forgotten"
+    assert sessions_of_peers(world) == 0, "the session of a consumer that left is forgotten"
 
 
 @pytest.mark.parametrize("first", ["near", "far"])
 async def test_who_comes_back_through_another_broker_takes_its_name_over_at_once(
-    brokers: Brokers, first: str
+    world: World, first: str
 ) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    leader = brokers.leader_of(ORDERS)
+    await world[0].controllers.create_topic(ORDERS, 2)
+    leader = world.leader_of(ORDERS)
     at = [leader, 1 - leader] if first == "near" else [1 - leader, leader]
-    old, new = await brokers.client(at[0]), await brokers.client(at[1])
+    old, new = await world.connect(at[0]), await world.connect(at[1])
     await register(old, "c", 1, instance=7)
     assert (await register(new, "c", 2, instance=8)).error == pb.ConsumerBusy
     assert given((await register(new, "c", 2, instance=7)).assignment) == [0, 1]
     assert (await register(old, "c", 1, instance=7)).error == pb.ConsumerBusy, "it has come later"
     old.close()
-    await (await brokers[leader].controllers.controller(ORDERS)).split(0)
+    await (await world[leader].controllers.controller(ORDERS)).split(0)
     update = await new.expect(pb.CommandScalableTopicAssignmentUpdate)
     assert given(update.assignment) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("number", [0, 1])
 async def test_a_member_is_sent_to_hear_that_its_subscription_was_deleted_and_others_read_nothing(
-    brokers: Brokers, number: int
+    world: World, number: int
 ) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    ours, java = await brokers.client(number), await brokers.client(number, "Pulsar-Java-v5.0.0-M1")
+    await world[0].controllers.create_topic(ORDERS, 2)
+    ours, java = await world.connect(number), await world.connect(number, "Pulsar-Java-v5.0.0-M1")
     registered = await register(ours, "ours", instance=7)
     assert registered.HasField("incarnation")
     assert not (await register(java, "java")).HasField("incarnation"), "theirs would skip it"
     await ours.expect(pb.CommandScalableTopicAssignmentUpdate)
-    controller = await brokers[1 - number].controllers.controller(ORDERS)
+    controller = await world[1 - number].controllers.controller(ORDERS)
     await controller.delete_subscription("s", force=True)
     for client in (ours, java):
         assert given((await client.expect(pb.CommandScalableTopicAssignmentUpdate)).assignment) == []
@@ -251,84 +253,84 @@ async def test_a_member_is_sent_to_hear_that_its_subscription_was_deleted_and_ot
     assert given((await register(ours, "ours", instance=7, opened_in=other)).assignment) == [0, 1]
 
 
-async def test_a_leader_that_gives_its_store_back_sends_its_consumers_to_the_next(brokers: Brokers) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    home = brokers.leader_of(ORDERS)
-    await brokers.stop(home)
+async def test_a_leader_that_gives_its_store_back_sends_its_consumers_to_the_next(world: World) -> None:
+    await world[0].controllers.create_topic(ORDERS, 2)
+    home = world.leader_of(ORDERS)
+    await world.stop(home)
     await hand_over()
-    foster = await brokers.client(1 - home)
+    foster = await world.connect(1 - home)
     await register(foster)
-    await brokers.start(home)
+    await world.start(home)
     assert (await foster.expect(pb.CommandCloseConsumer)).consumer_id == 1
     await hand_over()
-    assert brokers.leader_of(ORDERS) == home
+    assert world.leader_of(ORDERS) == home
     assert given((await register(foster)).assignment) == [0, 1]
 
 
 @pytest.mark.parametrize("version", ["Anabranch-Test", "Pulsar-Java-v5.0.0-M1"])
 async def test_consumers_come_back_when_their_leader_goes_and_find_the_next_one(
-    brokers: Brokers, version: str
+    world: World, version: str
 ) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    leader = brokers.leader_of(ORDERS)
-    far = await brokers.client(1 - leader, version)
+    await world[0].controllers.create_topic(ORDERS, 2)
+    leader = world.leader_of(ORDERS)
+    far = await world.connect(1 - leader, version)
     await register(far, "far")
-    await brokers.stop(leader)
+    await world.stop(leader)
     await hand_over()
     if version.startswith("Pulsar"):
         assert far.hung_up
-        far = await brokers.client(1 - leader, version)
+        far = await world.connect(1 - leader, version)
     else:
         assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
     assert given((await register(far, "far")).assignment) == [0, 1]
-    assert brokers.leader_of(ORDERS) == 1 - leader
+    assert world.leader_of(ORDERS) == 1 - leader
 
 
-async def test_a_layout_is_told_again_when_owners_change_and_never_an_older_one(brokers: Brokers) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 4)
-    client = await brokers.client(0)
+async def test_a_layout_is_told_again_when_owners_change_and_never_an_older_one(world: World) -> None:
+    await world[0].controllers.create_topic(ORDERS, 4)
+    client = await world.connect(0)
     first = await watch(client)
-    await brokers.stop(1)
+    await world.stop(1)
     await hand_over()
     updates = [u.dag for u in client.has(pb.CommandScalableTopicUpdate)]
     assert {dag.epoch for dag in updates} == {first.epoch}
     assert set(segments_of(updates[-1]).values()) == {0}
-    assert updates[-1].controller_broker_url == brokers[0].url
+    assert updates[-1].controller_broker_url == world[0].url
     client.inbox.clear()
-    await brokers.start(1)
+    await world.start(1)
     await hand_over()
     last = [u.dag for u in client.has(pb.CommandScalableTopicUpdate)][-1]
     assert (last.epoch, segments_of(last)) == (first.epoch, segments_of(first))
 
 
-async def test_a_topic_lives_on_with_its_messages_when_its_broker_is_stopped(brokers: Brokers) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    owners = segments_of(await watch(await brokers.client(0)))
+async def test_a_topic_lives_on_with_its_messages_when_its_broker_is_stopped(world: World) -> None:
+    await world[0].controllers.create_topic(ORDERS, 2)
+    owners = segments_of(await watch(await world.connect(0)))
     for name, owner in owners.items():
-        client = await brokers.client(owner)
+        client = await world.connect(owner)
         await client.producer(name)
         await client.publish_all([name.encode()])
-    await brokers.stop(1)
+    await world.stop(1)
     await hand_over()
-    client = await brokers.client(0)
+    client = await world.connect(0)
     for number, name in enumerate(owners):
-        assert await look_up(client, name) == brokers[0].url
+        assert await look_up(client, name) == world[0].url
         await client.subscribe(name, "q", kind=1, consumer_id=number)
         (delivery,) = await client.deliveries(1, consumer_id=number)
         assert value_of(delivery) == name.encode()
-    layout = await (await brokers[0].controllers.controller(ORDERS)).split(0)
+    layout = await (await world[0].controllers.controller(ORDERS)).split(0)
     assert layout.epoch == 1
 
 
-async def test_what_drains_at_one_broker_is_heard_by_the_leader_at_another(brokers: Brokers) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    leader = brokers.leader_of(ORDERS)
-    owners = segments_of(await watch(await brokers.client(0)))
+async def test_what_drains_at_one_broker_is_heard_by_the_leader_at_another(world: World) -> None:
+    await world[0].controllers.create_topic(ORDERS, 2)
+    leader = world.leader_of(ORDERS)
+    owners = segments_of(await watch(await world.connect(0)))
     name = next(name for name, owner in owners.items() if owner != leader)
     parent = int(name.rpartition("-")[2])
-    controller = await brokers[leader].controllers.lead(ORDERS)
+    controller = await world[leader].controllers.lead(ORDERS)
     await controller.ensure_subscription("s", "QUEUE", "earliest")
-    client = await brokers.client(1 - leader)
+    client = await world.connect(1 - leader)
     await client.producer(name)
     await client.publish_all([b"one"])
     await controller.split(parent)
@@ -340,47 +342,47 @@ async def test_what_drains_at_one_broker_is_heard_by_the_leader_at_another(broke
     assert parent in controller.subscriptions()["s"].drained
 
 
-async def test_classic_topics_are_spread_and_each_broker_says_where(brokers: Brokers) -> None:
+async def test_classic_topics_are_spread_and_each_broker_says_where(world: World) -> None:
     topic = TopicName.parse("persistent://public/default/parts")
-    await brokers[0].topics.create(topic, 4)
-    clients = [await brokers.client(number) for number in (0, 1)]
+    await world[0].topics.create(topic, 4)
+    clients = [await world.connect(number) for number in (0, 1)]
     names = [str(topic.partition_name(index)) for index in range(4)]
     urls = [[await look_up(client, name) for name in names] for client in clients]
     assert urls[0] == urls[1]
-    assert sorted(urls[0]) == sorted([brokers[0].url, brokers[1].url] * 2)
-    refused = await clients[0].producer(names[urls[0].index(brokers[1].url)])
+    assert sorted(urls[0]) == sorted([world[0].url, world[1].url] * 2)
+    refused = await clients[0].producer(names[urls[0].index(world[1].url)])
     assert refused.error == pb.ServiceNotReady
     for name, url in zip(names, urls[0], strict=True):
-        client = clients[0 if url == brokers[0].url else 1]
+        client = clients[0 if url == world[0].url else 1]
         made = await client.producer(name, producer_id=int(name[-1]))
         assert isinstance(made, pb.CommandProducerSuccess)
     # One that nobody made yet is made where every broker sends its clients.
     fresh = "persistent://public/default/fresh"
     url = await look_up(clients[0], fresh)
     assert url == await look_up(clients[1], fresh)
-    client = clients[0 if url == brokers[0].url else 1]
+    client = clients[0 if url == world[0].url else 1]
     assert isinstance(await client.producer(fresh, producer_id=9), pb.CommandProducerSuccess)
 
 
 async def test_a_client_that_was_sent_to_a_broker_makes_its_topic_there_whatever_is_served_by_now(
-    brokers: Brokers,
+    world: World,
 ) -> None:
-    clients = [await brokers.client(number) for number in (0, 1)]
+    clients = [await world.connect(number) for number in (0, 1)]
     for number in range(8):
         name = f"persistent://public/default/fresh-{number}"
         made = await clients[1].producer(name, producer_id=number)
         assert isinstance(made, pb.CommandProducerSuccess)
-        assert [await look_up(client, name) for client in clients] == [brokers[1].url] * 2
+        assert [await look_up(client, name) for client in clients] == [world[1].url] * 2
 
 
 async def test_a_registration_ends_with_the_connection_between_the_brokers_and_is_made_again(
-    brokers: Brokers,
+    world: World,
 ) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    leader = brokers.leader_of(ORDERS)
-    far = await brokers.client(1 - leader)
+    await world[0].controllers.create_topic(ORDERS, 2)
+    leader = world.leader_of(ORDERS)
+    far = await world.connect(1 - leader)
     await register(far)
-    for connection in list(brokers[leader].connections):
+    for connection in list(world[leader].connections):
         if connection.is_peer:
             connection.hang_up()
     assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
@@ -389,41 +391,41 @@ async def test_a_registration_ends_with_the_connection_between_the_brokers_and_i
 
 
 async def test_a_change_that_was_begun_is_finished_by_the_next_owner_of_the_home_store(
-    brokers: Brokers,
+    world: World,
 ) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    leader = brokers.leader_of(ORDERS)
-    controller = await brokers[leader].controllers.lead(ORDERS)
+    await world[0].controllers.create_topic(ORDERS, 2)
+    leader = world.leader_of(ORDERS)
+    controller = await world[leader].controllers.lead(ORDERS)
     split = asyncio.get_running_loop().create_task(controller.split(0))
     async with asyncio.timeout(10.0):
         while controller.record.intent is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
-    await brokers.stop(leader)
+    await world.stop(leader)
     await asyncio.gather(split, return_exceptions=True)
     await hand_over()
-    record = await brokers[1 - leader].records.load(ORDERS)
+    record = await world[1 - leader].records.load(ORDERS)
     assert (record.epoch, record.intent) == (1, None)
-    assert brokers.leader_of(ORDERS) == 1 - leader
+    assert world.leader_of(ORDERS) == 1 - leader
 
 
-async def test_a_topic_that_is_deleted_and_made_again_elsewhere_is_another_one(brokers: Brokers) -> None:
-    client = await brokers.client(0, "Pulsar-Java-v5.0.0-M1")
+async def test_a_topic_that_is_deleted_and_made_again_elsewhere_is_another_one(world: World) -> None:
+    client = await world.connect(0, "Pulsar-Java-v5.0.0-M1")
     epochs = [(await watch(client)).epoch]
     for number in (1, 0, 1):
-        await brokers[number].controllers.delete_topic(ORDERS)
-        await brokers[1 - number].controllers.create_topic(ORDERS, 2)
+        await world[number].controllers.delete_topic(ORDERS)
+        await world[1 - number].controllers.create_topic(ORDERS, 2)
         epochs.append((await client.expect(pb.CommandScalableTopicUpdate)).dag.epoch)
     assert epochs == sorted(set(epochs))
     await settle()
-    names = sorted(name for storage in brokers.storages.values() for name in storage.names())
+    names = sorted(name for storage in world.storages.values() for name in storage.names())
     assert len(names) == 2, "what was deleted is swept"
 
 
-async def test_requests_wait_for_a_leader_and_fail_politely_when_none_comes(brokers: Brokers) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    leader = brokers.leader_of(ORDERS)
-    other = brokers[1 - leader]
-    await brokers.stop(leader)
+async def test_requests_wait_for_a_leader_and_fail_politely_when_none_comes(world: World) -> None:
+    await world[0].controllers.create_topic(ORDERS, 2)
+    leader = world.leader_of(ORDERS)
+    other = world[1 - leader]
+    await world.stop(leader)
     asked = asyncio.get_running_loop().time()
     controller = await other.controllers.controller(ORDERS)
     assert asyncio.get_running_loop().time() - asked < 10.0
@@ -437,12 +439,12 @@ async def test_requests_wait_for_a_leader_and_fail_politely_when_none_comes(brok
 
 @pytest.mark.parametrize("near", [True, False])
 async def test_who_could_not_leave_is_no_member_for_ever(
-    brokers: Brokers, near: bool, monkeypatch: pytest.MonkeyPatch
+    world: World, near: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await brokers[0].controllers.create_topic(ORDERS, 2)
-    leader = brokers.leader_of(ORDERS)
+    await world[0].controllers.create_topic(ORDERS, 2)
+    leader = world.leader_of(ORDERS)
     at = leader if near else 1 - leader
-    client = await brokers.client(at)
+    client = await world.connect(at)
     await register(client)
 
     async def fail(self: TopicController, registration: Membership) -> None:
@@ -453,43 +455,43 @@ async def test_who_could_not_leave_is_no_member_for_ever(
         left = await client.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
     assert left.error == pb.MetadataError
     await settle()
-    again = await register(await brokers.client(at))
+    again = await register(await world.connect(at))
     assert given(again.assignment) == [0, 1]
-    assert sessions_of_peers(brokers) == (0 if near else 1)
+    assert sessions_of_peers(world) == (0 if near else 1)
 
 
-async def test_a_topic_that_many_make_at_once_by_looking_is_made_once(brokers: Brokers) -> None:
-    clients = [await brokers.client(number % 2) for number in range(6)]
+async def test_a_topic_that_many_make_at_once_by_looking_is_made_once(world: World) -> None:
+    clients = [await world.connect(number % 2) for number in range(6)]
     dags = await asyncio.gather(*(watch(client) for client in clients))
     assert len({(dag.epoch, dag.controller_broker_url) for dag in dags}) == 1
-    names = [name for storage in brokers.storages.values() for name in storage.names()]
+    names = [name for storage in world.storages.values() for name in storage.names()]
     assert len(names) == 1
 
 
 @pytest.mark.parametrize("number", [0, 1])
 async def test_a_topic_whose_maker_died_is_finished_when_somebody_looks_anywhere(
-    brokers: Brokers, number: int
+    world: World, number: int
 ) -> None:
-    await lifecycle.record_topic(brokers[0].controllers.context, ORDERS, 4, {})
-    dag = await watch(await brokers.client(number))
+    await lifecycle.record_topic(world[0].controllers.context, ORDERS, 4, {})
+    dag = await watch(await world.connect(number))
     assert sorted(segments_of(dag).values()) == [0, 0, 1, 1]
-    record = await brokers[0].records.load(ORDERS)
+    record = await world[0].records.load(ORDERS)
     assert record.intent is None
 
 
 @pytest.mark.parametrize("what", ["created", "migrated"])
 async def test_a_topic_whose_maker_died_is_finished_at_its_home_though_nobody_looks(
-    brokers: Brokers, what: str
+    world: World, what: str
 ) -> None:
     await hand_over()
-    world = brokers[0].controllers.context
+    context = world[0].controllers.context
     if what == "created":
-        await lifecycle.record_topic(world, ORDERS, 4, {})
+        await lifecycle.record_topic(context, ORDERS, 4, {})
     else:
         old = TopicName.parse("persistent://public/default/orders")
-        await brokers[1].topics.make(old, 1)
-        await lifecycle.record_migration(world, ORDERS, [Place(old, 1)], {}, {})
+        await world[1].topics.make(old, 1)
+        await lifecycle.record_migration(context, ORDERS, [Place(old, 1)], {}, {})
     await asyncio.sleep(30.0)
-    record = await brokers[0].records.load(ORDERS)
+    record = await world[0].records.load(ORDERS)
     assert record.intent is None
-    assert brokers.leader_of(ORDERS) == record.store
+    assert world.leader_of(ORDERS) == record.store

@@ -20,7 +20,8 @@ from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, batch, value_of
+from tests.harness.cluster import World
+from tests.harness.wire import WireClient, batch, value_of
 
 NAME = TopicName.parse("topic://public/default/orders")
 LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
@@ -43,7 +44,7 @@ HIGH = set(KEYS.values()) - LOW
 class Publisher:
     """Sends every key to the segment that takes it now."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: WireClient) -> None:
         self.client = client
         self.rounds = 0
         self._producers: dict[int, int] = {}
@@ -68,7 +69,7 @@ class Publisher:
 class Member:
     """A registered consumer: reads what it is assigned and acknowledges all but the keys it is stuck on."""
 
-    def __init__(self, client: Client, name: str, stuck: Iterable[str] = ()) -> None:
+    def __init__(self, client: WireClient, name: str, stuck: Iterable[str] = ()) -> None:
         self.client = client
         self.name = name
         self.stuck = set(stuck)
@@ -167,10 +168,10 @@ class Member:
 
 
 async def open_world(world: World, *names: str) -> tuple[TopicController, Publisher, list[Member]]:
-    client = await world.client()
+    client = await world.connect()
     client.send(pb.CommandScalableTopicLookup(session_id=1, topic=str(NAME)))
     await client.expect(pb.CommandScalableTopicUpdate)
-    members = [Member(await world.client(), name) for name in names]
+    members = [Member(await world.connect(), name) for name in names]
     for member in members:
         await member.register()
     return await leader(world), Publisher(client), members
@@ -319,11 +320,11 @@ async def test_a_restart_in_the_middle_opens_no_more_and_no_less(world: World) -
     before = controller.subscriptions()["stream"]
     assert before.partly_drained
     await world.restart()
-    again = Member(await world.client(), "a", {stuck})
+    again = Member(await world.connect(), "a", {stuck})
     await again.register()
     controller = await leader(world)
     assert controller.subscriptions()["stream"].consumers == before.consumers
-    publisher = Publisher(await world.client())
+    publisher = Publisher(await world.connect())
     publisher.rounds = 1
     await publisher.round(controller.layout)
     await work(again)

@@ -12,7 +12,8 @@ from anabranch.ledger.memory import MemoryLog
 from anabranch.ledger.storage import Entry
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, settle, value_of
+from tests.harness.cluster import World
+from tests.harness.wire import WireClient, settle, value_of
 
 KINDS = [
     pb.CommandSubscribe.Exclusive,
@@ -53,21 +54,21 @@ async def test_everything_is_delivered_in_order_through_losses_and_redeliveries(
     several = kind in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
 
     rng = random.Random(kind)
-    producer = await world.client()
+    producer = await world.connect()
     await producer.producer()
     seen: dict[str, list[int]] = defaultdict(list)
     acked: Counter[bytes] = Counter()
-    consumers: dict[int, Client] = {}
+    consumers: dict[int, WireClient] = {}
     number = 0
 
     async def join() -> None:
         nonlocal number
         number += 1
-        client = await world.client()
+        client = await world.connect()
         await client.subscribe(kind=kind, consumer_id=number, permits=rng.choice([1, 7, 50]))
         consumers[number] = client
 
-    def take(consumer_id: int, client: Client) -> None:
+    def take(consumer_id: int, client: WireClient) -> None:
         got = client.has(Delivery)
         client.inbox.clear()
         for delivery in got:

@@ -10,16 +10,17 @@ from anabranch.ledger.memory import MemoryStorage
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import TOPIC, Client, World, batch, error_of, settle, values_of
+from tests.harness.cluster import World
+from tests.harness.wire import TOPIC, WireClient, batch, error_of, settle, values_of
 
 EXCLUSIVE = pb.CommandSubscribe.Exclusive
 SHARED = pb.CommandSubscribe.Shared
 FAILOVER = pb.CommandSubscribe.Failover
 
 
-async def filled(world: World, count: int = 10) -> Client:
+async def filled(world: World, count: int = 10) -> WireClient:
     """A client that has published some entries."""
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await client.publish_all([b"%d" % n for n in range(count)])
     return client
@@ -44,7 +45,7 @@ async def test_nothing_comes_before_permits_and_no_more_than_they_allow(world: W
 
 
 async def test_permits_count_messages_and_a_batch_may_overdraw_them(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     for number in range(3):
         entry = batch([b"a", b"b", b"c"], 3 * number)
@@ -63,7 +64,7 @@ async def test_permits_count_messages_and_a_batch_may_overdraw_them(world: World
 
 async def test_deliveries_carry_time_and_index_for_our_clients_only(world: World) -> None:
     ours = await filled(world, 2)
-    other = await world.client("Pulsar-CPP-v3.13")
+    other = await world.connect(version="Pulsar-CPP-v3.13")
     await ours.subscribe(subscription="ours")
     await other.subscribe(subscription="other")
     first, second = await ours.deliveries(2)
@@ -81,7 +82,7 @@ async def test_a_new_subscription_at_latest_sees_only_what_comes(world: World) -
 
 
 async def test_a_second_exclusive_consumer_is_turned_away_until_the_first_is_gone(world: World) -> None:
-    one, two = await filled(world), await world.client()
+    one, two = await filled(world), await world.connect()
     await one.subscribe()
     assert error_of(await two.subscribe()) == pb.ConsumerBusy
     assert error_of(await two.subscribe(kind=SHARED)) == pb.ConsumerBusy
@@ -109,7 +110,7 @@ async def test_a_cumulative_ack_covers_everything_before(world: World) -> None:
     got = await client.deliveries(10)
     await client.acknowledge_durably(got[6], cumulative=True)
     await world.restart()
-    client = await world.client()
+    client = await world.connect()
     await client.subscribe()
     assert values_of(await client.deliveries(3)) == numbers(7, 10)
 
@@ -153,7 +154,7 @@ async def test_a_cumulative_ack_is_ignored_on_a_shared_subscription(world: World
 
 
 async def test_messages_of_a_batch_are_acknowledged_one_by_one(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     client.publish(b"", 0, entry=batch([b"%d" % n for n in range(70)]), messages=70)
     await client.receipt()
@@ -179,7 +180,7 @@ def part_ack(entry: Delivery, words: list[int]) -> pb.CommandAck:
 
 
 async def test_a_cumulative_ack_inside_a_batch_keeps_the_rest_of_it(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     for number in range(2):
         entry = batch([b"a", b"b", b"c", b"d"], 4 * number)
@@ -221,7 +222,7 @@ async def test_a_full_redelivery_starts_at_the_first_unacknowledged_entry_with_t
 
 
 async def test_shared_consumers_take_turns_and_each_entry_goes_to_one(world: World) -> None:
-    one, two = await filled(world, 200), await world.client()
+    one, two = await filled(world, 200), await world.connect()
     await one.subscribe(kind=SHARED, permits=0)
     await two.subscribe(kind=SHARED, permits=0, consumer_id=2)
     one.flow(100)
@@ -231,7 +232,7 @@ async def test_shared_consumers_take_turns_and_each_entry_goes_to_one(world: Wor
 
 
 async def test_a_lower_priority_consumer_gets_only_what_the_higher_cannot_take(world: World) -> None:
-    one, two = await filled(world, 20), await world.client()
+    one, two = await filled(world, 20), await world.connect()
     await two.subscribe(kind=SHARED, permits=0, consumer_id=2, priority_level=1)
     await one.subscribe(kind=SHARED, permits=0, priority_level=0)
     two.flow(100, 2)
@@ -257,7 +258,7 @@ async def test_a_redelivered_entry_counts_and_comes_before_fresh_ones(world: Wor
 
 
 async def test_entries_of_a_lost_consumer_go_to_the_others_in_order_and_uncounted(world: World) -> None:
-    one, two = await filled(world), await world.client()
+    one, two = await filled(world), await world.connect()
     await one.subscribe(kind=SHARED, permits=6)
     await one.deliveries(6)
     await two.subscribe(kind=SHARED, consumer_id=2, permits=2)
@@ -290,7 +291,7 @@ async def test_dispatch_stops_at_the_limit_of_unacknowledged_messages_and_resume
 
 @pytest.mark.world(max_unacked_per_subscription=20)
 async def test_the_limit_over_all_consumers_holds_too(world: World) -> None:
-    one, two = await filled(world, 50), await world.client()
+    one, two = await filled(world, 50), await world.connect()
     await one.subscribe(kind=SHARED, permits=100)
     await two.subscribe(kind=SHARED, permits=100, consumer_id=2)
     await settle()
@@ -302,7 +303,7 @@ async def test_the_limit_over_all_consumers_holds_too(world: World) -> None:
 
 
 async def test_failover_tells_who_is_active_and_moves_on_when_it_goes(world: World) -> None:
-    one, two = await filled(world), await world.client()
+    one, two = await filled(world), await world.connect()
     await two.subscribe(kind=FAILOVER, consumer_id=2, name="b", permits=0)
     assert (await two.expect(pb.CommandActiveConsumerChange)).is_active
     await one.subscribe(kind=FAILOVER, name="a")
@@ -318,7 +319,7 @@ async def test_failover_tells_who_is_active_and_moves_on_when_it_goes(world: Wor
 
 
 async def test_success_comes_before_the_news_who_is_active(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     client.send(
         pb.CommandSubscribe(
             topic=TOPIC,
@@ -334,7 +335,7 @@ async def test_success_comes_before_the_news_who_is_active(world: World) -> None
 
 
 async def test_a_delayed_entry_waits_on_shared_and_does_not_on_exclusive(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     soon_ms = 1_700_000_000_000 + 60_000
     client.publish(b"later", 0, deliver_at_ms=soon_ms)
@@ -353,7 +354,7 @@ async def test_a_delayed_entry_waits_on_shared_and_does_not_on_exclusive(world: 
 
 
 async def test_a_slow_connection_stops_only_its_own_consumer(world: World) -> None:
-    slow, fast = await world.client(), await world.client()
+    slow, fast = await world.connect(), await world.connect()
     await fast.producer()
     value = b"x" * 50_000
     await slow.subscribe(kind=SHARED, permits=1000)
@@ -399,7 +400,7 @@ async def test_a_readers_subscription_goes_with_it(world: World) -> None:
 
 
 async def test_a_reader_can_start_at_a_message_index(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     for number in range(3):
         entry = batch([b"a", b"b"], 2 * number)
@@ -422,7 +423,7 @@ async def test_a_reader_can_start_some_seconds_ago(world: World) -> None:
 
 
 async def test_unsubscribe_needs_to_be_the_last_or_forced(world: World) -> None:
-    one, two = await filled(world), await world.client()
+    one, two = await filled(world), await world.connect()
     await one.subscribe(kind=SHARED)
     await two.subscribe(kind=SHARED, consumer_id=2)
     refused = await one.request(pb.CommandUnsubscribe(consumer_id=1, request_id=0))
@@ -437,6 +438,6 @@ async def test_unsubscribe_needs_to_be_the_last_or_forced(world: World) -> None:
 
 
 async def test_a_subscription_is_not_made_on_a_topic_that_is_not_there(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     answer = await client.subscribe(force_topic_creation=False)
     assert error_of(answer) == pb.TopicNotFound

@@ -16,7 +16,7 @@ from anabranch.ledger.storage import Cursor
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.ranges import HashRange
 from anabranch.testing.plugin import marker_options
-from tests.unit.broker.wire import batch, single
+from tests.harness.wire import batch, single
 
 HALVES = (0x8000,)
 LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)

@@ -12,7 +12,8 @@ from anabranch.errors import NotConnectedError, NotLeaderError
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, error_of, settle, values_of
+from tests.harness.cluster import World
+from tests.harness.wire import WireClient, error_of, settle, values_of
 
 NAME = "topic://public/default/orders"
 WHOLE = "segment://public/default/orders/0000-ffff-0"
@@ -23,10 +24,10 @@ M1 = "Pulsar-Java-v5.0.0-M1"
 pytestmark = pytest.mark.world(auto_scale_interval_s=3600.0)
 
 
-async def create(world: World, segments: int) -> Client:
+async def create(world: World, segments: int) -> WireClient:
     """The topic, and a client that has published to its last segment."""
     await world.broker.controllers.create_topic(TopicName.parse(NAME), segments)
-    client = await world.client()
+    client = await world.connect()
     await client.producer(WHOLE if segments == 1 else UPPER)
     await client.publish_all([b"0", b"1", b"2", b"3"])
     return client
@@ -38,7 +39,7 @@ async def leader(world: World) -> TopicController:
     return controller
 
 
-async def register(client: Client, name: str, **options: Any) -> pb.ScalableConsumerAssignment:
+async def register(client: WireClient, name: str, **options: Any) -> pb.ScalableConsumerAssignment:
     answer = await client.request(
         pb.CommandScalableTopicSubscribe(
             request_id=0,
@@ -56,13 +57,13 @@ async def register(client: Client, name: str, **options: Any) -> pb.ScalableCons
     return answer.assignment
 
 
-async def attach(client: Client, segment: str, name: str, generation: int | None, **options: Any) -> Any:
+async def attach(client: WireClient, segment: str, name: str, generation: int | None, **options: Any) -> Any:
     if generation is not None:
         options["generation"] = generation
     return await client.subscribe(segment, "stream", name=name, **options)
 
 
-async def newest(client: Client) -> pb.ScalableConsumerAssignment:
+async def newest(client: WireClient) -> pb.ScalableConsumerAssignment:
     """The last of the assignments that were pushed."""
     await settle()
     pushed = client.has(pb.CommandScalableTopicAssignmentUpdate)
@@ -83,7 +84,7 @@ async def test_an_evicted_consumer_whose_segment_connection_lives_reads_and_ackn
     world: World,
 ) -> None:
     producer = await create(world, 1)
-    control, stale, other = await world.client(), await world.client(), await world.client()
+    control, stale, other = await world.connect(), await world.connect(), await world.connect()
     held = await register(control, "a")
     assert isinstance(await attach(stale, WHOLE, "a", held.generation, permits=2), pb.CommandSuccess)
     got = await stale.deliveries(2)
@@ -110,7 +111,7 @@ async def test_an_evicted_consumer_whose_segment_connection_lives_reads_and_ackn
 
 async def test_the_next_reader_brings_the_news_that_its_owner_did_not_hear(world: World) -> None:
     await create(world, 1)
-    control, stale, other = await world.client(), await world.client(), await world.client()
+    control, stale, other = await world.connect(), await world.connect(), await world.connect()
     held = await register(control, "a")
     await attach(stale, WHOLE, "a", held.generation, permits=2)
     got = await stale.deliveries(2)
@@ -121,14 +122,14 @@ async def test_the_next_reader_brings_the_news_that_its_owner_did_not_hear(world
     assert stale.has(pb.CommandCloseConsumer) == []
     given = await register(other, "b")
     assert isinstance(await attach(other, WHOLE, "b", given.generation), pb.CommandSuccess)
-    assert stale.has(pb.CommandCloseConsumer)
+    await stale.expect(pb.CommandCloseConsumer)
     assert (await stale.acknowledge_durably(*got)).error == pb.ConsumerNotFound
     assert values_of(await other.deliveries(4)) == [b"0", b"1", b"2", b"3"]
 
 
 async def test_a_consumer_that_leaves_is_gone_from_segments_it_did_not_close(world: World) -> None:
     await create(world, 1)
-    one = await world.client()
+    one = await world.connect()
     held = await register(one, "a")
     await attach(one, WHOLE, "a", held.generation)
     await one.deliveries(4)
@@ -139,7 +140,7 @@ async def test_a_consumer_that_leaves_is_gone_from_segments_it_did_not_close(wor
 
 async def test_a_namesake_after_an_eviction_takes_nothing_over_from_the_former_one(world: World) -> None:
     await create(world, 1)
-    control, stale, fresh = await world.client(), await world.client(), await world.client()
+    control, stale, fresh = await world.connect(), await world.connect(), await world.connect()
     held = await register(control, "a")
     await attach(stale, WHOLE, "a", held.generation, permits=1)
     control.close()
@@ -153,7 +154,7 @@ async def test_a_namesake_after_an_eviction_takes_nothing_over_from_the_former_o
 
 async def test_a_segment_goes_to_its_next_reader_when_what_is_out_is_acknowledged(world: World) -> None:
     await create(world, 2)
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     held = await register(one, "a")
     assert topics(held) == [LOWER, UPPER]
     await attach(one, UPPER, "a", held.generation, permits=2)
@@ -177,7 +178,7 @@ async def test_a_generation_that_is_over_cannot_attach_where_its_segment_was_ano
     world: World,
 ) -> None:
     await create(world, 2)
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     held = await register(one, "a")
     (moved,) = topics(await register(two, "b"))
     await two.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=77))
@@ -203,7 +204,7 @@ class CountingLeader:
 
 async def test_the_owner_admits_a_consumer_by_its_assignment_without_asking_the_leader(world: World) -> None:
     await create(world, 2)
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     leader_calls = CountingLeader(await leader(world))
     held = await register(one, "a")
     answer = await attach(one, LOWER, "a", held.generation, opened_in=0)
@@ -215,7 +216,7 @@ async def test_the_owner_admits_a_consumer_by_its_assignment_without_asking_the_
 
 async def test_the_owner_asks_the_leader_about_what_its_roster_does_not_prove(world: World) -> None:
     await create(world, 1)
-    one, two, three = await world.client(), await world.client(), await world.client(M1)
+    one, two, three = await world.connect(), await world.connect(), await world.connect(version=M1)
     leader_calls = CountingLeader(await leader(world))
     held = await register(one, "a")
     for token, incarnation in ((held.generation + 1, 0), (held.generation - 1, 0), (held.generation, 9)):
@@ -228,7 +229,7 @@ async def test_the_owner_asks_the_leader_about_what_its_roster_does_not_prove(wo
 
 async def test_after_a_seek_the_owner_asks_the_leader(world: World) -> None:
     await create(world, 1)
-    one = await world.client()
+    one = await world.connect()
     controller = await leader(world)
     held = await register(one, "a")
     await attach(one, WHOLE, "a", held.generation)
@@ -246,7 +247,8 @@ async def test_a_subscribe_under_way_while_its_consumer_loses_the_segment(
     world: World, version: str, evicted: bool
 ) -> None:
     producer = await create(world, 2)
-    control, data, other = await world.client(version), await world.client(version), await world.client()
+    control, data = [await world.connect(version=version) for _ in range(2)]
+    other = await world.connect()
     restrict = world.broker.segments.restrict
     world.broker.segments.restrict = unreachable  # type: ignore[method-assign]
     held = await register(control, "a")
@@ -282,7 +284,7 @@ async def test_a_subscribe_under_way_while_its_consumer_loses_the_segment(
 
 async def test_plain_consumers_read_a_segment_only_while_nobody_is_registered(world: World) -> None:
     await create(world, 1)
-    plain, member = await world.client(), await world.client()
+    plain, member = await world.connect(), await world.connect()
     assert isinstance(await attach(plain, WHOLE, "plain", None), pb.CommandSuccess)
     assert len(await plain.deliveries(4)) == 4
     await plain.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
@@ -292,7 +294,7 @@ async def test_plain_consumers_read_a_segment_only_while_nobody_is_registered(wo
 
 async def test_clients_that_name_themselves_by_segment_are_fenced_too(world: World) -> None:
     await create(world, 1)
-    control, stale, other = await world.client(M1), await world.client(M1), await world.client(M1)
+    control, stale, other = [await world.connect(version=M1) for _ in range(3)]
     await register(control, "a")
     assert isinstance(await attach(stale, WHOLE, "a-seg-0", None, permits=1), pb.CommandSuccess)
     await stale.deliveries(1)
@@ -307,7 +309,7 @@ async def test_clients_that_name_themselves_by_segment_are_fenced_too(world: Wor
 
 async def test_clients_that_miss_an_assignment_are_told_again_while_another_waits(world: World) -> None:
     await create(world, 2)
-    one, two = await world.client(M1), await world.client(M1)
+    one, two = await world.connect(version=M1), await world.connect(version=M1)
     held = await register(one, "a")
     given = await register(two, "b")
     assert topics(held) == [LOWER, UPPER]
@@ -329,7 +331,7 @@ async def test_a_client_that_comes_for_a_segment_when_it_is_another_s_is_let_in_
     world: World,
 ) -> None:
     await create(world, 2)
-    one, two = await world.client(M1), await world.client(M1)
+    one, two = await world.connect(version=M1), await world.connect(version=M1)
     held = await register(one, "a")
     (moved,) = topics(await register(two, "b"))
     assert topics(held) == [LOWER, UPPER]
@@ -349,7 +351,7 @@ async def test_a_client_that_comes_for_a_segment_when_it_is_another_s_is_let_in_
 
 async def test_a_client_that_waits_for_its_turn_is_not_turned_away_for_want_of_a_leader(world: World) -> None:
     await create(world, 1)
-    one, two = await world.client(M1), await world.client(M1)
+    one, two = await world.connect(version=M1), await world.connect(version=M1)
     await attach(one, WHOLE, "plain", None)
 
     async def away(sub: str) -> None:
@@ -364,7 +366,7 @@ async def test_a_client_that_waits_for_its_turn_is_not_turned_away_for_want_of_a
 
 async def test_unsubscribing_on_a_segment_removes_the_subscription_from_the_topic(world: World) -> None:
     await create(world, 2)
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     controller = await leader(world)
     await one.subscribe(LOWER, "plain")
     await two.subscribe(UPPER, "plain")
@@ -382,7 +384,7 @@ async def test_unsubscribing_on_a_segment_removes_the_subscription_from_the_topi
 
 async def test_unsubscribing_is_refused_while_others_are_registered(world: World) -> None:
     await create(world, 1)
-    member = await world.client()
+    member = await world.connect()
     held = await register(member, "a")
     await attach(member, WHOLE, "a", held.generation)
     await member.deliveries(4)
@@ -395,7 +397,7 @@ async def test_unsubscribing_is_refused_while_others_are_registered(world: World
 
 async def test_a_seek_on_a_drained_segment_closes_its_children_again(world: World) -> None:
     await create(world, 1)
-    plain, member = await world.client(), await world.client()
+    plain, member = await world.connect(), await world.connect()
     controller = await leader(world)
     await attach(plain, WHOLE, "plain", None)
     got = await plain.deliveries(4)

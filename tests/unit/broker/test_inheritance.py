@@ -9,8 +9,10 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import NO_ID, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.fakes.storage import SlowStorage
+from tests.harness.cluster import World
+from tests.harness.wire import WireClient, single
 from tests.unit.broker.test_scalable import FIRST, NAME, look_up
-from tests.unit.broker.wire import Client, SlowStorage, World, single
 
 LOW = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 < 0x8000)
 HIGH = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 >= 0x8000)
@@ -30,9 +32,9 @@ async def merge(world: World) -> None:
     await controller.merge([1, 2])
 
 
-async def begin(world: World, ids: dict[str, range]) -> Client:
+async def begin(world: World, ids: dict[str, range]) -> WireClient:
     """A foreign client whose producer has written these ids to two segments; they are not merged yet."""
-    client = await world.client(FOREIGN)
+    client = await world.connect(version=FOREIGN)
     await look_up(client)
     await split(world)
     for number, (key, numbers) in enumerate(ids.items(), 1):
@@ -42,13 +44,13 @@ async def begin(world: World, ids: dict[str, range]) -> Client:
     return client
 
 
-async def send(client: Client, sequence: int, key: str | None, producer_id: int = 9) -> int:
+async def send(client: WireClient, sequence: int, key: str | None, producer_id: int = 9) -> int:
     """Publish one message; its entry, NO_ID when it was taken for a repetition."""
     client.publish(b"x", sequence, key=key, producer_id=producer_id)
     return (await client.receipt()).entry
 
 
-async def send_batch(client: Client, first: int, last: int, keys: list[str | None]) -> int:
+async def send_batch(client: WireClient, first: int, last: int, keys: list[str | None]) -> int:
     """Publish a batch as other clients do: with its first and its highest sequence id."""
     batch = MessageBatch()
     for sequence, key in zip(range(first, last + 1), keys, strict=True):
@@ -60,7 +62,7 @@ async def send_batch(client: Client, first: int, last: int, keys: list[str | Non
 
 
 async def test_a_child_recognises_what_its_parent_stored(world: World) -> None:
-    client = await world.client(FOREIGN)
+    client = await world.connect(version=FOREIGN)
     await look_up(client)
     await client.producer(FIRST, producer_name="p")
     await client.publish_all([b"x"] * 7, key=LOW)
@@ -102,7 +104,7 @@ async def test_a_batch_of_a_foreign_client_is_stored_unless_all_of_it_is_known(w
 
 
 async def test_a_batch_whose_end_is_new_is_stored_though_its_beginning_is_known(world: World) -> None:
-    client = await world.client(FOREIGN)
+    client = await world.connect(version=FOREIGN)
     await look_up(client)
     await client.producer(FIRST, producer_name="p")
     await client.publish_all([b"x"] * 7, key=LOW)
@@ -128,7 +130,7 @@ async def test_what_is_inherited_twice_over_and_through_a_restart_counts(world: 
     await world.restart()
     controller = await world.broker.controllers.controller(TopicName.parse(NAME))
     await controller.split(3)
-    client = await world.client(FOREIGN)
+    client = await world.connect(version=FOREIGN)
     await client.producer("segment://public/default/orders/8000-ffff-5", 9, producer_name="p")
     assert await send(client, 2, HIGH) == NO_ID
     assert await send(client, 3, HIGH) == 0
@@ -149,7 +151,7 @@ async def test_a_slot_tells_where_a_message_without_a_key_belongs(world: World) 
 async def test_our_client_is_told_what_the_segment_itself_has_stored(world: World) -> None:
     await begin(world, {LOW: range(11), HIGH: range(3)})
     await merge(world)
-    ours = await world.client()
+    ours = await world.connect()
     answer = await ours.producer(MERGED, 9, producer_name="p")
     assert (answer.last_sequence_id, answer.own_sequence_id) == (10, -1)
     assert answer.HasField("own_sequence_id")
@@ -174,7 +176,7 @@ async def test_a_repetition_is_answered_in_its_turn(world: World) -> None:
 
 @pytest.mark.world(deduplication=False)
 async def test_without_deduplication_nothing_is_inherited(world: World) -> None:
-    client = await world.client(FOREIGN)
+    client = await world.connect(version=FOREIGN)
     await look_up(client)
     await client.producer(FIRST, producer_name="p")
     await client.publish_all([b"x"] * 7, key=LOW)

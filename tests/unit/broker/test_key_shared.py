@@ -10,7 +10,8 @@ import pytest
 from anabranch.model.hashing import bucket_hash, bucket_index, equal_bucket_splits, key_hash
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, batch, error_of, settle, value_of, values_of
+from tests.harness.cluster import World
+from tests.harness.wire import WireClient, batch, error_of, settle, value_of, values_of
 
 KEY_SHARED = pb.CommandSubscribe.Key_Shared
 KEYS = [f"k{n}" for n in range(20)]
@@ -33,7 +34,7 @@ def buckets(count: int) -> pb.KeySharedMeta:
     return meta
 
 
-async def publish(client: Client, rounds: int, first: int = 0) -> None:
+async def publish(client: WireClient, rounds: int, first: int = 0) -> None:
     sequence = first
     for number in range(rounds):
         for key in KEYS:
@@ -52,7 +53,7 @@ def by_key(deliveries: list[Delivery]) -> dict[str, list[int]]:
 
 
 async def test_each_key_goes_to_one_consumer_in_order(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer()
     await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
     await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
@@ -67,7 +68,7 @@ async def test_each_key_goes_to_one_consumer_in_order(world: World) -> None:
 
 
 async def test_one_consumer_without_permits_does_not_stop_the_others(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer()
     await one.subscribe(kind=KEY_SHARED, permits=0, keySharedMeta=sticky((0, 32767)))
     await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=sticky((32768, 65535)))
@@ -84,7 +85,7 @@ async def test_one_consumer_without_permits_does_not_stop_the_others(world: Worl
 
 
 async def test_a_key_moves_to_a_newcomer_only_when_it_is_acknowledged(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer()
     await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
     await publish(one, 1)
@@ -104,7 +105,7 @@ async def test_a_key_moves_to_a_newcomer_only_when_it_is_acknowledged(world: Wor
 
 
 async def test_entries_of_a_lost_consumer_go_out_again_in_order(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await two.producer()
     await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
     await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
@@ -121,7 +122,7 @@ async def test_entries_of_a_lost_consumer_go_out_again_in_order(world: World) ->
 
 
 async def test_what_is_acknowledged_while_it_waits_to_come_again_does_not_come(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await two.producer()
     await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
     await publish(two, 1)
@@ -138,7 +139,7 @@ async def test_what_is_acknowledged_while_it_waits_to_come_again_does_not_come(w
 
 
 async def test_an_entry_acknowledged_in_part_while_it_waits_costs_only_what_is_left(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await two.producer()
     await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
     two.publish(b"", 0, entry=batch([b"a", b"b", b"c", b"d"], key="k"), messages=4)
@@ -157,7 +158,7 @@ async def test_an_entry_acknowledged_in_part_while_it_waits_costs_only_what_is_l
 
 
 async def test_a_redelivered_entry_stays_ahead_of_its_key(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await client.subscribe(kind=KEY_SHARED, permits=1, keySharedMeta=auto_split())
     for number in range(3):
@@ -171,7 +172,7 @@ async def test_a_redelivered_entry_stays_ahead_of_its_key(world: World) -> None:
 
 
 async def test_sticky_ranges_must_be_named_and_free(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.subscribe(kind=KEY_SHARED, keySharedMeta=sticky((0, 100), (200, 300)))
     for bad in (sticky(), sticky((250, 400)), sticky((500, 70000)), sticky((600, 700), (650, 800))):
         answer = await client.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=bad)
@@ -182,7 +183,7 @@ async def test_sticky_ranges_must_be_named_and_free(world: World) -> None:
 
 
 async def test_buckets_go_to_consumers_by_name_and_must_be_the_same_for_all(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer()
     await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=buckets(4))
     other = await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(3))
@@ -202,7 +203,7 @@ async def test_buckets_go_to_consumers_by_name_and_must_be_the_same_for_all(worl
 
 
 async def test_a_stamp_decides_the_bucket(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer()
     await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=buckets(2))
     await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(2))
@@ -214,7 +215,7 @@ async def test_a_stamp_decides_the_bucket(world: World) -> None:
 
 
 async def test_a_stamp_means_nothing_to_consumers_that_share_by_keys(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer()
     await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=auto_split())
     await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=auto_split())
@@ -228,7 +229,7 @@ async def test_a_stamp_means_nothing_to_consumers_that_share_by_keys(world: Worl
 
 
 async def test_those_who_share_in_other_ways_cannot_join(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     same_ranges = buckets(4)
     same_ranges.entryBucketDispatch = False
     for first, second in itertools.permutations((buckets(4), auto_split(), same_ranges), 2):
@@ -242,7 +243,7 @@ async def test_those_who_share_in_other_ways_cannot_join(world: World) -> None:
 async def test_entries_that_a_reader_of_buckets_leaves_behind_go_out_again_in_order(
     world: World, lost: bool
 ) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await two.producer()
     await one.subscribe(kind=KEY_SHARED, name="a", keySharedMeta=buckets(4))
     await two.subscribe(kind=KEY_SHARED, consumer_id=2, name="b", keySharedMeta=buckets(4))
@@ -267,7 +268,7 @@ async def test_entries_that_a_reader_of_buckets_leaves_behind_go_out_again_in_or
 
 
 async def test_a_delayed_entry_holds_its_key_and_no_other(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await client.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
     client.publish(b"a:0", 0, key="a", deliver_at_ms=1_700_000_000_000 + 15_000)

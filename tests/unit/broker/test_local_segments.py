@@ -14,7 +14,8 @@ from anabranch.ledger.memory import MemoryStorage
 from anabranch.model.inheritance import Piece
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
-from tests.unit.broker.wire import World, settle
+from tests.harness.cluster import World
+from tests.harness.wire import settle
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 SEGMENT = TopicName.parse("segment://public/default/orders/0000-ffff-7")
@@ -165,7 +166,7 @@ async def test_a_sealed_segment_that_is_skipped_is_drained_and_after_a_seek_agai
 
 @pytest.mark.world(load_report_interval_s=10.0)
 async def test_the_load_of_a_segment_has_rates_backlog_and_size(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     name = "persistent://public/default/load"
     await client.producer(name)
     await client.subscribe(name)

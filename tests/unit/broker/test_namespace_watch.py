@@ -9,7 +9,8 @@ from typing import Any
 from anabranch.errors import MetadataError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, settle
+from tests.harness.cluster import World
+from tests.harness.wire import WireClient, settle
 
 A, B = "topic://public/default/a", "topic://public/default/b"
 
@@ -22,11 +23,11 @@ async def delete(world: World, name: str) -> None:
     await world.broker.controllers.delete_topic(TopicName.parse(name))
 
 
-def watch(client: Client) -> None:
+def watch(client: WireClient) -> None:
     client.send(pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default"))
 
 
-def told(client: Client) -> list[set[str]]:
+def told(client: WireClient) -> list[set[str]]:
     """What the client knows after each update; the first must be a snapshot, the others must fit."""
     known: list[set[str]] = []
     for update in client.has(pb.CommandWatchScalableTopicsUpdate):
@@ -46,7 +47,7 @@ def look_by(world: World, look: Callable[[Callable[[], Awaitable[Any]]], Awaitab
 
 
 async def test_a_topic_deleted_and_made_again_in_one_moment_is_gone_and_new(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await create(world, A)
     watch(client)
     await settle()
@@ -59,7 +60,7 @@ async def test_a_topic_deleted_and_made_again_in_one_moment_is_gone_and_new(worl
 
 
 async def test_a_topic_comes_and_goes_with_the_property_that_is_asked_for(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await create(world, A)
     await create(world, B)
     blue = [pb.KeyValue(key="team", value="blue")]
@@ -73,7 +74,7 @@ async def test_a_topic_comes_and_goes_with_the_property_that_is_asked_for(world:
 
 
 async def test_a_slow_look_never_tells_what_is_over_by_then(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     watch(client)
     await settle()
     waits_s = iter((1.0, 0.0))
@@ -92,7 +93,7 @@ async def test_a_slow_look_never_tells_what_is_over_by_then(world: World) -> Non
 
 
 async def test_what_comes_before_the_snapshot_is_sent_is_told_after_it(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     waits_s = iter((1.0, 0.0))
 
     async def look(load: Callable[[], Awaitable[Any]]) -> Any:
@@ -109,7 +110,7 @@ async def test_what_comes_before_the_snapshot_is_sent_is_told_after_it(world: Wo
 
 
 async def test_a_change_that_could_not_be_read_is_told_when_it_can(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     watch(client)
     await settle()
     fails = iter((True, True))
@@ -126,7 +127,7 @@ async def test_a_change_that_could_not_be_read_is_told_when_it_can(world: World)
 
 
 async def test_a_namespace_is_not_read_again_for_what_happens_within_its_topics(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await create(world, A)
     watch(client)
     await settle()
@@ -146,7 +147,7 @@ async def test_a_namespace_is_not_read_again_for_what_happens_within_its_topics(
 
 
 async def test_a_watch_that_is_closed_during_a_look_hears_nothing_more(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     watch(client)
     await settle()
 
@@ -165,9 +166,9 @@ async def test_a_watch_that_is_closed_during_a_look_hears_nothing_more(world: Wo
 async def test_a_thousand_watches_that_came_and_went_leave_nothing(world: World) -> None:
     await create(world, A)
     await settle()
-    before = len(world.store.watches)
+    before = len(world.stores[0].watches)
     for _ in range(10):
-        client = await world.client()
+        client = await world.connect()
         for number in range(100):
             client.send(pb.CommandWatchScalableTopics(watch_id=number, namespace="public/default"))
             client.send(pb.CommandScalableTopicLookup(session_id=number, topic=A))
@@ -179,4 +180,4 @@ async def test_a_thousand_watches_that_came_and_went_leave_nothing(world: World)
         await settle()
         client.close()
         await settle()
-    assert len(world.store.watches) == before
+    assert len(world.stores[0].watches) == before

@@ -38,7 +38,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.simloop import SimLoop
 from anabranch.transport.pump import Pump, dial, listen
-from tests.unit.broker.wire import Client
+from tests.harness.wire import WireClient
 
 URL = "pulsar://other:6650"
 SECRET = b"only brokers know"
@@ -385,8 +385,8 @@ async def test_who_only_says_that_it_is_a_broker_must_go(
     assert not host.connections
 
 
-async def connect(version: str) -> Client:
-    client = Client()
+async def connect(version: str) -> WireClient:
+    client = WireClient()
     now = asyncio.get_running_loop().time()
     await dial("other", 6650, lambda: ClientMachine(version, now=now), client, timeout_s=5.0)
     return client

@@ -6,18 +6,19 @@ import asyncio
 
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, World, batch, error_of, settle, values_of
+from tests.harness.cluster import World
+from tests.harness.wire import WireClient, batch, error_of, settle, values_of
 
 
-async def filled(world: World, count: int = 10) -> Client:
-    client = await world.client()
+async def filled(world: World, count: int = 10) -> WireClient:
+    client = await world.connect()
     await client.producer()
     await client.publish_all([b"%d" % n for n in range(count)])
     return client
 
 
 async def test_seek_closes_every_consumer_then_answers_and_starts_at_the_entry(world: World) -> None:
-    one, two = await filled(world), await world.client()
+    one, two = await filled(world), await world.connect()
     await one.subscribe(kind=pb.CommandSubscribe.Shared)
     await two.subscribe(kind=pb.CommandSubscribe.Shared, consumer_id=2)
     await settle()
@@ -60,7 +61,7 @@ async def test_seek_to_the_ends_and_to_a_time(world: World) -> None:
 
 
 async def test_seek_into_a_batch_leaves_out_what_lies_before(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     client.publish(b"", 0, entry=batch([b"a", b"b", b"c", b"d"]), messages=4)
     await client.receipt()
@@ -73,7 +74,7 @@ async def test_seek_into_a_batch_leaves_out_what_lies_before(world: World) -> No
 
 
 async def test_seek_of_an_unknown_consumer_is_refused(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     answer = await client.request(pb.CommandSeek(consumer_id=4, request_id=0, message_publish_time=1))
     assert error_of(answer) == pb.MetadataError
 
@@ -86,13 +87,13 @@ async def test_the_position_after_a_seek_survives_a_restart(world: World) -> Non
     aim = pb.MessageIdData(ledgerId=got[5].ledger, entryId=got[5].entry)
     await client.request(pb.CommandSeek(consumer_id=1, request_id=0, message_id=aim))
     await world.restart()
-    client = await world.client()
+    client = await world.connect()
     await client.subscribe()
     assert values_of(await client.deliveries(5)) == [b"%d" % n for n in range(5, 10)]
 
 
 async def test_the_last_id_says_where_the_log_ends_and_more_to_our_clients(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await client.subscribe()
     empty = await client.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
@@ -110,7 +111,7 @@ async def test_the_last_id_says_where_the_log_ends_and_more_to_our_clients(world
     )
     assert last.next_index == 3
     assert last.HasField("consumer_mark_delete_position")
-    other = await world.client("Pulsar-Java-v4.0")
+    other = await world.connect(version="Pulsar-Java-v4.0")
     await other.subscribe(subscription="other")
     plain = await other.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
     assert not plain.HasField("next_index")

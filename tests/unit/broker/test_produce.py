@@ -16,11 +16,13 @@ from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import Mode
 from anabranch.testing.simloop import SimLoop
-from tests.unit.broker.wire import TOPIC, SlowStorage, World, batch, error_of, settle, single, values_of
+from tests.fakes.storage import SlowStorage
+from tests.harness.cluster import World
+from tests.harness.wire import TOPIC, batch, error_of, settle, single, values_of
 
 
 async def test_receipts_come_in_order_and_carry_rising_positions(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     receipts = await client.publish_all([b"%d" % n for n in range(50)])
     assert [r.sequence_id for r in receipts] == list(range(50))
@@ -29,20 +31,20 @@ async def test_receipts_come_in_order_and_carry_rising_positions(world: World) -
 
 
 async def test_a_generated_name_is_unique_also_after_a_restart(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     first = await client.producer(producer_id=1)
     second = await client.producer(producer_id=2)
     assert first.producer_name != second.producer_name
     assert first.last_sequence_id == -1
     assert first.HasField("schema_version")
     await world.restart()
-    client = await world.client()
+    client = await world.connect()
     third = await client.producer()
     assert third.producer_name not in (first.producer_name, second.producer_name)
 
 
 async def test_a_name_in_use_is_refused_while_its_holder_answers(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer(producer_name="p")
     assert error_of(await two.producer(producer_name="p")) == pb.ProducerBusy
     one.close()
@@ -51,7 +53,7 @@ async def test_a_name_in_use_is_refused_while_its_holder_answers(world: World) -
 
 
 async def test_the_same_producer_comes_again_with_a_higher_epoch(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer(producer_name="p")
     again = await client.producer(producer_name="p", epoch=1)
     assert again.producer_name == "p"
@@ -59,7 +61,7 @@ async def test_the_same_producer_comes_again_with_a_higher_epoch(world: World) -
 
 
 async def test_a_duplicate_is_answered_without_an_id_and_not_stored(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer(producer_name="p")
     await client.publish_all([b"a", b"b", b"c"])
     client.publish(b"b again", 1)
@@ -72,7 +74,7 @@ async def test_a_duplicate_is_answered_without_an_id_and_not_stored(world: World
 
 
 async def test_a_duplicate_of_an_entry_under_way_waits_for_it(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer(producer_name="p")
     frames = [commands.encode_send(1, 7, 1, 0, single(b"x", 7)) for _ in range(2)]
     assert client.pump is not None
@@ -83,11 +85,11 @@ async def test_a_duplicate_of_an_entry_under_way_waits_for_it(world: World) -> N
 
 
 async def test_sequence_ids_are_known_after_a_restart(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer(producer_name="p")
     await client.publish_all([b"a", b"b"])
     await world.restart()
-    client = await world.client()
+    client = await world.connect()
     success = await client.producer(producer_name="p", epoch=1)
     assert success.last_sequence_id == 1
     client.publish(b"b", 1)
@@ -96,7 +98,7 @@ async def test_sequence_ids_are_known_after_a_restart(world: World) -> None:
 
 @pytest.mark.world(storage=SlowStorage)
 async def test_a_name_is_given_on_only_when_it_is_known_what_its_former_holder_stored(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer(producer_name="p")
     for number in range(10):
         one.publish(b"x", number)
@@ -109,7 +111,7 @@ async def test_a_name_is_given_on_only_when_it_is_known_what_its_former_holder_s
 
 @pytest.mark.world(deduplication=False)
 async def test_without_deduplication_every_entry_is_stored(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     success = await client.producer(producer_name="p")
     assert success.last_sequence_id == -1
     client.publish(b"a", 5)
@@ -120,7 +122,7 @@ async def test_without_deduplication_every_entry_is_stored(world: World) -> None
 async def test_after_a_damaged_entry_the_producer_begins_again_there(world: World) -> None:
     """Storing what follows would make the repetition of the damaged one look like a duplicate."""
 
-    client = await world.client()
+    client = await world.connect()
     await client.producer(producer_name="p")
     entry = bytearray(single(b"value", 1))
     entry[-1] ^= 1
@@ -138,7 +140,7 @@ async def test_after_a_damaged_entry_the_producer_begins_again_there(world: Worl
 
 
 async def test_an_error_is_answered_in_the_order_of_the_sends(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     assert client.pump is not None
     client.pump.write_many(
@@ -154,7 +156,7 @@ async def test_an_error_is_answered_in_the_order_of_the_sends(world: World) -> N
 
 
 async def test_a_batch_counts_its_messages(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     client.publish(b"", 0, entry=batch([b"a", b"b", b"c"]), messages=3)
     client.publish(b"d", 3)
@@ -166,14 +168,14 @@ async def test_a_batch_counts_its_messages(world: World) -> None:
 
 
 async def test_a_send_for_a_producer_that_never_was_ends_the_connection(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     client.publish(b"x", 0, producer_id=9)
     await settle()
     assert client.hung_up
 
 
 async def test_sends_after_close_are_swallowed(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await client.publish_all([b"a"])
     assert isinstance(
@@ -186,7 +188,7 @@ async def test_sends_after_close_are_swallowed(world: World) -> None:
 
 
 async def test_close_is_answered_after_the_receipts(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     for number in range(10):
         client.publish(b"x", number)
@@ -197,13 +199,13 @@ async def test_close_is_answered_after_the_receipts(world: World) -> None:
 
 
 async def test_closing_an_unknown_producer_succeeds(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     answer = await client.request(pb.CommandCloseProducer(producer_id=5, request_id=0))
     assert isinstance(answer, pb.CommandSuccess)
 
 
 async def test_an_initial_subscription_is_there_before_the_answer(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer(initial_subscription_name="first")
     await client.publish_all([b"a"])
     await client.subscribe(subscription="first", earliest=False)
@@ -211,7 +213,7 @@ async def test_an_initial_subscription_is_there_before_the_answer(world: World) 
 
 
 async def test_a_bad_name_is_answered_and_the_connection_stays(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     assert error_of(await client.producer("persistent://only/two")) == pb.InvalidTopicName
     assert error_of(await client.producer("topic://public/default/x")) == pb.NotAllowedError
     assert error_of(await client.producer("non-persistent://public/default/x")) == pb.NotAllowedError
@@ -220,7 +222,7 @@ async def test_a_bad_name_is_answered_and_the_connection_stays(world: World) -> 
 
 @pytest.mark.world(auto_create_topics=False)
 async def test_topics_are_not_made_where_that_is_switched_off(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     assert error_of(await client.producer()) == pb.TopicNotFound
     four = TopicName.parse("persistent://public/default/four")
     await world.broker.topics.create(four, partitions=4)
@@ -230,12 +232,12 @@ async def test_topics_are_not_made_where_that_is_switched_off(world: World) -> N
 
 
 async def test_a_topic_needs_its_namespace(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     assert error_of(await client.producer("persistent://public/nowhere/x")) == pb.TopicNotFound
 
 
 async def test_an_exclusive_producer_keeps_others_out_and_has_an_epoch(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     owner = await one.producer(producer_access_mode=pb.Exclusive)
     assert owner.topic_epoch == 0
     assert error_of(await two.producer()) == pb.ProducerBusy
@@ -243,7 +245,7 @@ async def test_an_exclusive_producer_keeps_others_out_and_has_an_epoch(world: Wo
 
 
 async def test_a_waiting_producer_is_let_in_when_the_owner_leaves(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer(producer_access_mode=pb.Exclusive)
     waiting = await two.producer(producer_access_mode=pb.WaitForExclusive)
     assert not waiting.producer_ready
@@ -253,7 +255,7 @@ async def test_a_waiting_producer_is_let_in_when_the_owner_leaves(world: World) 
 
 
 async def test_a_waiting_producer_cannot_send_and_may_give_up(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer(producer_access_mode=pb.Exclusive)
     await two.producer(producer_access_mode=pb.WaitForExclusive)
     two.publish(b"too early", 0)
@@ -266,7 +268,7 @@ async def test_a_waiting_producer_cannot_send_and_may_give_up(world: World) -> N
 
 
 async def test_a_fencing_producer_sends_the_others_away_for_good(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     first = await one.producer(producer_name="one", producer_access_mode=pb.Exclusive)
     second = await two.producer(producer_access_mode=pb.ExclusiveWithFencing)
     assert second.topic_epoch == first.topic_epoch + 1
@@ -284,10 +286,10 @@ async def test_a_fencing_producer_sends_the_others_away_for_good(world: World) -
 
 
 async def test_an_exclusive_producer_comes_back_after_a_restart_with_its_epoch(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     owner = await client.producer(producer_name="p", producer_access_mode=pb.Exclusive)
     await world.restart()
-    client = await world.client()
+    client = await world.connect()
     back = await client.producer(
         producer_name="p", epoch=1, producer_access_mode=pb.Exclusive, topic_epoch=owner.topic_epoch
     )
@@ -322,7 +324,7 @@ def test_access_modes_that_exclude_each_other() -> None:
 
 @pytest.mark.world(publish_pending_bytes_max=64 * 1024)
 async def test_reading_a_connection_stops_while_too_much_waits_for_the_disk(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     big = b"x" * 40_000
     for number in range(20):
@@ -335,21 +337,21 @@ async def test_reading_a_connection_stops_while_too_much_waits_for_the_disk(worl
 
 
 async def test_a_stop_answers_what_was_taken(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     for number in range(50):
         client.publish(b"x", number)
     await asyncio.sleep(0.01)
     await world.broker.stop()
     await settle()
-    taken = world.storage.get(TOPIC)
+    taken = world.storages[0].get(TOPIC)
     assert taken is not None
     assert len(client.has(SendReceipt)) == taken.extent.next_ordinal
     assert client.hung_up
 
 
 async def test_a_seal_does_not_wait_for_a_dead_holder_of_a_name(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await one.producer(producer_name="p")
     segment = world.broker.topics.served[0]
     loop = asyncio.get_running_loop()
@@ -366,7 +368,7 @@ async def test_a_seal_does_not_wait_for_a_dead_holder_of_a_name(world: World) ->
 
 
 async def test_transactions_and_markers_are_refused_entry_by_entry(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     frame = commands.encode(
         pb.CommandSend(producer_id=1, sequence_id=0, txnid_most_bits=1, txnid_least_bits=2)
@@ -380,7 +382,7 @@ async def test_transactions_and_markers_are_refused_entry_by_entry(world: World)
 
 
 async def test_impossible_counts_and_endless_names_are_refused(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     client.publish(b"x", 0, messages=2_000_000_000)
     assert (await client.expect(pb.CommandSendError)).error == pb.NotAllowedError
@@ -393,7 +395,7 @@ async def test_impossible_counts_and_endless_names_are_refused(world: World) -> 
 
 
 async def test_only_the_last_chunk_of_a_message_counts_for_deduplication(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer(producer_name="p")
 
     def chunk(number: int) -> list[bytes]:

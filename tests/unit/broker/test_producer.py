@@ -15,7 +15,7 @@ from anabranch.model.ids import Position
 from anabranch.protocol.commands import NO_ID, Send, encode_receipt
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import single
+from tests.harness.wire import single
 
 SPLITS = (0x4000, 0x8000)
 

@@ -14,7 +14,9 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import NO_ID, Delivery, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import Client, SlowStorage, World, batch, error_of, settle, single, values_of
+from tests.fakes.storage import SlowStorage
+from tests.harness.cluster import World
+from tests.harness.wire import WireClient, batch, error_of, settle, single, values_of
 
 NAME = "topic://public/default/orders"
 FIRST = "segment://public/default/orders/0000-ffff-0"
@@ -23,7 +25,7 @@ M1 = "Pulsar-Java-v5.0.0-M1"
 
 
 async def look_up(
-    client: Client, topic: str = NAME, session: int = 1, **options: bool
+    client: WireClient, topic: str = NAME, session: int = 1, **options: bool
 ) -> pb.CommandScalableTopicUpdate:
     client.send(pb.CommandScalableTopicLookup(session_id=session, topic=topic, **options))
     return await client.expect(pb.CommandScalableTopicUpdate)
@@ -39,7 +41,7 @@ def states(update: pb.CommandScalableTopicUpdate) -> dict[int, int]:
 
 
 async def test_a_lookup_makes_the_topic_and_tells_its_layout(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     update = await look_up(client)
     assert update.resolved_topic_name == NAME
     (segment,) = update.dag.segments
@@ -50,7 +52,7 @@ async def test_a_lookup_makes_the_topic_and_tells_its_layout(world: World) -> No
 
 
 async def test_a_lookup_that_must_not_make_the_topic_does_not(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     assert (await look_up(client, create_if_missing=False)).error == pb.TopicNotFound
     assert (await look_up(client, "segment://public/default/x/0000-ffff-0")).error == pb.NotAllowedError
     assert (await look_up(client, "non-persistent://public/default/x")).error == pb.NotAllowedError
@@ -64,7 +66,7 @@ async def test_a_lookup_that_must_not_make_the_topic_does_not(world: World) -> N
 async def test_a_lookup_of_a_topic_that_is_deleted_at_that_moment_is_answered(
     world: World, version: str, asked: str
 ) -> None:
-    client = await world.client(version)
+    client = await world.connect(version=version)
     await world.broker.controllers.create_topic(TopicName.parse(NAME))
     records = world.broker.records
     load = records.load
@@ -91,7 +93,7 @@ async def test_the_policy_of_a_namespace_decides_whether_a_lookup_makes_a_topic(
 ) -> None:
     policy = {"autoTopicCreationOverride": {"allowAutoTopicCreation": allowed}}
     await world.broker.records.create_namespace("public/own", NamespaceRecord(policies=policy))
-    client = await world.client()
+    client = await world.connect()
     default = await look_up(client)
     own = await look_up(client, "topic://public/own/orders", session=2)
     assert default.HasField("dag") != allowed
@@ -102,13 +104,13 @@ async def test_the_policy_of_a_namespace_decides_whether_a_lookup_makes_a_topic(
 
 @pytest.mark.world(auto_create_topics=False)
 async def test_no_topic_is_made_by_looking_where_that_is_switched_off(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     assert (await look_up(client)).error == pb.TopicNotFound
     assert await world.broker.controllers.list_topics("public/default") == []
 
 
 async def test_no_classic_topic_is_made_beside_a_scalable_one_by_writing_to_it(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await look_up(client)
     for name in ("persistent://public/default/orders", "persistent://public/default/orders-partition-0"):
         assert error_of(await client.producer(name)) == pb.NotAllowedError
@@ -120,7 +122,7 @@ async def test_no_classic_topic_is_made_beside_a_scalable_one_by_writing_to_it(w
 
 
 async def test_a_connection_that_only_watches_is_kept_while_nothing_happens(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await look_up(client)
     client.send(pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default"))
     await client.expect(pb.CommandWatchScalableTopicsUpdate)
@@ -131,7 +133,7 @@ async def test_a_connection_that_only_watches_is_kept_while_nothing_happens(worl
 
 
 async def test_a_classic_topic_has_a_layout_of_its_partitions(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     plain = await look_up(client, "persistent://public/default/plain")
     assert [s.legacy_topic_name for s in plain.dag.segments] == ["persistent://public/default/plain"]
     assert plain.resolved_topic_name == "topic://public/default/plain"
@@ -143,7 +145,7 @@ async def test_a_classic_topic_has_a_layout_of_its_partitions(world: World) -> N
 
 
 async def test_watchers_hear_of_a_split_and_closed_sessions_do_not(world: World) -> None:
-    client, other = await world.client(), await world.client()
+    client, other = await world.connect(), await world.connect()
     await look_up(client)
     await look_up(other, "persistent://public/default/orders")
     other.send(pb.CommandScalableTopicClose(session_id=1))
@@ -166,7 +168,7 @@ async def test_watchers_hear_of_a_split_and_closed_sessions_do_not(world: World)
 async def test_a_watcher_that_does_not_read_holds_up_nobody_and_skips_to_the_newest_state(
     world: World,
 ) -> None:
-    slow, fast = await world.client(), await world.client()
+    slow, fast = await world.connect(), await world.connect()
     await look_up(slow)
     await look_up(fast)
     await register(slow, "a")
@@ -195,7 +197,7 @@ async def test_a_watcher_that_does_not_read_holds_up_nobody_and_skips_to_the_new
 
 
 async def test_a_segment_takes_entries_only_under_a_name_that_the_layout_lists(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await look_up(client)
     assert isinstance(await client.producer(FIRST), pb.CommandProducerSuccess)
     for bad in (
@@ -208,7 +210,7 @@ async def test_a_segment_takes_entries_only_under_a_name_that_the_layout_lists(w
 
 
 async def test_an_entry_must_lie_within_one_bucket(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await look_up(client)
     await client.producer(FIRST)
     client.publish(b"fits", 0, hash_range=(0x4000, 0x7FFF))
@@ -227,7 +229,7 @@ async def test_an_entry_must_lie_within_one_bucket(world: World) -> None:
 
 
 async def test_a_seal_answers_what_it_took_then_closes_producers_and_swallows_the_rest(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await look_up(client)
     await client.producer(FIRST, producer_name="p")
     client.inbox.clear()
@@ -259,7 +261,7 @@ async def test_a_seal_answers_what_it_took_then_closes_producers_and_swallows_th
 
 @pytest.mark.world(storage=SlowStorage)
 async def test_what_comes_while_a_slow_seal_is_written_is_neither_stored_nor_answered(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await look_up(client)
     await client.producer(FIRST, producer_name="p")
     segment = world.broker.topics.require(TopicName.parse(FIRST))
@@ -278,7 +280,7 @@ async def test_what_comes_while_a_slow_seal_is_written_is_neither_stored_nor_ans
 
 
 async def test_a_sealed_segment_says_when_it_is_read_and_drained(world: World) -> None:
-    client, cpp = await world.client(), await world.client("Pulsar-CPP-v3.13")
+    client, cpp = await world.connect(), await world.connect(version="Pulsar-CPP-v3.13")
     await look_up(client)
     drained: list[Drained] = []
     world.broker.segments.on_drained(TopicName.parse(NAME), drained.append)
@@ -302,7 +304,7 @@ async def test_a_sealed_segment_says_when_it_is_read_and_drained(world: World) -
 
 
 async def test_a_segment_that_is_drained_already_says_so_when_it_is_sealed(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await look_up(client)
     drained: list[Drained] = []
     world.broker.segments.on_drained(TopicName.parse(NAME), drained.append)
@@ -314,7 +316,7 @@ async def test_a_segment_that_is_drained_already_says_so_when_it_is_sealed(world
 
 
 async def test_a_reader_hears_the_end_when_it_got_everything(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await look_up(client)
     await client.producer(FIRST)
     await client.publish_all([b"a", b"b"])
@@ -331,7 +333,7 @@ async def test_a_reader_hears_the_end_when_it_got_everything(world: World) -> No
 
 
 async def test_a_subscription_on_a_segment_is_on_its_children_from_their_beginning(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await look_up(client)
     await client.subscribe(FIRST, "queue", pb.CommandSubscribe.Shared, earliest=False)
     await split(world)
@@ -345,7 +347,7 @@ async def test_a_subscription_on_a_segment_is_on_its_children_from_their_beginni
 
 
 async def register(
-    client: Client, name: str, consumer_id: int = 1
+    client: WireClient, name: str, consumer_id: int = 1
 ) -> pb.CommandScalableTopicSubscribeResponse:
     answer = await client.request(
         pb.CommandScalableTopicSubscribe(
@@ -364,7 +366,7 @@ async def register(
 
 @pytest.mark.world(auto_scale_interval_s=3600.0)
 async def test_stream_consumers_are_assigned_segments_and_told_when_that_changes(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await look_up(one)
     first = await register(one, "a")
     assert [s.segment_topic for s in first.assignment.segments] == [FIRST]
@@ -382,7 +384,7 @@ async def test_stream_consumers_are_assigned_segments_and_told_when_that_changes
 
 @pytest.mark.world(auto_scale_interval_s=3600.0)
 async def test_a_leave_that_overtakes_its_registration_leaves_no_member(world: World) -> None:
-    client, other = await world.client(), await world.client()
+    client, other = await world.connect(), await world.connect()
     await look_up(client)
     await register(other, "b")
     client.send(
@@ -406,7 +408,7 @@ async def test_a_leave_that_overtakes_its_registration_leaves_no_member(world: W
 
 @pytest.mark.world(auto_scale_interval_s=3600.0, consumer_grace_s=1.0)
 async def test_the_surplus_of_clients_without_buckets_waits_for_a_segment_of_its_own(world: World) -> None:
-    one, two = await world.client(M1), await world.client(M1)
+    one, two = await world.connect(version=M1), await world.connect(version=M1)
     await look_up(one)
     first = await register(one, "a")
     assert [s.segment_topic for s in first.assignment.segments] == [FIRST]
@@ -421,7 +423,7 @@ async def test_the_surplus_of_clients_without_buckets_waits_for_a_segment_of_its
 async def test_a_client_without_buckets_waits_until_the_former_reader_of_a_segment_is_gone(
     world: World,
 ) -> None:
-    one, two, other = await world.client(M1), await world.client(M1), await world.client()
+    one, two, other = await world.connect(version=M1), await world.connect(version=M1), await world.connect()
     await look_up(one)
     assert isinstance(await one.subscribe(FIRST), pb.CommandSuccess)
     assert error_of(await other.subscribe(FIRST)) == pb.ConsumerBusy
@@ -447,7 +449,7 @@ async def test_a_client_without_buckets_waits_until_the_former_reader_of_a_segme
 
 @pytest.mark.world(auto_scale_interval_s=3600.0)
 async def test_a_registration_outlives_a_short_loss_of_its_connection(world: World) -> None:
-    one, two = await world.client(), await world.client()
+    one, two = await world.connect(), await world.connect()
     await look_up(one)
     await register(one, "a")
     await register(two, "b")
@@ -456,7 +458,7 @@ async def test_a_registration_outlives_a_short_loss_of_its_connection(world: Wor
     one.close()
     await asyncio.sleep(30)
     assert two.has(pb.CommandScalableTopicAssignmentUpdate) == []
-    one = await world.client()
+    one = await world.connect()
     assert (await register(one, "a")).assignment.segments
     one.close()
     await asyncio.sleep(61)
@@ -464,7 +466,7 @@ async def test_a_registration_outlives_a_short_loss_of_its_connection(world: Wor
 
 
 async def test_registering_with_a_topic_that_is_not_there_is_refused(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     assert (await register(client, "a")).error == pb.TopicNotFound
     assert (await register(client, "a" * 1025)).error == pb.NotAllowedError
     answer = await client.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
@@ -472,7 +474,7 @@ async def test_registering_with_a_topic_that_is_not_there_is_refused(world: Worl
 
 
 async def test_a_namespace_watch_starts_with_all_topics_and_tells_what_changes(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     service = world.broker.controllers
     await service.create_topic(TopicName.parse("topic://public/default/a"), 1, {"team": "x"})
     await service.create_topic(TopicName.parse("topic://public/default/b"), 1, {"team": "y"})
@@ -507,7 +509,7 @@ async def test_a_namespace_watch_starts_with_all_topics_and_tells_what_changes(w
 
 
 async def test_a_namespace_watch_stays_silent_for_a_client_that_is_up_to_date(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     client.send(
         pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default", current_hash="00000000")
     )
@@ -519,7 +521,7 @@ async def test_a_namespace_watch_stays_silent_for_a_client_that_is_up_to_date(wo
 
 
 async def test_everything_is_there_again_after_a_restart(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await look_up(client)
     await client.producer(FIRST)
     await client.subscribe(FIRST, "sub")
@@ -531,7 +533,7 @@ async def test_everything_is_there_again_after_a_restart(world: World) -> None:
     await client.acknowledge_durably(got[0])
     await split(world)
     await world.restart()
-    client = await world.client()
+    client = await world.connect()
     update = await look_up(client, create_if_missing=False)
     assert states(update) == {0: pb.SEALED, 1: pb.ACTIVE, 2: pb.ACTIVE}
     await client.subscribe(FIRST, "sub")

@@ -12,11 +12,12 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import Mode
 from anabranch.testing.simloop import SimLoop
-from tests.unit.broker.wire import TOPIC, World, error_of, settle
+from tests.harness.cluster import World
+from tests.harness.wire import TOPIC, error_of, settle
 
 
 async def test_every_name_is_looked_up_here(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     for name in (TOPIC, "x", "topic://public/default/x", "segment://public/default/x/0000-ffff-0"):
         found = await client.request(pb.CommandLookupTopic(topic=name, request_id=0))
         assert found.response == pb.CommandLookupTopicResponse.Connect
@@ -27,7 +28,7 @@ async def test_every_name_is_looked_up_here(world: World) -> None:
 
 
 async def test_partitions_are_those_that_are_recorded(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await world.broker.topics.create(TopicName.parse("persistent://public/default/four"), partitions=4)
 
     async def ask(topic: str, **options: Any) -> pb.CommandPartitionedTopicMetadataResponse:
@@ -49,7 +50,7 @@ async def test_partitions_are_those_that_are_recorded(world: World) -> None:
 
 
 async def test_topics_are_listed_with_a_hash_that_saves_the_next_list(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer("b", producer_id=1)
     await client.producer("a", producer_id=2)
     await world.broker.topics.create(TopicName.parse("persistent://public/default/p"), partitions=2)
@@ -76,7 +77,7 @@ def test_the_hash_of_topic_names_is_the_upstream_one() -> None:
 
 
 async def test_schemas_are_numbered_and_shared_by_all_producers_of_a_topic(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     text = pb.Schema(name="", schema_data=b"{}", type=pb.Schema.Json)
     newer = pb.Schema(name="", schema_data=b'{"a":1}', type=pb.Schema.Json)
     first = await client.producer(producer_id=1, schema=text)
@@ -93,7 +94,7 @@ async def test_schemas_are_numbered_and_shared_by_all_producers_of_a_topic(world
     )
     assert old.schema.schema_data == b"{}"
     await world.restart()
-    client = await world.client()
+    client = await world.connect()
     again = await client.request(pb.CommandGetOrCreateSchema(request_id=0, topic=TOPIC, schema=newer))
     assert again.schema_version == second.schema_version
     none = await client.request(pb.CommandGetSchema(request_id=0, topic="other"))
@@ -105,7 +106,7 @@ async def test_schemas_are_numbered_and_shared_by_all_producers_of_a_topic(world
 
 
 async def test_what_is_not_served_is_answered_in_its_own_form(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     new = await client.request(pb.CommandNewTxn(request_id=0, tc_id=3))
     assert (new.error, new.txnid_most_bits) == (pb.NotAllowedError, 3)
     for command in (
@@ -129,7 +130,7 @@ async def test_what_is_not_served_is_answered_in_its_own_form(world: World) -> N
 
 
 async def test_a_command_that_only_brokers_send_is_passed_over(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     client.send(pb.CommandSuccess(request_id=1))
     client.flow(5, consumer_id=99)
     await settle()
@@ -139,9 +140,9 @@ async def test_a_command_that_only_brokers_send_is_passed_over(world: World) -> 
 
 @pytest.mark.world(connections_max=2)
 async def test_connections_beyond_the_limit_are_told_and_closed(world: World) -> None:
-    await world.client()
-    await world.client()
-    third = await world.client()
+    await world.connect()
+    await world.connect()
+    third = await world.connect()
     refused = await third.expect(pb.CommandError)
     assert refused.error == pb.NotAllowedError
     await settle()
@@ -150,7 +151,7 @@ async def test_connections_beyond_the_limit_are_told_and_closed(world: World) ->
 
 
 async def test_a_dead_holder_of_a_name_makes_room_after_a_question(world: World) -> None:
-    one = await world.client()
+    one = await world.connect()
     await one.producer(producer_name="p")
     await one.subscribe()
     loop = asyncio.get_running_loop()
@@ -162,13 +163,13 @@ async def test_a_dead_holder_of_a_name_makes_room_after_a_question(world: World)
     connection.send(pb.CommandPing())
     await settle()
     loop.network.set_mode(link, Mode.OPEN)
-    two = await world.client()
+    two = await world.connect()
     assert isinstance(await two.producer(producer_name="p"), pb.CommandProducerSuccess)
     assert isinstance(await two.subscribe(), pb.CommandSuccess)
 
 
 async def test_what_is_opened_and_closed_in_one_breath_is_not_left_behind(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     subscribe = pb.CommandSubscribe(
         topic=TOPIC, subscription="s", subType=pb.CommandSubscribe.Exclusive, consumer_id=1, request_id=1
     )
@@ -177,6 +178,6 @@ async def test_what_is_opened_and_closed_in_one_breath_is_not_left_behind(world:
     client.send(pb.CommandProducer(topic=TOPIC, producer_name="p", producer_id=2, request_id=3))
     client.send(pb.CommandCloseProducer(producer_id=2, request_id=4))
     await settle()
-    other = await world.client()
+    other = await world.connect()
     assert isinstance(await other.producer(producer_name="p"), pb.CommandProducerSuccess)
     assert isinstance(await other.request(subscribe), pb.CommandSuccess)

@@ -9,7 +9,8 @@ from anabranch.errors import NotOwnerError, ServiceNotReadyError
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.broker.wire import TOPIC, World, error_of, settle
+from tests.harness.cluster import World
+from tests.harness.wire import TOPIC, error_of, settle
 
 
 async def test_a_log_lives_in_the_store_it_was_made_in() -> None:
@@ -36,7 +37,7 @@ async def test_a_log_lives_in_the_store_it_was_made_in() -> None:
 
 
 async def test_clients_of_a_store_that_moves_are_sent_away_to_look_for_it(world: World) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await client.subscribe()
     segment = world.broker.topics.require(TopicName.parse(TOPIC))

@@ -20,9 +20,9 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX
-from anabranch.testing.plugin import marker_options
 from tests.fakes.disk import DictDisk
-from tests.unit.broker.wire import TOPIC, Client, World, batch, settle, values_of
+from tests.harness.cluster import World
+from tests.harness.wire import TOPIC, WireClient, batch, settle, values_of
 from tests.unit.ledger.support import make
 
 RETENTION_S = 200.0
@@ -51,20 +51,15 @@ def stored(request: pytest.FixtureRequest, disk: DictDisk) -> Stored:
 
 
 @pytest.fixture
-def storage(request: pytest.FixtureRequest) -> SegmentStorage:
-    """The storage of `world`: the parameter or the fixture `stored` of the test, or its marker, opens it."""
-    opens: Stored
-    if hasattr(request, "param"):
-        opens = request.param
-    elif "stored" in request.fixturenames:
-        opens = request.getfixturevalue("stored")
-    else:
-        opens = marker_options(request.node, "world").get("storage", MemoryStorage)
-    return opens()
+def storage(request: pytest.FixtureRequest, storage: Stored) -> Stored:
+    """Opens the storage of `world`: the parameter or the fixture `stored` of the test, else its marker."""
+    if "stored" in request.fixturenames:
+        storage = request.getfixturevalue("stored")
+    return getattr(request, "param", storage)
 
 
 def log_of(world: World, topic: str = TOPIC) -> SegmentLog:
-    log = world.storage.get(topic)
+    log = world.storages[0].get(topic)
     assert log is not None
     return log
 
@@ -73,13 +68,13 @@ def segment_of(world: World) -> ServedLog:
     return world.broker.topics.require(TopicName.parse(TOPIC))
 
 
-async def publish(client: Client, lo: int, hi: int) -> None:
+async def publish(client: WireClient, lo: int, hi: int) -> None:
     await client.publish_all([b"%d" % n for n in range(lo, hi)], first=lo)
 
 
-async def aged(world: World, old: int = 10, young: int = 10) -> Client:
+async def aged(world: World, old: int = 10, young: int = 10) -> WireClient:
     """A topic with a subscription at its start, entries just beyond the retention time, then fresh ones."""
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await client.subscribe(permits=0)
     await publish(client, 0, old)
@@ -89,7 +84,7 @@ async def aged(world: World, old: int = 10, young: int = 10) -> Client:
     return client
 
 
-async def acknowledge(client: Client, count: int) -> None:
+async def acknowledge(client: WireClient, count: int) -> None:
     client.flow(count)
     found = await client.deliveries(count)
     await client.acknowledge_durably(found[-1], cumulative=True)
@@ -141,7 +136,7 @@ async def test_a_namespace_may_have_a_retention_time_of_its_own(
 ) -> None:
     if minutes is not None:
         await limit(world, minutes, -1)
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await publish(client, 0, 10)
     await asyncio.sleep(2 * 60 + 2 * ROUND_S)
@@ -162,7 +157,7 @@ async def test_a_namespace_may_limit_what_a_topic_keeps_of_what_is_acknowledged(
     world: World, stored: Stored, megabytes: int
 ) -> None:
     await limit(world, -1, megabytes)
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await client.subscribe(permits=0)
     await client.publish_all([bytes(400_000)] * 8)
@@ -179,7 +174,7 @@ async def test_a_namespace_may_limit_what_a_topic_keeps_of_what_is_acknowledged(
 
 async def test_the_time_limit_holds_beside_a_size_that_is_not_reached(world: World, stored: Stored) -> None:
     await limit(world, 2, 100)
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await publish(client, 0, 10)
     await asyncio.sleep(ROUND_S)
@@ -212,7 +207,7 @@ async def test_how_much_of_a_segment_stays_is_left_to_the_leader_of_its_topic(wo
 async def test_a_ledger_ends_when_it_is_old_so_that_a_slow_log_can_be_dropped_too(
     world: World,
 ) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     for number in range(20):
         await publish(client, number, number + 1)
@@ -264,7 +259,7 @@ async def test_without_subscriptions_old_entries_go_by_their_age(world: World, s
 @pytest.mark.world(segment_retention_s=RETENTION_S)
 async def test_a_log_nobody_asked_for_since_the_start_is_trimmed_too(world: World, stored: Stored) -> None:
     await acknowledge(await aged(world), 20)
-    world.storage = stored()
+    world.storages[0] = stored()
     await world.restart()
     await asyncio.sleep(ROUND_S * 1.5)
     assert world.broker.topics.served == ()
@@ -293,7 +288,7 @@ async def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
     monkeypatch.setattr(MemoryLog, "trim", trim)
 
     with caplog.at_level(logging.WARNING, logger="anabranch.broker.catalog.trimming"):
-        client = await world.client()
+        client = await world.connect()
         for number, topic in enumerate((TOPIC, OTHER)):
             await client.producer(topic, producer_id=number)
             await client.publish_all(values(0, 10), producer_id=number)
@@ -309,7 +304,7 @@ async def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
 # What clients see of a trimmed log.
 
 
-async def trimmed(world: World) -> Client:
+async def trimmed(world: World) -> WireClient:
     """As `aged`, with everything acknowledged and what is old dropped; the consumer is gone."""
     client = await aged(world)
     await acknowledge(client, 20)
@@ -319,7 +314,7 @@ async def trimmed(world: World) -> Client:
     return client
 
 
-async def last_id(client: Client) -> pb.CommandGetLastMessageIdResponse:
+async def last_id(client: WireClient) -> pb.CommandGetLastMessageIdResponse:
     answer = await client.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
     assert isinstance(answer, pb.CommandGetLastMessageIdResponse)
     return answer
@@ -341,7 +336,7 @@ async def test_the_last_message_and_both_indexes_are_told(world: World, stored: 
 
 @pytest.mark.world(segment_retention_s=RETENTION_S)
 async def test_indexes_count_messages_and_not_entries_behind_a_trim(world: World, stored: Stored) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     for number in range(10):
         client.publish(b"", 3 * number, entry=batch([b"a", b"b", b"c"], 3 * number), messages=3)
@@ -386,7 +381,7 @@ async def test_a_restart_after_a_trim_finds_the_same_log_and_goes_on(world: Worl
         log.extent.next_index,
         log.extent.position_of(19),
     )
-    world.storage = stored()
+    world.storages[0] = stored()
     await world.restart()
     log = log_of(world)
     after = (
@@ -398,7 +393,7 @@ async def test_a_restart_after_a_trim_finds_the_same_log_and_goes_on(world: Worl
     )
     assert after == before
     assert log.cursors["sub"].acks.mark == 20
-    client = await world.client()
+    client = await world.connect()
     await client.subscribe()
     await client.producer()
     await publish(client, 20, 23)
@@ -413,7 +408,7 @@ KINDS = [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared, pb.CommandSu
 async def test_a_reader_that_was_overtaken_goes_on_at_the_first_stored_entry(
     world: World, stored: Stored, kind: int
 ) -> None:
-    client = await world.client()
+    client = await world.connect()
     await client.producer()
     await publish(client, 0, 10)
     await client.subscribe(subscription="reader", kind=kind, durable=False, permits=2)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncClient, Checkpoint
-from tests.unit.client.world import TOPIC, World
+from tests.harness.cluster import TOPIC, World
 
 KEYS = [f"key-{n}" for n in range(10)]
 

@@ -14,7 +14,7 @@ from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
 from anabranch.protocol.batches import MessageBatch, decode_columns
-from tests.unit.client.world import TOPIC, Orders, World
+from tests.harness.cluster import TOPIC, Orders, World
 
 
 class Rows:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from anabranch import AsyncCheckpointConsumer, Checkpoint, Message
-from tests.unit.client.world import TOPIC, Orders, World
+from tests.harness.cluster import TOPIC, Orders, World
 
 
 async def drain(consumer: AsyncCheckpointConsumer[bytes], timeout: float = 1.0) -> list[Message[bytes]]:

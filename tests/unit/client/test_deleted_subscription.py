@@ -10,8 +10,7 @@ import pytest
 from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import SubscriptionNotFoundError
 from anabranch.model.names import TopicName
-from tests.unit.broker.cluster import Brokers
-from tests.unit.client.world import TOPIC, LoopClock, World
+from tests.harness.cluster import TOPIC, World
 
 NAME = TopicName.parse(TOPIC)
 KINDS = ["stream", "queue", "group"]
@@ -48,7 +47,6 @@ async def check_told(consumer: Any, kind: str, *waiting: asyncio.Future[Any]) ->
 
 async def check_gone(world: World) -> None:
     """Nobody has made it again."""
-    assert world.broker is not None
     controller = await world.controller()
     assert "s" not in controller.subscriptions()
     for segment in controller.layout.segments.values():
@@ -61,7 +59,6 @@ async def check_gone(world: World) -> None:
 async def test_whoever_has_it_open_hears_that_it_was_deleted_and_may_begin_anew(
     world: World, kind: str
 ) -> None:
-    assert world.broker is not None
     await world.broker.controllers.create_topic(NAME, 2)
     await world.publish(len(KEYS), 1)
     async with world.client() as one, world.client() as two:
@@ -105,7 +102,6 @@ async def test_who_is_not_told_because_the_leader_dies_hears_it_from_the_next(
         await take(consumer)
         waiting = asyncio.ensure_future(consumer.receive())
         controller = await world.controller()
-        assert world.process is not None
         deleting = world.process.spawn(controller.delete_subscription("s", force=True))
         if after_s is None:
             await deleting
@@ -151,27 +147,25 @@ async def test_who_was_away_hears_it_when_it_is_back_unless_others_have_made_it_
         assert await open_consumer(two, kind, "b")
 
 
+@pytest.mark.world(count=2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("leader_goes", [False, True])
 async def test_it_is_heard_of_whichever_broker_one_is_connected_to(
-    brokers: Brokers, kind: str, leader_goes: bool
+    world: World, kind: str, leader_goes: bool
 ) -> None:
-    await brokers[0].controllers.create_topic(NAME, 4)
-    leader = brokers.leader_of(NAME)
-    loop = asyncio.get_running_loop()
-    rng = loop.random("clients")  # type: ignore[attr-defined]
-    urls = ",".join(f"broker-{number}:6650" for number in (1 - leader, leader))
-    async with AsyncClient(f"pulsar://{urls}", clock=LoopClock(), rng=rng) as client:
+    await world[0].controllers.create_topic(NAME, 4)
+    leader = world.leader_of(NAME)
+    async with world.client(1 - leader, leader) as client:
         consumer = await open_consumer(client, kind)
         waiting = asyncio.ensure_future(consumer.receive())
-        far = await brokers[1 - leader].controllers.controller(NAME)
+        far = await world[1 - leader].controllers.controller(NAME)
         await far.delete_subscription("s", force=True)
         if leader_goes:
-            await brokers.stop(leader)
+            await world.stop(leader)
         await check_told(consumer, kind, waiting)
         await asyncio.sleep(10)
-        number = brokers.leader_of(NAME)
-        assert "s" not in (await brokers[number].controllers.lead(NAME)).subscriptions()
+        number = world.leader_of(NAME)
+        assert "s" not in (await world[number].controllers.lead(NAME)).subscriptions()
 
 
 @pytest.mark.parametrize("after_ms", range(6))
@@ -197,7 +191,6 @@ async def test_a_member_that_is_given_its_first_segment_just_then_does_not_make_
 async def test_a_queue_consumer_that_has_heard_it_takes_nothing_from_those_that_began_anew(
     world: World,
 ) -> None:
-    assert world.broker is not None
     await world.broker.controllers.create_topic(NAME, 2)
     async with world.client() as one, world.client() as two:
         told = await open_consumer(one, "queue", "a")
@@ -224,7 +217,6 @@ async def test_it_is_heard_of_through_lost_connections_kills_and_splits(
         waiting = [asyncio.ensure_future(consumer.receive()) for consumer in consumers]
         await disturb(world)
         assert not any(receiving.done() for receiving in waiting)
-        assert world.process is not None
         controller = await world.controller()
         world.process.spawn(controller.delete_subscription("s", force=True))
         await asyncio.sleep(world.rng.uniform(0, 0.005))

@@ -10,13 +10,12 @@ import pytest
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import ConsumerBusyError, PersistenceError, TopicNotFoundError
 from anabranch.model.names import TopicName
-from tests.unit.client.world import TOPIC, Orders, World, drain
+from tests.harness.cluster import TOPIC, Orders, World, drain
 
 FIRST = TopicName.parse("segment://public/default/orders/0000-ffff-0")
 
 
 def served(world: World, segment: TopicName = FIRST) -> Subscription:
-    assert world.broker is not None
     found = world.broker.topics.get(segment)
     assert found is not None
     return found.subscriptions["s"]
@@ -83,7 +82,6 @@ async def test_a_consumer_that_was_evicted_reads_again_once_it_is_registered_aga
 async def test_a_consumer_follows_its_topic_through_deletion_and_creation(world: World) -> None:
     await world.publish(4, 3)
     await (await world.controller()).split(0)
-    assert world.broker is not None
     controllers = world.broker.controllers
     async with world.client() as client:
         consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
@@ -102,7 +100,6 @@ async def test_a_consumer_follows_its_topic_through_deletion_and_creation(world:
 
 
 async def test_after_a_seek_an_id_covers_nothing_that_came_later_than_its_message(world: World) -> None:
-    assert world.broker is not None
     await world.broker.controllers.create_topic(TopicName.parse(TOPIC), 2)
     await world.publish(8, 1)
     async with world.client() as client:

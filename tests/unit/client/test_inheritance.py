@@ -18,8 +18,8 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
 from anabranch.testing.network import Mode
+from tests.harness.cluster import TOPIC, World
 from tests.unit.client.test_producer import stored
-from tests.unit.client.world import TOPIC, World
 
 FIRST = "segment://public/default/orders/0000-ffff-0"
 LOW = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 < 0x8000)
@@ -250,7 +250,6 @@ async def test_a_producer_that_opens_within_a_split_counts_on_from_what_is_store
 
     async with world.client() as client:
         await send(client, keyed(10))
-        assert world.broker is not None
         await world.broker.topics.require(TopicName.parse(FIRST)).seal()
         opening = asyncio.ensure_future(client.create_producer(TOPIC, name="p"))
         await asyncio.sleep(2.5)
@@ -270,7 +269,6 @@ async def test_a_classic_topic_hands_on_what_it_stored_when_it_becomes_scalable(
             await producer.enqueue(b"%d" % number, key=key, sequence_id=number)
         await producer.flush()
         await producer.close()
-        assert world.broker is not None
         name, former = TopicName.parse(TOPIC), TopicName.parse(classic)
         await world.broker.topics.mark_migrated(former)
         await world.broker.controllers.migrate_topic(name, [Place(former, 0)], {})

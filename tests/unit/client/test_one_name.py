@@ -11,8 +11,7 @@ from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.names import TopicName
 from anabranch.testing.network import Mode
-from tests.unit.broker.cluster import Brokers
-from tests.unit.client.world import TOPIC, LoopClock, World, drain
+from tests.harness.cluster import TOPIC, World, drain
 
 KINDS = ["stream", "checkpoint"]
 
@@ -59,7 +58,6 @@ async def test_a_consumer_whose_former_connection_is_not_known_to_be_dead_comes_
 ) -> None:
     async with world.client() as client:
         consumer = await open_as_a(client, "checkpoint")
-        assert world.broker is not None
         known = world.broker.connections
         (old,) = (connection for connection in known if connection.registrations)
         await die(world, client)
@@ -109,20 +107,18 @@ async def test_a_consumer_whose_name_is_anothers_by_now_says_so(world: World, ki
         assert world.loop.time() - began_at < 1
 
 
-async def test_a_name_has_one_owner_whichever_broker_leads(brokers: Brokers) -> None:
+@pytest.mark.world(count=2)
+async def test_a_name_has_one_owner_whichever_broker_leads(world: World) -> None:
     name = TopicName.parse(TOPIC)
-    await brokers[0].controllers.create_topic(name, 2)
-    leader = brokers.leader_of(name)
-    loop = asyncio.get_running_loop()
-    rng = loop.random("clients")  # type: ignore[attr-defined]
-    urls = ",".join(f"broker-{number}:6650" for number in (1 - leader, leader))
-    one, two = (AsyncClient(f"pulsar://{urls}", clock=LoopClock(), rng=rng) for _ in range(2))
+    await world[0].controllers.create_topic(name, 2)
+    leader = world.leader_of(name)
+    one, two = (world.client(1 - leader, leader) for _ in range(2))
     async with one, two:
         first = await open_as_a(one)
-        await brokers.stop(leader)
+        await world.stop(leader)
         with pytest.raises(ConsumerBusyError, match="a is connected already"):
             await open_as_a(two)
-        assert brokers.leader_of(name) == 1 - leader
+        assert world.leader_of(name) == 1 - leader
         producer = await two.create_producer(TOPIC)
         await producer.send_many([b"x"] * 8, keys=[f"k{n}" for n in range(8)])
         assert len(await drain(first, timeout=5)) == 8

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch import AsyncQueueConsumer, Backoff, Batching, DeadLetter, Message, MessageId
 from anabranch.errors import AlreadyClosedError, ConsumerBusyError
-from tests.unit.client.world import TOPIC, World
+from tests.harness.cluster import TOPIC, World
 
 
 async def publish(world: World, count: int, first: int = 0) -> None:

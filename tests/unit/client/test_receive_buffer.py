@@ -9,7 +9,7 @@ import pytest
 from anabranch import AsyncCheckpointConsumer, AsyncStreamConsumer, Checkpoint
 from anabranch.client.consume.inbox import QUEUE_SIZE
 from anabranch.client.decide.permits import GROWN_BYTES_MAX
-from tests.unit.client.world import TOPIC, World
+from tests.harness.cluster import TOPIC, World
 
 Consumer = AsyncStreamConsumer[bytes] | AsyncCheckpointConsumer[bytes]
 

@@ -10,7 +10,7 @@ import pytest
 from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import DataLossError
 from anabranch.model.names import TopicName
-from tests.unit.client.world import TOPIC, World
+from tests.harness.cluster import TOPIC, World
 
 NAME = TopicName.parse(TOPIC)
 
@@ -37,7 +37,6 @@ async def drain(consumer: Any) -> list[bytes]:
 async def test_who_stays_attached_reads_the_new_topic_and_nothing_of_the_old(
     world: World, kind: str, pause_s: float
 ) -> None:
-    assert world.broker is not None
     controllers = world.broker.controllers
     await controllers.create_topic(NAME, 2)
     async with world.client() as client:
@@ -62,7 +61,6 @@ async def test_who_stays_attached_reads_the_new_topic_and_nothing_of_the_old(
 
 
 async def test_a_reader_that_keeps_its_own_positions_is_told_that_messages_are_gone(world: World) -> None:
-    assert world.broker is not None
     async with world.client() as client:
         producer = await client.create_producer(TOPIC)
         await producer.send_many([b"old"] * 50)

@@ -10,7 +10,7 @@ from anabranch import Batching
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.errors import AlreadyClosedError, TopicNotFoundError
 from anabranch.protocol.batches import decode_columns
-from tests.unit.client.world import TOPIC, World
+from tests.harness.cluster import TOPIC, World
 
 
 async def publish(world: World, count: int) -> str:

@@ -12,7 +12,7 @@ from anabranch import AsyncClient, AsyncStreamConsumer, Batching, Message
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.names import TopicName
 from anabranch.testing.network import Mode
-from tests.unit.client.world import TOPIC, World, drain
+from tests.harness.cluster import TOPIC, World, drain
 
 KEYS = [f"key-{n}" for n in range(30)]
 TURN_S = 3.0
@@ -92,7 +92,6 @@ async def test_what_was_not_confirmed_when_a_segment_stopped_being_shared_is_sai
 async def test_an_id_covers_nothing_of_a_segment_that_was_shared_when_it_was_received(
     world: World, again: bool
 ) -> None:
-    assert world.broker is not None
     await world.broker.controllers.create_topic(TopicName.parse(TOPIC), 2)
     async with world.client() as client, world.client() as other:
         consumers = await share(client, "abc")

@@ -15,7 +15,7 @@ from anabranch.errors import (
     ReceiveTimeoutError,
     TopicNotFoundError,
 )
-from tests.unit.client.world import TOPIC, Orders, World, drain
+from tests.harness.cluster import TOPIC, Orders, World, drain
 
 
 async def test_messages_come_in_key_order_and_only_once(world: World) -> None:

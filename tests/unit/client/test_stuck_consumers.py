@@ -10,8 +10,7 @@ import pytest
 from anabranch import AsyncClient, AsyncStreamConsumer, Message
 from anabranch.model.hashing import bucket_hash, key_hash
 from anabranch.model.names import TopicName
-from tests.unit.broker.cluster import Brokers
-from tests.unit.client.world import TOPIC, LoopClock, World
+from tests.harness.cluster import TOPIC, World
 
 KEYS = [f"key-{n}" for n in range(24)]
 
@@ -124,12 +123,9 @@ async def test_first_deliveries_stay_in_order_whoever_stands_still(world: World)
         await client.close()
 
 
-async def test_owners_and_leader_on_different_brokers_open_buckets_too(brokers: Brokers) -> None:
-    loop = asyncio.get_running_loop()
-    rng = loop.random("clients")  # type: ignore[attr-defined]
-    one, two = (
-        AsyncClient(f"pulsar://broker-{number}:6650", clock=LoopClock(), rng=rng) for number in (0, 1)
-    )
+@pytest.mark.world(count=2)
+async def test_owners_and_leader_on_different_brokers_open_buckets_too(world: World) -> None:
+    one, two = world.client(0), world.client(1)
     async with one, two:
         stuck = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
         going = await two.subscribe_stream(TOPIC, "s", initial_position="earliest", name="b")
@@ -140,7 +136,7 @@ async def test_owners_and_leader_on_different_brokers_open_buckets_too(brokers: 
         firsts.take(held)
         await take_all(going, firsts)
         name = TopicName.parse(TOPIC)
-        controller = await brokers[1 - brokers.leader_of(name)].controllers.controller(name)
+        controller = await world[1 - world.leader_of(name)].controllers.controller(name)
         layout = await controller.split(0)
         assert len({segment.store for segment in layout.segments.values()}) == 2
         await producer.send_many([b"1"] * len(KEYS), keys=KEYS)

@@ -12,7 +12,7 @@ from anabranch.protocol.batches import decode_columns
 from anabranch.spark.decide.offsets import Cut, TopicCut
 from anabranch.spark.decide.slices import slices_between
 from anabranch.spark.decide.topology import SegmentSpan, Topology
-from tests.unit.client.world import TOPIC, World
+from tests.harness.cluster import TOPIC, World
 
 RETENTION_S = 100.0
 

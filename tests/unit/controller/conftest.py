@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.testing.plugin import marker_options
 from anabranch.testing.simloop import SimLoop
-from tests.fakes.control import MANUAL, Plant
+from tests.harness.control import MANUAL, Plant
 
 
 @pytest.fixture

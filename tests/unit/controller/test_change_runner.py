@@ -18,7 +18,7 @@ from anabranch.errors import (
     StaleTermError,
     TopicNotFoundError,
 )
-from tests.fakes.control import TOPIC, Plant
+from tests.harness.control import TOPIC, Plant
 
 
 class Settler:

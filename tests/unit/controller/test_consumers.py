@@ -22,8 +22,8 @@ from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
-from tests.fakes.control import TOPIC, Inbox, Plant, ids_of
 from tests.fakes.metadata import FailingStore
+from tests.harness.control import TOPIC, Inbox, Plant, ids_of
 
 
 async def lead(plant: Plant, segments: int = 2) -> TopicController:

@@ -33,8 +33,8 @@ from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
 from anabranch.model.ranges import HashRange
-from tests.fakes.control import MANUAL, TOPIC, Inbox, Plant, ids_of
 from tests.fakes.segments import MemorySegments, SegmentWorld, StoredSegment
+from tests.harness.control import MANUAL, TOPIC, Inbox, Plant, ids_of
 
 
 async def lead(plant: Plant, segments: int = 2) -> TopicController:

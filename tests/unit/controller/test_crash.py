@@ -16,9 +16,9 @@ from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
-from tests.fakes.control import TOPIC, DiedError, Inbox, Plant
 from tests.fakes.metadata import FailingStore
 from tests.fakes.segments import StoredSegment
+from tests.harness.control import TOPIC, DiedError, Inbox, Plant
 
 KINDS = ["split", "merge", "rebucket"]
 

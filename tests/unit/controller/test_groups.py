@@ -11,7 +11,7 @@ from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL, HashRange
-from tests.fakes.control import TWO, group
+from tests.harness.control import TWO, group
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 GRANDCHILDREN = TWO.split(0, now_ms=1).split(2, now_ms=2)

@@ -10,7 +10,7 @@ from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import Membership
 from anabranch.controller.topic.members import RETURN_S
 from anabranch.errors import ConsumerBusyError
-from tests.fakes.control import TOPIC, Inbox, Plant, ids_of
+from tests.harness.control import TOPIC, Inbox, Plant, ids_of
 
 MINE, THEIRS = 11, 22
 

@@ -17,7 +17,7 @@ from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from tests.fakes.control import TOPIC, Inbox, Plant, ids_of
+from tests.harness.control import TOPIC, Inbox, Plant, ids_of
 
 LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
 

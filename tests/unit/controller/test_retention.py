@@ -7,7 +7,7 @@ from anabranch.controller.decide.retention import NO_SIZES, Sizes, kept_sizes, p
 from anabranch.metadata.records import Retention, SubscriptionRecord
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import HashRange
-from tests.fakes.control import TWO, group
+from tests.harness.control import TWO, group
 
 LAYOUT = TWO.split(0, now_ms=100).split(2, now_ms=200)
 """0 -> 2, 3; 2 -> 4, 5; 1, 3, 4 and 5 are active."""

@@ -19,8 +19,8 @@ from anabranch.model.assignment import Assignment
 from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from tests.fakes.control import TOPIC, DiedError, Inbox, Plant, ids_of
 from tests.fakes.segments import MemorySegments
+from tests.harness.control import TOPIC, DiedError, Inbox, Plant, ids_of
 
 
 async def lead(plant: Plant, segments: int = 2) -> None:

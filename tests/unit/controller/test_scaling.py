@@ -18,7 +18,7 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
-from tests.fakes.control import TOPIC, Inbox, Plant
+from tests.harness.control import TOPIC, Inbox, Plant
 
 SETTINGS = ControllerSettings(retention_s=None)
 BUSY = SegmentLoad(msg_rate_in=15_000.0)

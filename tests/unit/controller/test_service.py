@@ -23,7 +23,7 @@ from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
-from tests.fakes.control import TOPIC, Inbox, Plant
+from tests.harness.control import TOPIC, Inbox, Plant
 
 
 class Epochs:

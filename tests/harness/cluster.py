@@ -1,4 +1,4 @@
-"""A broker and clients of ours on a virtual clock, with everything that may go wrong between them."""
+"""The cluster harness: brokers, clients and the links between them, on virtual time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import random
 from collections import defaultdict
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from anabranch import AsyncClient, AsyncStreamConsumer, Message
 from anabranch.broker.broker import Broker, BrokerEnvironment
@@ -14,68 +15,113 @@ from anabranch.config import BrokerConfig
 from anabranch.controller.topic.controller import TopicController
 from anabranch.failpoints import NoFailpoints
 from anabranch.ledger.memory import MemoryStorage
+from anabranch.ledger.storage import SegmentStorage
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
+from anabranch.testing.faults import SimClock
 from anabranch.testing.network import Mode, SimNetwork
 from anabranch.testing.simloop import SimLoop, SimProcess
-
-T = TypeVar("T")
+from tests.harness.wire import WireClient
 
 TOPIC = "topic://public/default/orders"
-HOST = "broker"
 PORT = 6650
 
 
-class LoopClock:
-    """Wall time that follows the virtual clock."""
+def host_of(number: int) -> str:
+    return f"broker-{number}"
 
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
+
+HOST = host_of(0)
 
 
 class World:
-    """One broker that can be killed and started again on the same storage, and the links to it."""
+    """Brokers 0 to n - 1, each a process on a host of its own; storage and metadata outlive them.
 
-    def __init__(self, loop: SimLoop, **settings: Any) -> None:
+    The fixture `world` starts and stops one. The marker `world` changes the number of brokers (`count`), the
+    factory of their storages (`storage`), and any setting of `BrokerConfig`. Auto scaling is off unless a
+    marker turns it on.
+    """
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        *,
+        count: int = 1,
+        storage: Callable[[], SegmentStorage] = MemoryStorage,
+        **settings: Any,
+    ) -> None:
         self.loop = loop
         self.network = SimNetwork(loop)
+        self.clock = SimClock(loop)
         self.rng = loop.random("test")
-        self.storage = MemoryStorage()
         self.tree = MemoryTree()
+        self.storages: dict[int, SegmentStorage] = {}
+        self.stores: dict[int, MemoryStore] = {}
+        self.processes: dict[int, SimProcess] = {}
+        self.living: dict[int, Broker] = {}
         quiet = dataclasses.replace(BrokerConfig().auto_scale, enabled=False)
-        settings = {"auto_scale": quiet, **settings}
-        self.config = BrokerConfig(host=HOST, port=PORT, advertised_host=HOST, **settings)
-        self.process: SimProcess | None = None
-        self.broker: Broker | None = None
-        self._store: MemoryStore | None = None
+        self.config = BrokerConfig(**{"workers": count, "port": PORT, "auto_scale": quiet, **settings})
+        self._make_storage = storage
         self._clients = 0
 
-    async def start(self) -> Broker:
-        """Start the broker in a process of its own."""
-        self.process = SimProcess(self.loop, HOST)
-        self._store = MemoryStore(self.tree)
+    def __getitem__(self, number: int) -> Broker:
+        return self.living[number]
+
+    @property
+    def broker(self) -> Broker:
+        """The broker of a world that has one."""
+        return self.living[0]
+
+    @property
+    def process(self) -> SimProcess:
+        """The process of the broker of a world that has one."""
+        return self.processes[0]
+
+    def _storage_of(self, store: int) -> SegmentStorage:
+        if store not in self.storages:
+            self.storages[store] = self._make_storage()
+        return self.storages[store]
+
+    async def start(self, number: int = 0) -> Broker:
+        """Start a broker in a new process."""
+        process = self.processes[number] = SimProcess(self.loop, host_of(number))
+        store = self.stores[number] = MemoryStore(self.tree)
         broker = Broker(
-            self.config,
+            dataclasses.replace(self.config, host=host_of(number)),
             BrokerEnvironment(
-                lambda _: self.storage,
-                self._store,
-                LoopClock(),
-                self.loop.random("broker"),
-                NoFailpoints(),
+                self._storage_of, store, self.clock, self.loop.random(host_of(number)), NoFailpoints()
             ),
+            id=number,
         )
-        await self.process.spawn(broker.start())
-        self.broker = broker
+        self.living[number] = broker
+        await process.spawn(broker.start())
         return broker
 
-    def kill(self) -> None:
-        """SIGKILL: nothing of the broker runs any more, its connections break."""
-        assert self.process is not None
-        assert self._store is not None
-        self.process.kill()
-        self._store.expire()
-        self.broker = None
+    async def start_all(self) -> None:
+        for number in range(self.config.workers):
+            await self.start(number)
+        for broker in self.living.values():
+            await broker.directory.look()
+
+    async def stop(self, number: int = 0) -> None:
+        """Stop a broker as SIGTERM does."""
+        await self.living.pop(number).stop()
+        await self.stores.pop(number).close()
+
+    async def stop_all(self) -> None:
+        for number in sorted(self.living):
+            await self.stop(number)
+
+    async def restart(self, number: int = 0) -> None:
+        await self.stop(number)
+        await self.start(number)
+
+    def kill(self, number: int = 0) -> None:
+        """End a broker as SIGKILL does: none of its code runs any more, and its connections break."""
+        self.processes[number].kill()
+        self.stores.pop(number).expire()
+        del self.living[number]
 
     def reset_links(self) -> None:
         """Break all connections; both ends notice."""
@@ -90,21 +136,27 @@ class World:
         for link in self.network.links():
             self.network.set_mode(link, Mode.OPEN)
 
-    def client(self, **options: Any) -> AsyncClient:
+    async def connect(self, number: int = 0, version: str = "Anabranch-Test") -> WireClient:
+        """Return a client that sends single commands to this broker."""
+        return await WireClient.dial(host_of(number), PORT, version)
+
+    def client(self, *numbers: int, **options: Any) -> AsyncClient:
+        """Return a client of ours that knows the addresses of these brokers, of all by default."""
         self._clients += 1
-        return AsyncClient(
-            f"pulsar://{HOST}:{PORT}",
-            clock=LoopClock(),
-            rng=self.loop.random(f"client {self._clients}"),
-            **options,
-        )
+        hosts = ",".join(f"{host_of(n)}:{PORT}" for n in numbers or range(self.config.workers))
+        rng = self.loop.random(f"client {self._clients}")
+        return AsyncClient(f"pulsar://{hosts}", clock=self.clock, rng=rng, **options)
+
+    def leader_of(self, name: TopicName) -> int:
+        """Return the number of the broker that leads a topic."""
+        (number,) = (n for n, broker in self.living.items() if name in broker.controllers.layouts())
+        return number
 
     async def controller(self, topic: str = TOPIC) -> TopicController:
-        assert self.broker is not None
         return await self.broker.controllers.lead(TopicName.parse(topic))
 
     async def change_layout(self, rng: random.Random, topic: str = TOPIC) -> Layout:
-        """Split or merge something, as the dice say."""
+        """Split or merge segments that `rng` picks."""
         controller = await self.controller(topic)
         active = controller.layout.active
         if len(active) > 1 and (len(active) > 4 or rng.random() < 0.45):
@@ -132,7 +184,7 @@ class World:
         resets: float = 0.15,
         pause_s_max: float = 0.03,
     ) -> None:
-        """Change the layout, break connections or kill the broker, with these shares, until it is over."""
+        """Change the layout, break connections or kill the broker, until `over` is set."""
         rng = self.rng
         while not over.is_set():
             await asyncio.sleep(rng.uniform(0.001, pause_s_max))
@@ -140,7 +192,7 @@ class World:
             if dice < changes:
                 await self.change_layout(rng)
             elif dice < changes + interrupted:
-                # In the middle of a change, when both the answer and the layout are on their way.
+                # The links break during a change, when both its answer and the new layout are on their way.
                 changing = asyncio.ensure_future(self.change_layout(rng))
                 await asyncio.sleep(rng.uniform(0.0, 0.004))
                 self.reset_links()
@@ -154,7 +206,7 @@ class World:
 
 
 async def drain(consumer: AsyncStreamConsumer[bytes], timeout: float = 1.0) -> list[Message[bytes]]:
-    """Receive and acknowledge until nothing comes any more."""
+    """Receive and acknowledge until no message arrives for `timeout` seconds."""
     found: list[Message[bytes]] = []
     while messages := await consumer.receive_many(100, timeout=timeout):
         found += messages
@@ -163,7 +215,7 @@ async def drain(consumer: AsyncStreamConsumer[bytes], timeout: float = 1.0) -> l
 
 
 class Orders:
-    """Checks what consumers get: each key's numbers rise without a gap."""
+    """Checks the messages that consumers receive: each key's numbers rise without a gap."""
 
     def __init__(self) -> None:
         self.seen: dict[str, list[int]] = defaultdict(list)

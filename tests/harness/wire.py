@@ -1,20 +1,13 @@
-"""A broker on a virtual clock and clients that speak the wire by hand."""
+"""A client that sends single commands of the binary protocol, and the entries that it publishes."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from anabranch.broker.broker import Broker, BrokerEnvironment
-from anabranch.config import BrokerConfig
-from anabranch.failpoints import NoFailpoints
-from anabranch.ledger.memory import MemoryStorage
-from anabranch.ledger.storage import SegmentStorage
-from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.protocol import batches, commands
 from anabranch.protocol.commands import Command, Delivery, SendReceipt
 from anabranch.protocol.connection import ClientMachine
@@ -26,18 +19,20 @@ M = TypeVar("M", bound=Message)
 
 TOPIC = "persistent://public/default/orders"
 PATIENCE_S = 20.0
-"""Virtual seconds a client waits for what must come."""
+"""Virtual seconds that a client waits for a command that must come."""
 
 
-class LoopClock:
-    """Wall time that follows the virtual clock."""
+class WireClient:
+    """One connection; `inbox` keeps the commands of the broker until a test takes them."""
 
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
-
-
-class Client:
-    """One connection; what the broker sends is kept until a test asks for it."""
+    @classmethod
+    async def dial(cls, host: str, port: int, version: str = "Anabranch-Test") -> WireClient:
+        """Return a client whose handshake with this broker is done."""
+        loop = asyncio.get_running_loop()
+        client = cls()
+        await dial(host, port, lambda: ClientMachine(version, now=loop.time()), client, timeout_s=PATIENCE_S)
+        await client.expect(pb.CommandConnected)
+        return client
 
     def __init__(self) -> None:
         self.inbox: list[Command] = []
@@ -69,7 +64,7 @@ class Client:
         return await self.take(lambda c: getattr(c, "request_id", None) == self._requests)
 
     async def take(self, wanted: Callable[[Any], bool]) -> Any:
-        """The first command that fits, now or when it comes."""
+        """Return the first command that `wanted` accepts; wait for it if none is in the inbox."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 for at, command in enumerate(self.inbox):
@@ -86,7 +81,7 @@ class Client:
         return found
 
     def has(self, kind: type[object]) -> list[Any]:
-        """What has come of this kind so far."""
+        """Return the commands of this kind in the inbox, and leave them there."""
         return [command for command in self.inbox if isinstance(command, kind)]
 
     # Producing.
@@ -204,61 +199,12 @@ def values_of(deliveries: list[Delivery]) -> list[bytes]:
     return [value_of(delivery) for delivery in deliveries]
 
 
-class World:
-    """A broker with memory behind it, which a test may stop and start again."""
-
-    def __init__(self, config: BrokerConfig, storage: SegmentStorage | None = None) -> None:
-        self.config = config
-        self.storage: SegmentStorage = storage or MemoryStorage()
-        self.tree = MemoryTree()
-        self.broker = self._broker()
-
-    def _broker(self) -> Broker:
-        self.store = MemoryStore(self.tree)
-        return Broker(
-            self.config,
-            BrokerEnvironment(
-                lambda _: self.storage, self.store, LoopClock(), random.Random(1), NoFailpoints()
-            ),
-        )
-
-    async def restart(self) -> None:
-        await self.broker.stop()
-        await self.store.close()
-        self.broker = self._broker()
-        await self.broker.start()
-
-    async def client(self, version: str = "Anabranch-Test") -> Client:
-        loop = asyncio.get_running_loop()
-        client = Client()
-        await dial(
-            self.config.host,
-            self.config.port,
-            lambda: ClientMachine(version, now=loop.time()),
-            client,
-            timeout_s=PATIENCE_S,
-        )
-        await client.expect(pb.CommandConnected)
-        return client
-
-
-class SlowStorage(MemoryStorage):
-    """Commits take their time, as on a disk."""
-
-    COMMIT_S = 0.05
-
-    def queue(self, applied: Callable[[], None]) -> None:
-        if not self._queue and not self._waiters:
-            asyncio.get_running_loop().call_later(self.COMMIT_S, self._commit)
-        self._queue.append(applied)
-
-
 def error_of(answer: Any) -> int:
-    """The code of an ERROR."""
+    """Return the code of an ERROR command."""
     assert isinstance(answer, pb.CommandError), answer
     return answer.error
 
 
 async def settle() -> None:
-    """Let everything happen that is under way."""
+    """Wait until the work that is under way is done."""
     await asyncio.sleep(1.0)

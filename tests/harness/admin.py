@@ -1,0 +1,80 @@
+"""Calls of the admin API without sockets."""
+
+from __future__ import annotations
+
+import json
+from itertools import cycle
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from anabranch.admin.server import create_app
+from anabranch.broker.broker import Broker
+from tests.harness.cluster import World, host_of
+
+ORDERS = "/admin/v2/scalable/public/default/orders"
+CLASSIC = "/admin/v2/persistent/public/default/classic"
+
+
+class AdminAnswer(NamedTuple):
+    """The answer to one HTTP request."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Admin:
+    """Calls the HTTP application of each broker of a world in turn."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.loop = world.loop
+        self._apps = {n: create_app(world[n], world.clock, f"http://{host_of(n)}:8080") for n in world.living}
+        self._turns = cycle(self._apps)
+
+    @property
+    def broker(self) -> Broker:
+        """The broker of a world that has one."""
+        return self.world.broker
+
+    def __call__(self, method: str, path: str, body: object = None) -> AdminAnswer:
+        """Call from a test that is not asynchronous."""
+        return self.loop.run(self.ask(method, path, body))
+
+    def both(self, method: str, path: str) -> tuple[AdminAnswer, AdminAnswer]:
+        """Make the same call at each of two brokers."""
+        return self(method, path), self(method, path)
+
+    async def ask(self, method: str, path: str, body: object = None, *, at: int | None = None) -> AdminAnswer:
+        """Call the broker `at`, or the one whose turn it is."""
+        app = self._apps[next(self._turns) if at is None else at]
+        raw, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": unquote(raw),
+            "raw_path": raw.encode(),
+            "query_string": query.encode(),
+            "headers": [(b"host", b"broker:8080")],
+            "server": ("broker", 8080),
+            "scheme": "http",
+            "root_path": "",
+        }
+        sent: list[dict[str, Any]] = []
+        if not isinstance(body, bytes):
+            body = b"" if body is None else json.dumps(body).encode()
+        given = [{"type": "http.request", "body": body}]
+
+        async def receive() -> dict[str, Any]:
+            return given.pop() if given else {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await app(scope, receive, send)
+        headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return AdminAnswer(sent[0]["status"], headers, b"".join(part.get("body", b"") for part in sent[1:]))
