@@ -27,10 +27,11 @@ def fill(
     for sequence, (key, value) in enumerate(messages):
         slot = key_hash(key) & 0xFFFF
         size = message_size(value, key)
-        if not batcher.fits(size):
+        if batcher.opened and size > batcher.bytes_left:
             closed += batcher.take()
-        batcher.add(batcher.lane_for(slot), (value, key, sequence, slot), size, float(sequence))
-        if batcher.full or sequence in flush_after:
+        bucket = batcher.bucket_for(slot)
+        batch = bucket.batch or batcher.begin(bucket, float(sequence))
+        if batcher.add(batch, (value, key, sequence, slot), size) or sequence in flush_after:
             closed += batcher.take()
     closed += batcher.take()
     assert not batcher.opened

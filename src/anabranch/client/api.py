@@ -29,6 +29,7 @@ from anabranch.client.options import (
     CompressionName,
     DeadLetter,
     InitialPosition,
+    ProducerOptions,
     Seconds,
     log,
     one_of,
@@ -36,9 +37,11 @@ from anabranch.client.options import (
     parse_topic,
     positive,
     seconds,
+    text_pairs,
 )
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.producer import AsyncProducer
+from anabranch.client.produce.publisher import ProducerContext
 from anabranch.client.schema import Codec, Schema, V
 from anabranch.clock import Clock, SystemClock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
@@ -113,32 +116,17 @@ class AsyncClient:
         A `send_timeout` of 0 lets messages wait for ever. Messages that do not fit `memory_limit` wait, or
         raise when `block_if_full` is False.
         """
-        one_of("access_mode", access_mode, AccessMode)
-        if compression is not None:
-            one_of("compression", compression, CompressionName)
-        if not isinstance(batching, (Batching, bool)):
-            raise InvalidConfigurationError("batching is a Batching, or True or False")
-        if name is not None and not name:
-            raise InvalidConfigurationError("a producer's name is not empty")
-        if initial_sequence_id is not None and initial_sequence_id < -1:
-            raise InvalidConfigurationError("initial_sequence_id is -1 or more")
-        parsed = parse_topic(topic)
-        timeout_s = seconds("send_timeout", send_timeout, zero=True)
-        producer: AsyncProducer[V] = AsyncProducer(
-            self._connections(),
-            self._memory,
-            self._clock,
-            parsed,
-            schema,
-            name,
-            access_mode,
-            timeout_s,
-            block_if_full,
-            compression,
-            batching,
-            initial_sequence_id,
-            properties,
+        options = ProducerOptions(
+            name=name,
+            access_mode=access_mode,
+            send_timeout_s=seconds("send_timeout", send_timeout, zero=True),
+            block_if_full=block_if_full,
+            compression=compression,
+            batching=batching,
+            initial_sequence_id=initial_sequence_id,
+            properties=text_pairs("properties", properties),
         )
+        producer = AsyncProducer(self._producer_context(), parse_topic(topic), schema, options)
         await producer.open()
         self._producers[producer] = None
         return producer
@@ -354,6 +342,9 @@ class AsyncClient:
             )
         return self._pool
 
+    def _producer_context(self) -> ProducerContext:
+        return ProducerContext(self._connections(), self._memory, self._clock)
+
     def _check(self) -> None:
         if os.getpid() != self._process:
             raise InvalidConfigurationError("this client was made before fork; make one in the new process")
@@ -361,21 +352,8 @@ class AsyncClient:
             raise InvalidConfigurationError("this client belongs to another event loop; make one per loop")
 
     async def _open_dead_letters(self, topic: str, subscription: str | None) -> AsyncProducer[bytes]:
-        producer: AsyncProducer[bytes] = AsyncProducer(
-            self._connections(),
-            self._memory,
-            self._clock,
-            parse_topic(topic),
-            cast(Codec[bytes], BYTES),
-            None,
-            "shared",
-            30.0,
-            True,
-            None,
-            True,
-            None,
-            None,
-            subscription,
-        )
+        options = ProducerOptions(initial_subscription=subscription)
+        schema = cast(Codec[bytes], BYTES)
+        producer = AsyncProducer(self._producer_context(), parse_topic(topic), schema, options)
         await producer.open()
         return producer

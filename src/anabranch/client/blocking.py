@@ -262,7 +262,7 @@ class Producer(Handle, Generic[T]):
     def _put(self, method: str, item: _Item) -> None:
         loop = self._portal.check(f"Producer.{method}")
         self._twin.check_open()
-        if len(self._outbox) >= QUEUED_SENDS_MAX or not self._twin.blocks_if_full:
+        if len(self._outbox) >= QUEUED_SENDS_MAX or not self._twin.options.block_if_full:
             self._run(method, self._empty_outbox)
         self._outbox.append(item)
         if not self._emptying:

@@ -1,11 +1,11 @@
-"""What callers may set: small frozen values, checked when they are made and before any network call."""
+"""Options of callers: small frozen values, checked when they are made and before any network call."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, get_args
 
@@ -42,10 +42,10 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Where messages go that were delivered more than `max_redeliveries` times again.
+    """The topic for messages that were redelivered more than `max_redeliveries` times.
 
     `topic` defaults to the source topic with `-DLQ` behind its name. `initial_subscription` is made there
-    first, so that nothing is lost before somebody reads it.
+    first, so that no message is lost before a consumer reads the topic.
     """
 
     max_redeliveries: int
@@ -59,6 +59,46 @@ class DeadLetter:
             parse_topic(self.topic)
         if self.initial_subscription is not None:
             validate_subscription(self.initial_subscription)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """Options of one producer, as `create_producer` describes them."""
+
+    name: str | None = None
+    access_mode: AccessMode = "shared"
+    send_timeout_s: float = 30.0
+    """0 lets messages wait for ever."""
+    block_if_full: bool = True
+    compression: CompressionName | None = None
+    batching: Batching | bool = True
+    initial_sequence_id: int | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    initial_subscription: str | None = None
+    """A subscription that the broker makes before the first message."""
+
+    def __post_init__(self) -> None:
+        one_of("access_mode", self.access_mode, AccessMode)
+        if self.compression is not None:
+            one_of("compression", self.compression, CompressionName)
+        if not isinstance(self.batching, (Batching, bool)):
+            raise InvalidConfigurationError("batching is a Batching, or True or False")
+        if self.name is not None and not self.name:
+            raise InvalidConfigurationError("a producer's name is not empty")
+        if self.initial_sequence_id is not None and self.initial_sequence_id < -1:
+            raise InvalidConfigurationError("initial_sequence_id is -1 or more")
+
+    @property
+    def batched(self) -> bool:
+        """Whether entries are batches."""
+        return self.batching is not False
+
+    @property
+    def limits(self) -> Batching:
+        """The limits of batches; without batching each message is an entry."""
+        if isinstance(self.batching, Batching):
+            return self.batching
+        return Batching() if self.batching else Batching(max_delay=0.0, max_messages=1)
 
 
 def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:

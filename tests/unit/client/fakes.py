@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
 from random import Random
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from google.protobuf.message import Message as ProtoMessage
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.net.connection import address_of
-from anabranch.client.options import Batching
+from anabranch.client.options import Batching, ProducerOptions
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.errors import NotConnectedError
@@ -22,7 +22,6 @@ from anabranch.model.layout import Segment
 from anabranch.model.ranges import FULL
 from anabranch.protocol.batches import Compression, decode_columns
 from anabranch.protocol.commands import NO_ID, SendReceipt
-from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
 class FakePump:
@@ -131,28 +130,30 @@ class FakeHome:
         self.batched = True
         self.compression = Compression.NONE
         self.name = "me"
-        self.name_was_given = False
-        self.access_mode = pb.Shared
-        self.properties: Mapping[str, str] = {}
-        self.initial_subscription: str | None = None
-        self.attach_timeout_s = 30.0
+        self.options = ProducerOptions()
         self.settled: list[SegmentProducer] = []
         self.failures: list[Outgoing] = []
         self.sequence = -1
 
-    def attached_to(self, connection: Any) -> None:
+    def check_loop(self) -> None:
+        """Tests have one loop."""
+
+    def batch_opened(self, now: float) -> None:
+        """Messages of a test have no send timeout."""
+
+    def segment_attached(self, connection: Any) -> None:
         """Nothing to learn from a fake."""
 
     def batches_closed(self, segment: SegmentProducer) -> None:
         """Nothing to route again."""
 
-    def gave_up(self, segment: SegmentProducer) -> None:
+    def segment_failed(self, segment: SegmentProducer) -> None:
         """Nothing to forget."""
 
     def segment_settled(self, segment: SegmentProducer) -> None:
         self.settled.append(segment)
 
-    def failed(self, batch: Outgoing) -> None:
+    def entry_failed(self, batch: Outgoing) -> None:
         self.failures.append(batch)
 
     def segment(self, url: str | None = None) -> SegmentProducer:
@@ -163,13 +164,9 @@ class FakeHome:
         added = []
         for _ in range(count):
             self.sequence += 1
-            lane = segment.batcher.lanes[0]
-            opens = not segment.batcher.opened
-            added.append(
-                segment.batcher.add(lane, (b"v", "k", self.sequence, 0), 10, segment.home.loop.time())
-            )
-            if opens:
-                segment.opened()
-            if segment.batcher.full:
+            bucket = segment.batcher.buckets[0]
+            batch = bucket.batch or segment.begin(bucket)
+            added.append(batch)
+            if segment.batcher.add(batch, (b"v", "k", self.sequence, 0), 10):
                 segment.close_batches()
         return added

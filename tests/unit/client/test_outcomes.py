@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.client.decide.batcher import FAILED, STORED, Outgoing
-from anabranch.client.produce.futures import BulkFuture, SendFuture, complete, move
+from anabranch.client.produce.futures import BulkFuture, SendFuture, complete, follow, move
 
 
 def batch(count: int = 3) -> Outgoing:
@@ -169,3 +169,28 @@ async def test_cancelling_a_bulk_stops_the_waiting() -> None:
         await asyncio.wait_for(bulk, 0.0)
     assert bulk.cancelled()
     store(made)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.settled: list[tuple[Outgoing, int]] = []
+
+    def settle(self, batch: Outgoing, index: int) -> None:
+        self.settled.append((batch, index))
+
+
+async def test_a_listener_follows_its_message_to_another_batch() -> None:
+    old, new = batch(1), batch(2)
+    listener = Listener()
+    follow(old, 0, listener)
+    move(old, [(new, 1)])
+    assert listener.settled == []
+    store(new)
+    assert listener.settled == [(new, 1)]
+
+
+async def test_a_listener_of_a_batch_that_failed_already_is_notified_at_once() -> None:
+    made, listener = batch(), Listener()
+    fail(made, ValueError("no"))
+    follow(made, 2, listener)
+    assert listener.settled == [(made, 2)]

@@ -156,7 +156,7 @@ async def test_five_thousand_in_flight_pass_ten_splits_and_merges_in_order(world
         for number in range(1000):
             for key in range(20):
                 outcomes.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
-            pending = sum(len(s.pending()) for s in producer._lanes.segments.values())
+            pending = sum(len(s.pending.all()) for s in producer._routes.segments.values())
             in_flight_max = max(in_flight_max, pending)
             if number > 250:
                 await asyncio.sleep(0.0001)
@@ -191,6 +191,20 @@ async def test_no_key_is_reordered_or_stored_twice_through_kills_and_splits(worl
     orders = Orders()
     orders.take(await stored(world.client(), 15 * 150))
     orders.check(15, 150)
+
+
+async def test_a_delayed_message_without_a_key_joins_no_open_batch_of_any_segment(world: World) -> None:
+    async with world.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_delay=60.0))
+        controller = await world.controller()
+        await controller.split(0)
+        await asyncio.sleep(1.0)
+        for _ in range(4):
+            for n in range(40):
+                await producer.enqueue(b"now", key=f"key-{n}")
+            delayed = await producer.enqueue(b"later", deliver_after=5.0)
+            await producer.flush()
+            assert delayed.result().batch_index == -1
 
 
 async def test_messages_without_a_key_that_are_taken_back_go_to_successors_only(world: World) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from anabranch.client.decide.batcher import FAILED, OPEN, STORED
+from anabranch.client.decide.producer_life import ProducerState
 from anabranch.errors import AuthorizationError, ProducerBusyError, ServiceNotReadyError, TopicTerminatedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.client.fakes import FakeHome, FakePool
@@ -187,8 +188,7 @@ async def test_a_sealed_segment_is_asked_what_it_has_stored() -> None:
     connection.producers.clear()
     segment.closed_by_broker()
     await settle_down()
-    assert segment.sealed
-    assert segment.settled
+    assert segment.state is ProducerState.SETTLED
     assert home.settled == [segment]
     later = home.add(segment, 2)
     assert [batch.state for batch in batches] == [STORED, STORED, OPEN, OPEN]
@@ -213,7 +213,7 @@ async def test_a_seal_that_failed_lets_the_segment_go_on() -> None:
     assert segment.settled
     sealed = False
     await asyncio.sleep(2.0)
-    assert not segment.sealed
+    assert segment.state is ProducerState.ATTACHED
     assert pool.connections[0].sequences() == [[0], [1], [2]]
     assert all(batch.state == OPEN for batch in batches)
 

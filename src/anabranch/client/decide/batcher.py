@@ -1,9 +1,9 @@
-"""Which messages share an entry, and when entries are due: the decisions of a producer for one segment.
+"""Which messages of a segment share an entry.
 
 Each bucket of the segment has one open batch, and a batch never mixes buckets. Limits count over all open
-batches of the segment; when one is reached, all of them close together and leave in the order of their
-highest sequence ids, because the broker recognises repeated entries by a number that must only rise. Knows
-nothing of connections, timers or futures: time is an argument.
+batches of the segment; when a limit is reached, all batches close together and leave in the order of their
+highest sequence ids, because the broker recognises a repeated entry by a number that must only rise. The
+module knows no connection, timer or future: time is an argument.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from anabranch.model.hashing import bucket_ranges
 from anabranch.protocol.batches import Compression, MessageBatch, build_single, decode_columns
 
 MESSAGE_OVERHEAD_BYTES = 24
-"""About what a header adds to a message inside a batch; the limits need no more precision."""
+"""About the size of a message's header inside a batch; the limits need no more precision."""
 
 
 class Extras(NamedTuple):
-    """What most messages do not have."""
+    """The rarely used parts of a message."""
 
     properties: Mapping[str, str] | None = None
     event_time_ms: int = 0
@@ -35,16 +35,16 @@ Row = tuple[bytes, str | bytes | None, int, int]
 """Value, key, sequence id and bucket hash of one message."""
 
 StoredAt = tuple[int, int, int]
-"""Segment, ledger and entry where a batch was stored; -1 where the broker did not say."""
+"""Segment, ledger and entry of a stored batch; -1 where the broker did not say."""
 
 OPEN, STORED, FAILED, MOVED = range(4)
 
 
 class Outgoing:
-    """Messages of one bucket on their way to be one entry; first rows, then bytes, then an outcome.
+    """Messages of one bucket that become one entry: first rows, then bytes, then an outcome.
 
-    When a segment is sealed, messages move to batches of its successors: `moved` then says for each message
-    where it went, so that whoever waits for it can follow.
+    When a segment is sealed, its messages move to batches of its successors: `moved` then holds the new batch
+    and index of each message, so that the message's future can follow.
     """
 
     __slots__ = (
@@ -79,9 +79,9 @@ class Outgoing:
         self.count = 0
         self.deliver_at_ms = 0
         self.judged = False
-        """Whether its one message may be stored already; it travels alone, so that the broker can tell."""
+        """Whether its one message may be stored already; it travels alone, for the broker to find out."""
         self.slot: int | None = None
-        """Where on the ring that message belongs, if it has no key to tell."""
+        """The place of that message on the ring, if it has no key."""
         self.sequence = -1
         self.size = 0
         self.state = OPEN
@@ -90,12 +90,12 @@ class Outgoing:
         self.seen = False
         self.moved: Sequence[tuple[Outgoing, int]] = ()
         self.tried = False
-        """Whether the entry was ever sent, so that it may be stored without our knowing."""
+        """Whether the entry was ever sent, so that it may be stored without the producer's knowing."""
         self.waiters: list[tuple[Any, Callable[..., object], Any]] | None = None
         self.trackers: list[Any] | None = None
 
     def build(self, producer_name: str, now_ms: int, compression: Compression, batched: bool) -> None:
-        """Turn the rows into an entry; from then on the batch only has bytes, a count and a sequence id."""
+        """Turn the rows into an entry; afterwards the batch has only bytes, a count and a sequence id."""
         rows = self.rows
         self.count = len(rows)
         extras = self.extras or {}
@@ -143,7 +143,7 @@ class Outgoing:
         self.extras = None
 
     def messages(self, limit: int) -> list[tuple[Row, Extras | None]]:
-        """The messages of a built entry again, with bucket hash 0: they are about to get another bucket."""
+        """The messages of a built entry, to be routed anew: the bucket hash of each row is 0."""
         columns = decode_columns(self.entry, limit)
         found: list[tuple[Row, Extras | None]] = []
         for index in range(columns.count):
@@ -160,7 +160,7 @@ class Outgoing:
 
 @dataclass(slots=True)
 class BucketFill:
-    """What a producer's batches for one bucket have held so far; how full they are is what buckets cost."""
+    """Totals of a producer's batches for one bucket; emptier batches are the cost of more buckets."""
 
     limits: Batching
     entries: int = 0
@@ -186,7 +186,7 @@ class BucketFill:
 
 
 class OpenBucket:
-    """One bucket of a segment as messages are added to it."""
+    """One bucket of a segment, with the batch that messages are added to."""
 
     __slots__ = ("batch", "batcher", "slot")
 
@@ -200,19 +200,19 @@ class OpenBucket:
 class SegmentBatcher:
     """The open batches of one segment.
 
-    `room` and `bytes_left` say what still fits before the open batches must close; a producer that adds rows
-    by itself on its hot path keeps them up to date.
+    `room` and `bytes_left` say how many messages and bytes still fit before the open batches must close.
     """
 
-    __slots__ = ("_splits", "bytes_left", "lanes", "limits", "opened", "owner", "room")
+    __slots__ = ("_splits", "buckets", "bytes_left", "limits", "opened", "owner", "room")
 
     def __init__(self, splits: Sequence[int], limits: Batching, owner: Any = None) -> None:
         self._splits = tuple(splits)
         self.limits = limits
         self.owner = owner
-        self.lanes = tuple(OpenBucket(self, bucket.start) for bucket in bucket_ranges(self._splits))
+        """The producer of the segment."""
+        self.buckets = tuple(OpenBucket(self, bucket.start) for bucket in bucket_ranges(self._splits))
         self.opened: list[OpenBucket] = []
-        """Lanes with an open batch."""
+        """Buckets with an open batch, the oldest batch first."""
         self.room = limits.max_messages
         self.bytes_left = limits.max_bytes
 
@@ -220,55 +220,43 @@ class SegmentBatcher:
         """The number of the bucket that a bucket hash lies in."""
         return bisect_right(self._splits, slot)
 
-    def lane_for(self, slot: int) -> OpenBucket:
-        """The lane of a bucket hash."""
-        return self.lanes[bisect_right(self._splits, slot)]
+    def bucket_for(self, slot: int) -> OpenBucket:
+        """The bucket that a bucket hash lies in."""
+        return self.buckets[bisect_right(self._splits, slot)]
 
-    def begin(self, lane: OpenBucket, now: float) -> Outgoing:
-        """Open a batch in a lane that has none."""
-        batch = lane.batch = Outgoing(now)
-        self.opened.append(lane)
+    def begin(self, bucket: OpenBucket, now: float) -> Outgoing:
+        """Open a batch in a bucket that has none."""
+        batch = bucket.batch = Outgoing(now)
+        self.opened.append(bucket)
         return batch
 
-    def fits(self, size: int) -> bool:
-        """Whether a message of this size may still join; an empty batcher takes any."""
-        return not self.opened or size <= self.bytes_left
-
-    def add(
-        self, lane: OpenBucket, row: Row, size: int, now: float, extras: Extras | None = None
-    ) -> Outgoing:
-        """Add one message; the caller closes the batches when `full` says so."""
-        batch = lane.batch or self.begin(lane, now)
+    def add(self, batch: Outgoing, row: Row, size: int, extras: Extras | None = None) -> bool:
+        """Add one message to an open batch; return whether a limit is reached, so that batches must close."""
         if extras is not None:
             if batch.extras is None:
                 batch.extras = {}
             batch.extras[len(batch.rows)] = extras
         batch.rows.append(row)
-        self.room -= 1
-        self.bytes_left -= size
-        return batch
+        self.room = room = self.room - 1
+        self.bytes_left = left = self.bytes_left - size
+        return room <= 0 or left <= 0
 
     @property
-    def full(self) -> bool:
-        """Whether a limit is reached."""
-        return self.room <= 0 or self.bytes_left <= 0
-
-    @property
-    def due_at(self) -> float | None:
-        """When the oldest open batch has waited long enough; None when nothing is open."""
+    def oldest_at(self) -> float | None:
+        """When the oldest open batch was begun; None when no batch is open."""
         if not self.opened:
             return None
         batch = self.opened[0].batch
         assert batch is not None
-        return batch.begun_at + self.limits.max_delay
+        return batch.begun_at
 
     def take(self) -> list[Outgoing]:
         """Close all open batches and return them in the order they must be sent."""
         taken: list[Outgoing] = []
-        for lane in self.opened:
-            assert lane.batch is not None
-            taken.append(lane.batch)
-            lane.batch = None
+        for bucket in self.opened:
+            assert bucket.batch is not None
+            taken.append(bucket.batch)
+            bucket.batch = None
         self.opened.clear()
         self.room = self.limits.max_messages
         self.bytes_left = self.limits.max_bytes
@@ -283,5 +271,5 @@ def _highest(batch: Outgoing) -> int:
 
 
 def message_size(value: bytes, key: str | bytes | None) -> int:
-    """What a message counts against the limits of a batch."""
+    """The size of a message as the limits of a batch count it."""
     return len(value) + (len(key) if key is not None else 0) + MESSAGE_OVERHEAD_BYTES

@@ -1,8 +1,8 @@
-"""Messages that come in columns and are encoded by whoever has them, such as the Spark sink.
+"""Messages that come in columns and encode themselves, such as the rows of the Spark sink.
 
-The client says which layout and sequence ids they get; they answer with the messages of each bucket, encoded
-as a batch holds them. Nothing is done per message here. What happens to the entries afterwards, through seals
-and lost connections, is the same as for any other.
+The client decides the layout and the sequence ids; the rows answer with the messages of each bucket, encoded
+as a batch holds them. No work is done per message here. After that the entries are sent, and sent again, like
+all others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.routes import SegmentRoutes
-from anabranch.client.produce.segment_producer import SegmentHome, SegmentProducer
+from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.model.layout import Layout
 from anabranch.protocol.batches import MessageBatch
 
@@ -39,7 +39,7 @@ class EncodedRows(Protocol):
     def row_count(self) -> int: ...
 
     def encode(self, layout: Layout, first_sequence_id: int, bytes_max: int) -> Sequence[EncodedPart]:
-        """All messages with consecutive sequence ids, none of the parts above `bytes_max`.
+        """All messages with consecutive sequence ids, in parts of at most `bytes_max`.
 
         The parts of one segment ascend in their highest sequence ids, and inside a part messages ascend, so
         the messages of a key stay in order.
@@ -48,18 +48,18 @@ class EncodedRows(Protocol):
 
 
 def add_encoded(
-    rows: EncodedRows, home: SegmentHome, lanes: SegmentRoutes, first: int, bytes_max: int, bulk: BulkFuture
+    rows: EncodedRows, routes: SegmentRoutes, first_sequence_id: int, bytes_max: int, bulk: BulkFuture
 ) -> None:
-    """Give the rows their place behind everything added before, and join their entries to `bulk`."""
-    for segment in list(lanes.segments.values()):
+    """Queue the rows behind every message added before, and join their entries to `bulk`."""
+    for segment in list(routes.segments.values()):
         segment.close_batches()
-    known = lanes.layout.layout
+    home, layout = routes.home, routes.layout.layout
     now, now_ms = home.loop.time(), home.clock.wall_ms()
     touched: dict[SegmentProducer, None] = {}
-    for part in rows.encode(known, first, bytes_max):
-        target = known.segments[part.segment]
-        # A sealed segment whose messages must go first takes these too; they are routed again with the rest.
-        owner = lanes.holder(target, target.range.start)
+    for part in rows.encode(layout, first_sequence_id, bytes_max):
+        target = layout.segments[part.segment]
+        # A sealed segment whose messages must go first takes these too; they are routed again with its own.
+        owner = routes.holder(target, target.range.start)
         messages = MessageBatch()
         messages.add_encoded(part.messages, part.message_count, part.sequence_id, part.first_key)
         batch = Outgoing(now)
@@ -67,8 +67,9 @@ def add_encoded(
         batch.sequence = part.sequence_id
         batch.entry = messages.build(home.name, now_ms, home.compression, part.hash_range)
         batch.size = len(batch.entry)
-        owner.add_entry(batch)
+        owner.pending.add(batch)
         bulk.join(batch)
         touched[owner] = None
+    home.batch_opened(now)
     for owner in touched:
         owner.close_batches()

@@ -223,41 +223,47 @@ class BulkFuture:
     __iter__ = __await__
 
 
-class Outcome(Protocol):
-    """Somebody who wants to be told of one message."""
+class OutcomeListener(Protocol):
+    """A holder of one message, notified of the message's outcome."""
 
     def settle(self, batch: Outgoing, index: int) -> None:
-        """The batch that holds the message has its outcome."""
+        """Take the outcome of message `index` of a batch that is stored or has failed."""
         ...
 
 
 class Follower:
-    """Tells the holders of single messages in a batch, wherever those go; cheaper than a future for each."""
+    """Notifies the listeners of single messages in a batch; cheaper than a future for each."""
 
     __slots__ = ("_followed",)
 
     def __init__(self) -> None:
-        self._followed: list[tuple[int, Outcome]] = []
+        self._followed: list[tuple[int, OutcomeListener]] = []
+
+    def add(self, index: int, listener: OutcomeListener) -> None:
+        self._followed.append((index, listener))
 
     def join(self, batch: Outgoing) -> None:
-        """Messages are followed one by one when they move."""
+        """Messages that move are followed one by one, in `finished`."""
 
     def finished(self, batch: Outgoing) -> None:
-        """The batch has its outcome, or its messages have moved."""
-        for index, outcome in self._followed:
+        """Notify the listeners, or follow the messages to the batches that took them over."""
+        for index, listener in self._followed:
             if batch.state == MOVED:
-                follow(*batch.moved[index], outcome)
+                follow(*batch.moved[index], listener)
             else:
-                outcome.settle(batch, index)
+                listener.settle(batch, index)
 
 
-def follow(batch: Outgoing, index: int, outcome: Outcome) -> None:
-    """Let `outcome` be told what becomes of a message."""
+def follow(batch: Outgoing, index: int, listener: OutcomeListener) -> None:
+    """Notify `listener` of the outcome of a message, at once if the batch has it already."""
+    if batch.state in (STORED, FAILED):
+        listener.settle(batch, index)
+        return
     if batch.trackers is None:
         batch.trackers = []
     if not batch.trackers or type(batch.trackers[-1]) is not Follower:
         batch.trackers.append(Follower())
-    batch.trackers[-1]._followed.append((index, outcome))
+    batch.trackers[-1].add(index, listener)
 
 
 def message_id(batch: Outgoing, index: int) -> MessageId:

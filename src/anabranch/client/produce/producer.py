@@ -1,7 +1,7 @@
-"""The producer: takes messages in the order of the calls and answers for each of them.
+"""The producer: takes messages in the order of the calls and reports the outcome of each.
 
-A message gets its sequence id, its segment and its place in a batch before the call returns; whatever happens
-to segments and connections afterwards keeps that order.
+A message gets its sequence id, its segment and its place in a batch before the call returns; later changes of
+segments and connections keep that order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TypeVar, cast
 
-from anabranch.client.decide.batcher import BucketFill
+from anabranch.client.decide.batcher import BucketFill, Outgoing
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.client.produce.futures import BulkFuture, SendFuture
 from anabranch.client.produce.publisher import Publisher
@@ -28,7 +28,7 @@ class AsyncProducer(Publisher[T]):
     @property
     def topic(self) -> str:
         """The name the broker resolved."""
-        return str(self._lanes.layout.name)
+        return str(self._routes.layout.name)
 
     @property
     def last_sequence_id(self) -> int:
@@ -38,14 +38,14 @@ class AsyncProducer(Publisher[T]):
     @property
     def is_connected(self) -> bool:
         """Whether no segment in use is without a connection."""
-        return all(segment.is_attached for segment in self._lanes.segments.values())
+        return all(segment.is_attached for segment in self._routes.segments.values())
 
     @property
     def bucket_fills(self) -> dict[tuple[int, int], BucketFill]:
         """How full the batches were, by segment and bucket, of the segments in use (PIP-486)."""
         return {
             (id_, bucket): replace(fill)
-            for id_, segment in list(self._lanes.segments.items())
+            for id_, segment in list(self._routes.segments.items())
             for bucket, fill in enumerate(segment.fills)
         }
 
@@ -98,29 +98,21 @@ class AsyncProducer(Publisher[T]):
             or value is None
             or self._sequence_was_given
         ):
-            encoded, extras = self.preparing.one(
+            data, extras = self.preparing.one(
                 value, key, properties, event_time, sequence_id, deliver_after, deliver_at
             )
-            return self._add_unusual(encoded, key, extras, sequence_id)
-        data: bytes = cast(bytes, value) if type(value) is self._plain else self.preparing.encode(value)
-        lane, slot, overhead = self._lanes.routes.get(key) or self._lanes.route(key)
-        batcher = lane.batcher
-        left = batcher.bytes_left - len(data) - overhead
-        rolled = left < 0
+            return SendFuture(*self._add_numbered((data, key, extras, sequence_id)), self.loop)
+        data = cast(bytes, value) if type(value) is self._plain else self.preparing.encode(value)
+        bucket, slot, overhead = self._routes.by_key.get(key) or self._routes.route(key)
+        size = len(data) + overhead
+        rolled = size > bucket.batcher.bytes_left
         if rolled:
-            lane, slot, overhead = self._make_room(data, key, lane)
-            batcher = lane.batcher
-            left = batcher.bytes_left - len(data) - overhead
-        batch = lane.batch
-        if batch is None:
-            batch = self._begin(lane)
+            bucket, slot, _ = self._make_room(data, key, bucket)
+        batcher = bucket.batcher
+        batch: Outgoing = bucket.batch or batcher.owner.begin(bucket)
         self._sequence = sequence = self._sequence + 1
-        rows = batch.rows
-        index = len(rows)
-        rows.append((data, key, sequence, slot))
-        batcher.bytes_left = left
-        batcher.room = room = batcher.room - 1
-        if room <= 0 or left <= 0:
+        index = len(batch.rows)
+        if batcher.add(batch, (data, key, sequence, slot), size):
             batcher.owner.close_batches()
             rolled = True
         if rolled:
@@ -137,16 +129,16 @@ class AsyncProducer(Publisher[T]):
     ) -> BulkFuture:
         """Give many messages their place in the order and return one future for all of them.
 
-        The cheapest way to publish: nothing is made per message but its row in a batch.
+        The cheapest way to publish: a message costs no more than its row in a batch.
         """
         return await self.enqueue_many_prepared(self.preparing.many(values, keys), keys)
 
     async def flush(self) -> None:
-        """Send what is batched and wait for everything enqueued before.
+        """Send all batches and wait for every message enqueued before.
 
-        Raises when any of it failed and nobody looked at its future: one error as itself, several as a group.
+        Raises the failures whose futures no caller has looked at: one error as itself, several as a group.
         """
-        self._check_loop()
+        self.check_loop()
         await self._drain()
         unseen, self._unseen = self._unseen, []
         errors = [batch.error for batch in unseen if not batch.seen and batch.error is not None]
@@ -156,11 +148,11 @@ class AsyncProducer(Publisher[T]):
             raise ExceptionGroup(f"{len(errors)} batches of messages were not stored", errors)
 
     async def close(self, timeout: Seconds | None = None) -> None:
-        """Complete what was accepted, then give everything back; after `timeout` the rest fails."""
+        """Complete accepted messages, then disconnect; messages not stored within `timeout` fail."""
         limit = optional_seconds("timeout", timeout)
         if self._closed:
             return
-        self._check_loop()
+        self.check_loop()
         self._closed = True
         try:
             async with asyncio.timeout(limit):

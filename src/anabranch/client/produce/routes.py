@@ -1,17 +1,16 @@
-"""Where messages go: the segments in use, the lane of each key, and what happens when a segment is sealed.
+"""The segments in use, the bucket of each key, and the routes of messages when a segment is sealed.
 
-A sealed segment's lanes keep taking messages of its range while it finds out what was stored. Once a layout
-without it is known, everything left is routed again in the order of sequence ids, in one step that nothing
-can overtake. A successor is opened only when all sealed segments it overlaps are settled, because its broker
-takes a sequence id below one it has stored for a repetition. Knows nothing of callers, values or futures'
-holders.
+A sealed segment's batches keep taking messages of its range while its producer finds out which entries are
+stored. Once a layout without the segment is known, every message left is routed again in the order of
+sequence ids, in one step that no newer message can overtake. A successor is opened only when all sealed
+segments that overlap it are settled, because its broker would take a sequence id below one it has stored for
+a repetition. The module knows no caller, schema or holder of a future.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from anabranch.client.decide.batcher import Extras, OpenBucket, Outgoing, Row, message_size
@@ -22,7 +21,7 @@ from anabranch.model.hashing import key_hash, stand_in_hash
 from anabranch.model.layout import Segment
 
 Route = tuple[OpenBucket, int, int]
-"""Lane, bucket hash, and what the key adds to a message's size."""
+"""Bucket, bucket hash, and the share of key and header in a message's size."""
 
 ROUTES_CACHED_MAX = 65_536
 
@@ -30,62 +29,61 @@ ROUTES_CACHED_MAX = 65_536
 class SegmentRoutes:
     """All segments a producer sends to, by key."""
 
-    def __init__(
-        self,
-        home: SegmentHome,
-        layout: TopicLayout,
-        begin: Callable[[OpenBucket], Outgoing],
-        eager: bool,
-        turn: int,
-    ) -> None:
+    def __init__(self, home: SegmentHome, layout: TopicLayout, *, eager: bool) -> None:
+        """`eager` opens every active segment at once instead of with its first message."""
+        self.home = home
         self.layout = layout
-        self.routes: dict[str | bytes | None, Route] = {}
-        """Where the keys seen lately go; a hot path looks here first."""
+        self.by_key: dict[str | bytes | None, Route] = {}
+        """The routes of recent keys; the hot paths look here first."""
         self.segments: dict[int, SegmentProducer] = {}
-        self._home = home
-        self._begin = begin
         self._eager = eager
         self._leaving: list[SegmentProducer] = []
         self._router = layout.router
-        self._keyless_turn = turn
+        self._keyless_turn = home.pool.rng.randrange(2**16)
+        self._keyless_segments: Sequence[Segment] = self._router.segments
 
     @property
     def active(self) -> tuple[Segment, ...]:
         return self._router.segments
 
+    # Routes.
+
     def route(self, key: str | bytes | None) -> Route:
-        """Where messages of a key go, remembered until the layout changes."""
-        routes = self.routes
-        found = routes.get(key)
+        """The route of a key, remembered until the layout changes."""
+        found = self.by_key.get(key)
         if found is not None:
             return found
-        if len(routes) >= ROUTES_CACHED_MAX:
-            routes.clear()
+        if len(self.by_key) >= ROUTES_CACHED_MAX:
+            self.by_key.clear()
         if key is None:
-            found = self._keyless_route(self._router.segments)
+            found = self._keyless_route()
         else:
             if not isinstance(key, (str, bytes)):
                 raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
             found = self.route_by(key_hash(key), key)
-        routes[key] = found
+        self.by_key[key] = found
         return found
 
     def route_by(self, raw: int, key: str | bytes | None = None) -> Route:
-        """Where a raw hash belongs."""
+        """The route of a raw hash."""
         slot = raw & 0xFFFF
         segment = self.holder(self._router.segment_for(raw), raw >> 16)
-        return segment.batcher.lane_for(slot), slot, message_size(b"", key)
+        return segment.batcher.bucket_for(slot), slot, message_size(b"", key)
 
-    def _keyless_route(self, segments: Sequence[Segment]) -> Route:
+    def _keyless_route(self) -> Route:
         # One segment and bucket until its batch closes, then the next: full batches, all buckets used.
         self._keyless_turn += 1
-        turn, place = divmod(self._keyless_turn, len(segments))
-        segment = self.holder(segments[place], segments[place].range.start)
-        lane = segment.batcher.lanes[turn % len(segment.batcher.lanes)]
-        return lane, lane.slot, message_size(b"", None)
+        turn, place = divmod(self._keyless_turn, len(self._keyless_segments))
+        target = self._keyless_segments[place]
+        buckets = self.holder(target, target.range.start).batcher.buckets
+        bucket = buckets[turn % len(buckets)]
+        return bucket, bucket.slot, message_size(b"", None)
 
     def holder(self, target: Segment, slot: int) -> SegmentProducer:
-        """Who takes messages for an active segment: itself, or a sealed one whose messages must go first."""
+        """The producer that takes messages for an active segment.
+
+        While a sealed segment that overlaps it is not settled, that is the sealed segment's producer.
+        """
         holder: SegmentProducer | None = None
         for sealed in self._leaving:
             if _overlap(sealed.segment, target):
@@ -95,42 +93,83 @@ class SegmentRoutes:
         return holder or self.segment(target)
 
     def segment(self, segment: Segment) -> SegmentProducer:
+        """The producer of a segment, opened if there is none."""
         found = self.segments.get(segment.id)
         if found is None:
             topic = self.layout.segment_topic(segment)
-            found = SegmentProducer(self._home, segment, topic, self.layout.owners.get(segment.id))
+            found = SegmentProducer(self.home, segment, topic, self.layout.owners.get(segment.id))
             self.segments[segment.id] = found
         return found
 
+    # Messages.
+
+    def add(
+        self,
+        row: Row,
+        extras: Extras | None,
+        *,
+        raw: int | None = None,
+        judged: bool = False,
+        bulk: BulkFuture | None = None,
+    ) -> tuple[Outgoing, int]:
+        """Add a message to the batch of its bucket; return the batch and the message's index in it.
+
+        The row gets the bucket hash of its route, which `raw` decides instead of the key where it is given. A
+        `judged` message may be stored already: only the broker can tell, and only of an entry of one message.
+        A delayed message gets an entry of its own too, so that it does not delay others.
+        """
+        value, key, sequence_id, _ = row
+        alone = judged or (extras is not None and extras.deliver_at_ms > 0)
+        size = len(value)
+        if extras is not None and extras.properties:
+            size += sum(len(name) + len(text) + 8 for name, text in extras.properties.items())
+        while True:
+            bucket, slot, overhead = self.route(key) if raw is None else self.route_by(raw)
+            batcher = bucket.batcher
+            if not batcher.opened or not (alone or size + overhead > batcher.bytes_left):
+                break
+            # Closing batches may change the route of a message without a key.
+            batcher.owner.close_batches()
+        batch: Outgoing = bucket.batch or batcher.owner.begin(bucket)
+        if judged:
+            batch.judged, batch.slot = True, None if raw is None else raw >> 16
+        index = len(batch.rows)
+        full = batcher.add(batch, (value, key, sequence_id, slot), size + overhead, extras)
+        if bulk is not None:
+            bulk.join(batch)
+        if alone or full:
+            batcher.owner.close_batches()
+        return batch, index
+
     def batches_closed(self, segment: SegmentProducer) -> None:
-        """Messages without a key go elsewhere from now on."""
-        sticky = self.routes.get(None)
+        """Let messages without a key go elsewhere from now on."""
+        sticky = self.by_key.get(None)
         if sticky is not None and sticky[0].batcher is segment.batcher:
-            del self.routes[None]
+            del self.by_key[None]
 
     def forget(self, segment: SegmentProducer) -> None:
-        """The segment gave up; the next message for it starts anew."""
+        """Drop a producer that failed; the next message for its segment opens another."""
         if self.segments.get(segment.segment.id) is segment:
             del self.segments[segment.segment.id]
         self._leaving = [leaving for leaving in self._leaving if leaving is not segment]
-        self.routes.clear()
+        self.by_key.clear()
 
     def join_open(self, first: int, bulk: BulkFuture) -> None:
         """Let a bulk wait for the open batches that hold messages after sequence id `first`."""
         for segment in self.segments.values():
-            for lane in segment.batcher.opened:
-                if lane.batch is not None and lane.batch.rows and lane.batch.rows[-1][2] > first:
-                    bulk.join(lane.batch)
+            for bucket in segment.batcher.opened:
+                if bucket.batch is not None and bucket.batch.rows and bucket.batch.rows[-1][2] > first:
+                    bulk.join(bucket.batch)
 
     def join_all(self, bulk: BulkFuture) -> None:
-        """Close all open batches and let a bulk wait for everything that is under way."""
+        """Close all open batches and let a bulk wait for every entry that is under way."""
         for segment in list(self.segments.values()):
             segment.close_batches()
-            for batch in segment.pending():
+            for batch in segment.pending.all():
                 bulk.join(batch)
 
     def expire(self, now: float, timeout_s: float) -> float | None:
-        """Fail what has waited for so long; returns when the oldest message that is left was added."""
+        """Fail messages that have waited for `timeout_s`; return when the oldest that is left was added."""
         oldest: float | None = None
         for segment in list(self.segments.values()):
             segment.expire(now, timeout_s)
@@ -139,11 +178,14 @@ class SegmentRoutes:
                 oldest = begun_at
         return oldest
 
+    # Sealed segments.
+
     def layout_changed(self, layout: TopicLayout) -> None:
         """Follow a newer layout."""
         self.layout = layout
         self._router = layout.router
-        self.routes.clear()
+        self._keyless_segments = self._router.segments
+        self.by_key.clear()
         known = layout.layout.segments
         self._leaving = [
             producer
@@ -160,7 +202,7 @@ class SegmentRoutes:
                 self.holder(active, active.range.start)
 
     def transfer(self) -> None:
-        """Route the messages of sealed segments to their successors, wherever all concerned are settled."""
+        """Route the messages of sealed segments to their successors, group by group of settled segments."""
         active = self.layout.layout.active
         waiting = list(self._leaving)
         while waiting:
@@ -183,7 +225,7 @@ class SegmentRoutes:
             del self.segments[segment.segment.id]
             batches += [(batch, segment) for batch in segment.take_back()]
         self._leaving = [segment for segment in self._leaving if segment not in group]
-        self.routes.clear()
+        self.by_key.clear()
         found = [
             (row, extras, batch, index, segment)
             for batch, segment in batches
@@ -191,66 +233,32 @@ class SegmentRoutes:
         ]
         found.sort(key=lambda message: message[0][2])
         places: dict[int, list[Any]] = {id(batch): [None] * batch.count for batch, _ in batches}
+        # Any other segment may have stored a later sequence id, and would take these for repetitions.
+        self._keyless_segments = successors
         for row, extras, batch, index, segment in found:
             judged = batch.judged or (segment.in_doubt and batch.tried)
             raw = None if row[1] is not None else self._stand_in(row[2], segment.segment, judged)
-            route = partial(self._route_again, row[1], raw, successors)
-            slot = None if raw is None or not judged else raw >> 16
-            places[id(batch)][index] = self._add_again(row, extras, batch.begun_at, route, judged, slot)
+            successor, place = self.add(row, extras, raw=raw, judged=judged)
+            # The send timeout counts from the moment the message was first accepted.
+            successor.begun_at = min(successor.begun_at, batch.begun_at)
+            places[id(batch)][index] = successor, place
+        self._keyless_segments = self._router.segments
         for batch, _ in batches:
             move(batch, places[id(batch)])
             batch.entry = b""
 
     def _stand_in(self, sequence: int, former: Segment, judged: bool) -> int | None:
-        """The hash by which a message without a key goes on from a sealed segment; None when any will do.
+        """The hash that routes a message without a key away from a sealed segment; None when any will do.
 
-        One that was sent by its sequence id stays where that belongs. One that may be stored already is
-        judged by what is known of the segment that may have done so.
+        A message that its sequence id routed there keeps that hash. A message that may be stored already goes
+        to a successor of the segment that may have stored it, because only such a successor can tell.
         """
-        raw = stand_in_hash(self._home.name, sequence)
+        raw = stand_in_hash(self.home.name, sequence)
         if raw >> 16 in former.range:
             return raw
         return former.range.start << 16 | raw & 0xFFFF if judged else None
 
-    def _route_again(self, key: str | bytes | None, raw: int | None, successors: list[Segment]) -> Route:
-        """As `route`, but a message without a key goes to a successor too.
-
-        Any other segment may have stored a later sequence id, and would take this one for a repetition.
-        """
-        if raw is not None:
-            return self.route_by(raw)
-        if key is None and None not in self.routes:
-            self.routes[None] = self._keyless_route(successors)
-        return self.route(key)
-
-    def _add_again(
-        self,
-        row: Row,
-        extras: Extras | None,
-        begun_at: float,
-        route: Callable[[], Route],
-        judged: bool,
-        ring_slot: int | None,
-    ) -> tuple[Outgoing, int]:
-        value, key, sequence, _ = row
-        lane, slot, overhead = route()
-        lonely = judged or (extras is not None and extras.deliver_at_ms > 0)
-        size = len(value) + overhead
-        if lane.batcher.opened and (lonely or size > lane.batcher.bytes_left):
-            lane.batcher.owner.close_batches()
-            lane, slot, overhead = route()
-        if lane.batch is None:
-            self._begin(lane)
-        batch = lane.batcher.add(lane, (value, key, sequence, slot), size, begun_at, extras)
-        batch.judged, batch.slot = judged, ring_slot
-        # The send timeout counts from the day the message was first accepted.
-        batch.begun_at = min(batch.begun_at, begun_at)
-        place = batch, len(batch.rows) - 1
-        if lonely or lane.batcher.full:
-            lane.batcher.owner.close_batches()
-        return place
-
 
 def _overlap(one: Segment, other: Segment) -> bool:
-    # Keys of classic topics are spread over all of them, whatever ranges they show.
+    # The keys of a classic topic are spread over the whole ring, regardless of the range it shows.
     return one.is_classic or one.range.overlaps(other.range)

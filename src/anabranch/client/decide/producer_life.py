@@ -1,0 +1,137 @@
+"""The life of a producer of one segment: a state, a table of transitions, and the effects of each transition.
+
+The producer starts in ATTACHING. A broker's word that the segment is sealed is provisional, because the seal
+may still fail; a layout without the segment is final. In both cases the producer settles: it finds out which
+of the sent entries the segment has stored. The machine knows no connection, entry or timer; the shell in
+`produce/segment_producer.py` carries out the effects and reports their results as events.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from anabranch.errors import AnabranchError, ProducerBusyError, TopicNotFoundError, TopicTerminatedError
+
+
+class ProducerState(Enum):
+    ATTACHING = auto()
+    """Looking for the segment's owner and registering there."""
+    ATTACHED = auto()
+    """Registered: entries can be sent."""
+    LAST_RECEIPTS = auto()
+    """Still registered, but the layout says that the segment is sealed; receipts may still come."""
+    SETTLING = auto()
+    """The broker says that the segment is sealed; the producer asks which entries are stored."""
+    SETTLED = auto()
+    """The answer is known; the producer waits for the layout to confirm the seal."""
+    LEAVING = auto()
+    """As SETTLING, and the layout has confirmed the seal."""
+    LEFT = auto()
+    """Settled, and the layout has confirmed the seal."""
+    FAILED = auto()
+    """The broker refused the producer for good."""
+    CLOSED = auto()
+
+
+class ProducerEvent(Enum):
+    ACCEPTED = auto()
+    """The owner has registered the producer."""
+    UNREACHABLE = auto()
+    """An attempt to register or to settle failed and may succeed later."""
+    REFUSED = auto()
+    """The owner refused the registration for good."""
+    DETACHED = auto()
+    """The registration is gone, or its connection, or the two ends disagree about the next receipt."""
+    SEALED_BY_BROKER = auto()
+    SEALED_BY_LAYOUT = auto()
+    ALL_ANSWERED = auto()
+    """Every entry that was sent has its receipt."""
+    RECEIPTS_OVERDUE = auto()
+    STORED_KNOWN = auto()
+    """The segment said which entries it has stored, or cannot say so any more."""
+    LAYOUT_OVERDUE = auto()
+    """The layout did not confirm the seal in time: the seal may have failed."""
+    CLOSED = auto()
+
+
+class ProducerEffect(Enum):
+    """Orders to the shell. Of ATTACH, ASK_STORED and AWAIT_LAYOUT, a later order replaces an earlier one."""
+
+    ATTACH = auto()
+    SEND = auto()
+    RELEASE = auto()
+    """Give the registration back; unanswered entries count as unsent again."""
+    AWAIT_RECEIPTS = auto()
+    ASK_STORED = auto()
+    AWAIT_LAYOUT = auto()
+    REPORT_SETTLED = auto()
+    REPORT_LEFT = auto()
+    REPORT_FAILED = auto()
+    STOP = auto()
+    """Stop the order under way."""
+
+
+_S, _E, _F = ProducerState, ProducerEvent, ProducerEffect
+
+TRANSITIONS: dict[tuple[ProducerState, ProducerEvent], tuple[ProducerState, tuple[ProducerEffect, ...]]] = {
+    (_S.ATTACHING, _E.ACCEPTED): (_S.ATTACHED, (_F.SEND,)),
+    (_S.ATTACHING, _E.UNREACHABLE): (_S.ATTACHING, (_F.ATTACH,)),
+    (_S.ATTACHING, _E.DETACHED): (_S.ATTACHING, (_F.ATTACH,)),
+    (_S.ATTACHING, _E.REFUSED): (_S.FAILED, (_F.REPORT_FAILED,)),
+    (_S.ATTACHING, _E.SEALED_BY_BROKER): (_S.SETTLING, (_F.ASK_STORED,)),
+    (_S.ATTACHING, _E.SEALED_BY_LAYOUT): (_S.LEAVING, (_F.ASK_STORED,)),
+    (_S.ATTACHED, _E.DETACHED): (_S.ATTACHING, (_F.RELEASE, _F.ATTACH)),
+    (_S.ATTACHED, _E.SEALED_BY_BROKER): (_S.SETTLING, (_F.RELEASE, _F.ASK_STORED)),
+    (_S.ATTACHED, _E.SEALED_BY_LAYOUT): (_S.LAST_RECEIPTS, (_F.AWAIT_RECEIPTS,)),
+    (_S.LAST_RECEIPTS, _E.ALL_ANSWERED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
+    (_S.LAST_RECEIPTS, _E.RECEIPTS_OVERDUE): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
+    (_S.LAST_RECEIPTS, _E.DETACHED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
+    (_S.LAST_RECEIPTS, _E.SEALED_BY_BROKER): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
+    (_S.SETTLING, _E.UNREACHABLE): (_S.SETTLING, (_F.ASK_STORED,)),
+    (_S.SETTLING, _E.SEALED_BY_LAYOUT): (_S.LEAVING, ()),
+    (_S.SETTLING, _E.STORED_KNOWN): (_S.SETTLED, (_F.REPORT_SETTLED, _F.AWAIT_LAYOUT)),
+    (_S.SETTLED, _E.SEALED_BY_LAYOUT): (_S.LEFT, (_F.STOP, _F.REPORT_LEFT)),
+    (_S.SETTLED, _E.LAYOUT_OVERDUE): (_S.ATTACHING, (_F.ATTACH,)),
+    (_S.LEAVING, _E.UNREACHABLE): (_S.LEAVING, (_F.ASK_STORED,)),
+    (_S.LEAVING, _E.STORED_KNOWN): (_S.LEFT, (_F.REPORT_LEFT, _F.REPORT_SETTLED)),
+    **{(state, _E.CLOSED): (_S.CLOSED, (_F.STOP,)) for state in _S},
+}
+"""An event that has no line for the present state is late and changes nothing."""
+
+
+class ProducerLife:
+    """The present state of one producer."""
+
+    __slots__ = ("failures", "state")
+
+    def __init__(self) -> None:
+        self.state = ProducerState.ATTACHING
+        self.failures = 0
+        """Attempts that failed in a row; the shell waits longer after each."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the entries that are left are known not to be stored, or in doubt for good."""
+        return self.state in (ProducerState.SETTLED, ProducerState.LEFT)
+
+    def handle(self, event: ProducerEvent) -> tuple[ProducerEffect, ...]:
+        """Move to the next state and return the effects to carry out, in order."""
+        step = TRANSITIONS.get((self.state, event))
+        if step is None:
+            return ()
+        self.failures = self.failures + 1 if event is ProducerEvent.UNREACHABLE else 0
+        self.state, effects = step
+        return effects
+
+
+def registration_failed(error: Exception, *, registered_before: bool) -> ProducerEvent:
+    """Return the event that a failed attempt to register amounts to."""
+    if isinstance(error, TopicTerminatedError):
+        return ProducerEvent.SEALED_BY_BROKER
+    if not isinstance(error, AnabranchError) or error.retryable or isinstance(error, TopicNotFoundError):
+        # The layout watch, not the producer of one segment, decides whether the topic is gone.
+        return ProducerEvent.UNREACHABLE
+    if isinstance(error, ProducerBusyError) and registered_before:
+        # After a lost connection the broker may still hold the registration of the old connection.
+        return ProducerEvent.UNREACHABLE
+    return ProducerEvent.REFUSED
