@@ -41,7 +41,7 @@ test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests --ignore tests/process --ignore tests/interop
 
 sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
-	$(BIN)/python -m anabranch.testing.run --seeds $(SEEDS)
+	$(BIN)/python -m anabranch.testing.simulation.run --seeds $(SEEDS)
 
 process: $(STAMP)  ## Real broker processes, killed at every step of every operation
 	$(BIN)/python -m pytest tests/process

@@ -16,10 +16,11 @@ from anabranch.metadata.topics import layout_of
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.cluster import Cluster
+from anabranch.testing.judges.metadata_witness import WitnessSettings
+from anabranch.testing.judges.wiretap import WireTap
+from anabranch.testing.judges.witness import Witness
 from anabranch.testing.network import Mode
 from anabranch.testing.simloop import SimLoop, SimProcess
-from anabranch.testing.wiretap import WireTap
-from anabranch.testing.witness import Witness
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 KEYS = 40
@@ -46,12 +47,14 @@ class Play:
             self.loop,
             cluster.history,
             cluster.counts,
-            TOPIC,
-            ordered=["s"],
-            grace_s=GRACE_S,
-            log_of=cluster.log_of,
-            leads=lambda process: cluster.leads(process, TOPIC),
-            committed=lambda layout: None,
+            WitnessSettings(
+                topic=TOPIC,
+                ordered=frozenset(["s"]),
+                grace_s=GRACE_S,
+                log_of=cluster.log_of,
+                leads=lambda process: cluster.leads(process, TOPIC),
+                committed=lambda layout: None,
+            ),
         )
         cluster.tree.seen = self.witness.changed
         cluster.network.tap = WireTap(self.witness)

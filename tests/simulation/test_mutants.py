@@ -43,17 +43,17 @@ from anabranch.model.ids import Checkpoint
 from anabranch.model.inheritance import Pieces
 from anabranch.model.layout import Layout, Segment
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing import scenario
-from anabranch.testing.run import run_one, step_of
-from anabranch.testing.shape import draw
 from anabranch.testing.simdisk import SimDisk
+from anabranch.testing.simulation import cluster_run
+from anabranch.testing.simulation.run import run_one, step_of
+from anabranch.testing.simulation.shape import draw
 
 SEEDS = 100
 
 
 def favour(patch: pytest.MonkeyPatch, **chosen: Any) -> None:
     """Let every seed draw these, so that the case at hand is no rare one."""
-    patch.setattr(scenario, "draw", lambda rng, step: dataclasses.replace(draw(rng, step), **chosen))
+    patch.setattr(cluster_run, "draw", lambda rng, step: dataclasses.replace(draw(rng, step), **chosen))
 
 
 def acknowledge_before_fsync(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from anabranch.testing.storage import StorageSimulation
+from anabranch.testing.simulation.storage_run import StorageRun
 
 SEEDS = range(60)
 SOMETIMES = (
@@ -28,7 +28,7 @@ SOMETIMES = (
 def test_what_was_confirmed_survives_every_crash() -> None:
     counts: Counter[str] = Counter()
     for seed in SEEDS:
-        simulation = StorageSimulation(seed)
+        simulation = StorageRun(seed)
         assert simulation.run() == [], f"seed {seed}"
         counts.update(simulation.counts)
     assert [name for name in SOMETIMES if not counts[name]] == [], (
@@ -38,7 +38,7 @@ def test_what_was_confirmed_survives_every_crash() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_one_seed_gives_one_trace(seed: int) -> None:
-    first, second = StorageSimulation(seed), StorageSimulation(seed)
+    first, second = StorageRun(seed), StorageRun(seed)
     first.run()
     second.run()
     assert first.loop.digest == second.loop.digest

@@ -23,12 +23,12 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
-from anabranch.testing.checkers import ClientHistory
 from anabranch.testing.faults import SimClock, SimStore, StoreTrouble
+from anabranch.testing.judges.checkers import ClientHistory
+from anabranch.testing.judges.metadata_witness import WitnessedTree
 from anabranch.testing.network import SimLink, SimNetwork
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop, SimProcess, State
-from anabranch.testing.witness import WitnessedTree
 from anabranch.transport.pump import Pump
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.model.layout import Layout
-from anabranch.testing import checkers
-from anabranch.testing.checkers import ClientHistory, Delivered, SendResult, Sent
+from anabranch.testing.judges import checkers
+from anabranch.testing.judges.checkers import ClientHistory, Delivered, SendResult, Sent
 
 
 def place_of(sent: Sent) -> tuple[int, ...]:

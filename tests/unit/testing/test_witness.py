@@ -14,10 +14,11 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.batches import build_single
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.checkers import ClientHistory
+from anabranch.testing.judges.checkers import ClientHistory
+from anabranch.testing.judges.metadata_witness import WitnessSettings
+from anabranch.testing.judges.wiretap import AckSeen, AttachSeen, RegistrationSeen, Watch
+from anabranch.testing.judges.witness import Witness
 from anabranch.testing.simloop import SimLoop, SimProcess
-from anabranch.testing.wiretap import AckSeen, AttachSeen, RegistrationSeen, Watch
-from anabranch.testing.witness import Witness
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 SUB = "s"
@@ -36,12 +37,14 @@ class Scene:
             loop,
             self.history,
             Counter(),
-            TOPIC,
-            ordered=[SUB],
-            grace_s=GRACE_S,
-            log_of=self.storage.get,
-            leads=lambda process: process is None,
-            committed=lambda layout: None,
+            WitnessSettings(
+                topic=TOPIC,
+                ordered=frozenset([SUB]),
+                grace_s=GRACE_S,
+                log_of=self.storage.get,
+                leads=lambda process: process is None,
+                committed=lambda layout: None,
+            ),
         )
         self.write_topic(term=1)
 

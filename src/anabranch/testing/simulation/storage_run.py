@@ -41,7 +41,7 @@ class _Expected:
     offered: int = -1
 
 
-class StorageSimulation:
+class StorageRun:
     """Rounds of work and crash on one disk."""
 
     def __init__(self, seed: int, *, rounds: int = 4) -> None:

@@ -28,9 +28,9 @@ from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.names import TopicName
 from anabranch.testing.cluster import Cluster
-from anabranch.testing.readers import STREAM, TOPIC
-from anabranch.testing.shape import OPERATIONS, Shape
-from anabranch.testing.witness import Witness
+from anabranch.testing.judges.witness import Witness
+from anabranch.testing.simulation.readers import STREAM, TOPIC
+from anabranch.testing.simulation.shape import OPERATIONS, Shape
 
 KINDS: tuple[SubscriptionKind, ...] = ("STREAM", "QUEUE")
 STARTS: tuple[StartAt, ...] = ("earliest", "latest")

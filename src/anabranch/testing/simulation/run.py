@@ -1,4 +1,4 @@
-"""`python -m anabranch.testing.run --seeds N`: many simulations, two at a time, and what they found.
+"""`python -m anabranch.testing.simulation.run --seeds N` runs many simulations and prints their findings.
 
 A failure prints the command that replays it exactly.
 """
@@ -19,9 +19,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from anabranch.testing.scenario import SOMETIMES, Scenario
-from anabranch.testing.shape import FAILPOINTS
-from anabranch.testing.storage import StorageSimulation
+from anabranch.testing.simulation.cluster_run import SOMETIMES, ClusterRun
+from anabranch.testing.simulation.shape import FAILPOINTS
+from anabranch.testing.simulation.storage_run import StorageRun
 
 SEEDS_FOR_SOMETIMES = 500
 """From this many seeds on, everything that happens sometimes must have happened."""
@@ -55,7 +55,7 @@ def run_one(seed: int, step: str | None) -> Result:
     logging.disable(logging.CRITICAL)
     began = time.perf_counter()
     gc.disable()
-    run: Scenario | StorageSimulation = StorageSimulation(seed) if step == STORAGE else Scenario(seed, step)
+    run: ClusterRun | StorageRun = StorageRun(seed) if step == STORAGE else ClusterRun(seed, step)
     try:
         found = run.run()
     except Exception:
@@ -98,14 +98,14 @@ def run_many(first: int, count: int, jobs: int) -> int:
 
 def _report(result: Result) -> None:
     step = f" --step {result.step}" if result.step else ""
-    print(f"FAILED: replay with python -m anabranch.testing.run --seed {result.seed}{step}")
+    print(f"FAILED: replay with python -m anabranch.testing.simulation.run --seed {result.seed}{step}")
     for line in result.found[:5]:
         print(f"    {line[:LINE_MAX]}")
     sys.stdout.flush()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m anabranch.testing.run", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m anabranch.testing.simulation.run", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")

@@ -21,10 +21,10 @@ from anabranch.client.message import Message
 from anabranch.errors import AnabranchError, ConsumerBusyError
 from anabranch.model.ids import Checkpoint
 from anabranch.model.names import TopicName
-from anabranch.testing.checkers import Delivered, SendResult
 from anabranch.testing.cluster import Cluster
-from anabranch.testing.shape import Shape
+from anabranch.testing.judges.checkers import Delivered, SendResult
 from anabranch.testing.simloop import SimProcess
+from anabranch.testing.simulation.shape import Shape
 
 T = TypeVar("T")
 

@@ -13,12 +13,12 @@ from anabranch.metadata.topics import layout_of
 from anabranch.model.layout import Layout, Segment
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.faults import StoreTrouble
-from anabranch.testing.readers import TOPIC, Readers
-from anabranch.testing.requests import OTHER, Requests
-from anabranch.testing.shape import Shape
+from anabranch.testing.judges.wiretap import WireTap
+from anabranch.testing.judges.witness import Witness, behind
 from anabranch.testing.simloop import SimProcess, State
-from anabranch.testing.wiretap import WireTap
-from anabranch.testing.witness import Witness, behind
+from anabranch.testing.simulation.readers import TOPIC, Readers
+from anabranch.testing.simulation.requests import OTHER, Requests
+from anabranch.testing.simulation.shape import Shape
 
 AUDITS_MAX = 40
 

@@ -1,0 +1,290 @@
+"""One run of one seed: layout changes under load with crashes, then healing, then judgement.
+
+The seed draws everything: the numbers of segments, keys, producers and consumers, the faults and their times,
+and how small the limits are. After the faults the cluster must recover within bounded virtual time; then the
+judges check the history and the stored state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import fields
+from functools import partial
+from itertools import count
+
+from anabranch.client.produce.producer import AsyncProducer
+from anabranch.config import BrokerConfig
+from anabranch.controller.ports.leader import TopicLeader
+from anabranch.errors import AnabranchError
+from anabranch.metadata.topics import layout_of
+from anabranch.model.hashing import key_hash, segment_hash
+from anabranch.model.layout import Layout
+from anabranch.model.policy import AutoScalePolicy
+from anabranch.model.ranges import HashRange
+from anabranch.testing.cluster import Cluster
+from anabranch.testing.faults import StoreTrouble
+from anabranch.testing.judges.audit import Audit
+from anabranch.testing.judges.checkers import SendResult, violations
+from anabranch.testing.judges.metadata_witness import WitnessSettings
+from anabranch.testing.judges.wiretap import WireTap
+from anabranch.testing.judges.witness import Witness
+from anabranch.testing.simloop import SimLoop, SimulationError
+from anabranch.testing.simulation.clients import Clients
+from anabranch.testing.simulation.readers import CHECKPOINT, QUEUE, STREAM, TOPIC, Readers
+from anabranch.testing.simulation.requests import Requests
+from anabranch.testing.simulation.senders import Senders
+from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, draw
+from anabranch.testing.simulation.trouble import CLOCK_ERROR_MS, Trouble
+
+SOMETIMES = (
+    *(f"died at {step}" for step in FAILPOINTS),
+    *(f"{kind} asked for" for kind in OPERATIONS),
+    *(f"link {kind}" for kind in ("reset", "cut", "hold", "swallow")),
+    "broker paused",
+    "broker stopped",
+    "bucket changed hands",
+    "checkpoint restored",
+    "checkpoint saved",
+    "clock jumped",
+    "consumer evicted",
+    "consumer killed",
+    "consumer left",
+    "consumer paused",
+    "delivered again",
+    "delivery taken back",
+    "disk error",
+    "ended after a disk error",
+    "given back",
+    "killed while starting",
+    "machine lost",
+    "message crossed a seal",
+    "metadata stalled",
+    "operation interrupted",
+    "holder fenced",
+    "late subscription deleted",
+    "late subscription made",
+    "lease lost",
+    "paused broker was ended",
+    "process killed",
+    "reconnected",
+    "stream sent back",
+    "topic deleted",
+    "store given back",
+    "store given to another broker",
+    "sender killed",
+)
+"""Events that must occur in some of many runs; a generator that cannot produce a case tests nothing."""
+
+HEAL_S = 60.0
+"""The cluster must make progress within this time after the last fault."""
+
+
+class ClusterRun:
+    """One run of one seed."""
+
+    def __init__(self, seed: int, step: str | None = None, *, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.step = step
+        self.loop = SimLoop(f"{seed} {step}", keep_trace=keep_trace)
+        self.rng = self.loop.random("scenario")
+        self.shape = draw(self.rng, step)
+        self.counts: Counter[str] = Counter()
+        self.found: list[str] = []
+        self.cluster: Cluster
+        self.readers: Readers
+        self.clients: Clients
+        self.senders: Senders
+
+    def run(self) -> list[str]:
+        """Run to the end; return every violation in words."""
+        with self.loop:
+            try:
+                self.loop.run(self._run(), limit_s=self.shape.busy_s + 10 * HEAL_S)
+            except SimulationError as error:
+                self.found.append(f"{type(error).__name__}: {error}")
+            self.found += self.loop.errors
+        return self.found
+
+    async def _run(self) -> None:
+        shape = self.shape
+        config = self._config()
+        self.cluster = cluster = Cluster(self.loop, config=config, limits=shape.limits)
+        cluster.counts = self.counts
+        self.readers = Readers(cluster, shape, self.counts)
+        self.clients = Clients(cluster, self.readers, self.rng)
+        self.senders = Senders(self.clients, shape, self.found)
+        requests = Requests(cluster, shape, self.rng, self.counts, self.step)
+        audit = Audit(cluster, self.readers, requests, self.found)
+        if shape.clock_jumps:
+            cluster.clock_offsets_ms = (-CLOCK_ERROR_MS, CLOCK_ERROR_MS)
+        keeping = self.loop.create_task(cluster.keep_up(), name="keep the brokers up")
+        witness = requests.witness = self._watch(audit, config.consumer_grace_s)
+        for host in cluster.hosts:
+            await host.up.wait()
+        takeovers = self.loop.create_task(audit.watch_takeovers(shape), name="watch takeovers")
+        await self._start_load()
+        await asyncio.gather(
+            requests.change_layouts(),
+            Trouble(self.clients, shape).run(),
+            requests.change_subscriptions(),
+            requests.seek(),
+            requests.churn(),
+        )
+        cluster.store_trouble.heal()
+        cluster.deaths.clear()
+        cluster.network.heal()
+        if await self._settled():
+            await self._probe()
+            await audit.run()
+            await self.clients.end_consumers(self.found)
+            await self._look_again()
+        witness.settle_doubts()
+        self._judge()
+        takeovers.cancel()
+        await cluster.stop()
+        keeping.cancel()
+
+    def _watch(self, audit: Audit, grace_s: float) -> Witness:
+        cluster = self.cluster
+        settings = WitnessSettings(
+            topic=TOPIC,
+            ordered=frozenset([STREAM]),
+            grace_s=grace_s,
+            log_of=cluster.log_of,
+            leads=lambda process: cluster.leads(process, TOPIC),
+            committed=audit.look_at_children,
+        )
+        witness = Witness(self.loop, cluster.history, self.counts, settings)
+        cluster.tree.seen = witness.changed
+        cluster.network.tap = tap = WireTap(witness)
+        audit.look_through(witness, tap)
+        return witness
+
+    async def _start_load(self) -> None:
+        shape, cluster = self.shape, self.cluster
+        await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, shape.segments))
+        for subscription in self.readers.subscriptions:
+            await cluster.with_controller(TOPIC, partial(_subscribe, subscription))
+        counts = {STREAM: shape.consumers, QUEUE: shape.queue_consumers, CHECKPOINT: shape.checkpoints}
+        for kind, wanted in counts.items():
+            for number in range(wanted):
+                self.clients.start_consumer(kind, f"{kind}-{number}")
+        self.senders.start()
+        cluster.deaths = list(shape.deaths)
+        for setting in fields(StoreTrouble):
+            setattr(cluster.store_trouble, setting.name, getattr(shape.store_trouble, setting.name))
+
+    def _judge(self) -> None:
+        kinds = self.readers.kinds
+        self.found += violations(
+            self.cluster.history,
+            ordered=[kind for kind in kinds if kind != QUEUE],
+            unordered=[kind for kind in kinds if kind == QUEUE],
+            exact=[kind for kind in kinds if kind == CHECKPOINT],
+        )
+        for platter in self.cluster.platters.values():
+            self.counts.update(platter.outcomes)
+
+    def _config(self) -> BrokerConfig:
+        rng = self.rng
+        return BrokerConfig(
+            workers=self.shape.workers,
+            lease_s=self.shape.lease_s,
+            segment_retention_s=self.shape.retention_s,
+            auto_scale=self._policy(),
+            auto_scale_interval_s=0.2,
+            load_report_interval_s=0.5,
+            keep_alive_s=rng.choice((2.0, 10.0)),
+            consumer_grace_s=rng.choice((0.5, 5.0)),
+            dispatch_max_entries=rng.choice((1, 7, 100)),
+            publish_pending_bytes_max=64 * 1024,
+            bucket_budget=rng.choice((1, 4, 8)),
+        )
+
+    def _policy(self) -> AutoScalePolicy:
+        """Return a policy that is off, or that acts within a second or two."""
+        if not self.shape.auto_scale:
+            return AutoScalePolicy(enabled=False)
+        return AutoScalePolicy(
+            max_segments=8,
+            split_cooldown_seconds=0.3,
+            merge_cooldown_seconds=0.5,
+            merge_window_seconds=0.3,
+            rebucket_cooldown_seconds=0.3,
+            split_msg_rate_in_threshold=50,
+            merge_msg_rate_in_threshold=20,
+        )
+
+    async def _settled(self) -> bool:
+        """Wait until every message is stored and received; False when there is no progress for too long."""
+        deadline, left = self.loop.time() + HEAL_S, -1
+        while self.loop.time() < deadline:
+            if not self.senders.waiting and not self._missing() and not self.clients.heirs:
+                return True
+            before, left = left, len(self.cluster.history.sent) + len(self._missing())
+            if left != before:
+                deadline = self.loop.time() + HEAL_S
+            await asyncio.sleep(0.1)
+        missing = self._missing()
+        unknown = [s.uid for s in self.cluster.history.sent.values() if s.outcome is SendResult.UNKNOWN]
+        self.found.append(
+            f"not healed after {HEAL_S:g} s: {self.senders.waiting} producers wait, {len(unknown)} messages "
+            f"are not confirmed ({', '.join(unknown[:3])}), {len(missing)} not received "
+            f"({', '.join(missing[:3])})"
+        )
+        return False
+
+    def _missing(self) -> list[str]:
+        return [f"{kind}: {uid}" for kind, uids in self.readers.missing.items() for uid in uids]
+
+    async def _probe(self) -> None:
+        """Check that every hash is writable without intervention."""
+        layout = await self._layout()
+        process = self.clients.process("prober")
+
+        async def probe() -> None:
+            async with self.cluster.client(process) as client:
+                producer: AsyncProducer[bytes] = await client.create_producer(str(TOPIC), name="prober")
+                for segment in layout.active:
+                    sent = self.cluster.history.send("prober", key_in(segment.range))
+                    await asyncio.wait_for(producer.send(sent.uid.encode(), key=sent.key), 10)
+                    sent.outcome = SendResult.OK
+                    self.readers.confirmed(sent.uid)
+
+        try:
+            await process.spawn(probe())
+        except (AnabranchError, TimeoutError) as error:
+            self.found.append(f"some hash is not writable: {type(error).__name__}: {error}")
+        await self._settled()
+
+    async def _layout(self) -> Layout:
+        record = await self.cluster.record(TOPIC)
+        assert record is not None
+        return layout_of(record)
+
+    async def _look_again(self) -> None:
+        """Crash once more: new consumers receive no message whose acknowledgement was confirmed.
+
+        A consumer with a checkpoint receives the messages after it.
+        """
+        self.cluster.lose_machine()
+        for host in self.cluster.hosts:
+            await host.up.wait()
+        self.clients.forget_consumers()
+        for kind in self.readers.kinds:
+            self.clients.start_consumer(kind, f"{kind} newcomer")
+        await asyncio.sleep(3.0)
+        await self._settled()
+        await self.clients.end_consumers(self.found)
+
+
+async def _subscribe(subscription: str, controller: TopicLeader) -> None:
+    await controller.ensure_subscription(
+        subscription, "QUEUE" if subscription == QUEUE else "STREAM", "earliest"
+    )
+
+
+def key_in(part: HashRange) -> str:
+    """Return a key whose hash is in a range."""
+    return next(key for key in map(str, count()) if segment_hash(key_hash(key)) in part)

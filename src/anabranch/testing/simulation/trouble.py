@@ -1,0 +1,117 @@
+"""The faults of a cluster run, at random times: of brokers, links, disks, clocks, metadata and consumers.
+
+Must not know what the clients do, nor judge the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from anabranch.testing.cluster import Host
+from anabranch.testing.network import Mode
+from anabranch.testing.simdisk import Platter
+from anabranch.testing.simloop import SimProcess
+from anabranch.testing.simulation.clients import Clients
+from anabranch.testing.simulation.shape import Shape
+
+CLOCK_ERROR_MS = 3_600_000
+"""The largest error of a wall clock, at the start and after a jump."""
+
+
+class Trouble:
+    """The faults that the shape of one run asks for."""
+
+    def __init__(self, clients: Clients, shape: Shape) -> None:
+        self.cluster = clients.cluster
+        self.counts = clients.counts
+        self.loop = clients.cluster.loop
+        self.rng = clients.rng
+        self.shape = shape
+        self._clients = clients
+
+    async def run(self) -> None:
+        """Let every fault happen; return when the busy time is over, with healthy disks."""
+        shape = self.shape
+        planned: list[Callable[[], None]] = [self._kill_broker] * shape.kills
+        planned += [self._break_link] * shape.link_faults
+        planned += [self._clients.kill_consumer] * shape.consumer_deaths
+        planned += [self._clients.pause_consumer] * shape.consumer_pauses
+        planned += [self._clients.let_consumer_leave] * shape.consumer_leaves
+        planned += [self._pause_broker] * shape.pauses
+        planned += [self._stop_broker] * shape.stops
+        planned += [self._stall_store] * shape.stalls
+        planned += [self._lapse] * shape.lapses
+        planned += [self._jump_clock] * shape.clock_jumps
+        planned += [self._fail_disk] * shape.disk_errors
+        if shape.slow_disk:
+            for platter in self.cluster.platters.values():
+                platter.sync_latency_s = (0.001, 0.3)
+        times = sorted(self.rng.uniform(0, shape.busy_s) for _ in planned)
+        self.rng.shuffle(planned)
+        for time, fault in zip(times, planned, strict=True):
+            await asyncio.sleep(max(0.0, time - self.loop.time()))
+            fault()
+        await asyncio.sleep(max(0.0, shape.busy_s - self.loop.time()))
+        for platter in self.cluster.platters.values():
+            platter.sync_latency_s = Platter.sync_latency_s
+            platter.faults.clear()
+
+    def _any_host(self) -> Host:
+        return self.rng.choice(self.cluster.hosts)
+
+    def _kill_broker(self) -> None:
+        if self.rng.random() < (0.5 if self.shape.workers == 1 else 0.2):
+            self.cluster.lose_machine()
+        else:
+            self.cluster.kill_broker(self._any_host())
+
+    def _pause_broker(self) -> None:
+        self.cluster.pause_broker(self._any_host(), self.rng.uniform(0.1, 4.0) * self.shape.lease_s)
+
+    def _stop_broker(self) -> None:
+        self.loop.create_task(self.cluster.stop_broker(self._any_host()))
+
+    def _stall_store(self) -> None:
+        life = self._any_host().life
+        if life is not None:
+            self.counts["metadata stalled"] += 1
+            usual, life.store.latency_s = life.store.latency_s, (0.0, 2 * self.shape.lease_s)
+            self.loop.call_later(self.rng.uniform(0.1, 5.0), setattr, life.store, "latency_s", usual)
+
+    def _lapse(self) -> None:
+        life = self._any_host().life
+        if life is not None and life.process.alive:
+            self.counts["lease lost"] += 1
+            life.store.lapse()
+
+    def _jump_clock(self) -> None:
+        life = self._any_host().life
+        if life is not None:
+            self.counts["clock jumped"] += 1
+            life.clock.jump(self.rng.randint(-CLOCK_ERROR_MS, CLOCK_ERROR_MS))
+
+    def _fail_disk(self) -> None:
+        platter = self.rng.choice(list(self.cluster.platters.values()))
+        self.counts["disk error"] += 1
+        platter.fail_next(self.rng.choice(("append", "sync")))
+
+    def _break_link(self) -> None:
+        network = self.cluster.network
+        link = self.rng.choice(self.cluster.links(self._one_end()))
+        kind = self.rng.choice(("reset", "cut", "hold", "swallow"))
+        self.counts[f"link {kind}"] += 1
+        if kind == "reset":
+            network.reset(link)
+        elif kind == "cut":
+            network.cut(link)
+        else:
+            network.set_mode(link, Mode.HELD if kind == "hold" else Mode.BLACK_HOLE)
+            self.loop.call_later(self.rng.uniform(0.01, 8.0), network.set_mode, link, Mode.OPEN)
+
+    def _one_end(self) -> SimProcess:
+        """Choose one end of the link to break: a client, or one of several brokers."""
+        brokers = [host.process for host in self.cluster.running if host.process is not None]
+        if len(self.cluster.hosts) > 1 and brokers and self.rng.random() < 0.3:
+            return self.rng.choice(brokers)
+        return self.rng.choice(self._clients.processes)
