@@ -17,8 +17,8 @@ from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.cluster import Cluster
-from anabranch.testing.simloop import SimLoop, SimProcess
 from anabranch.testing.judges.wiretap import WireTap
+from anabranch.testing.simloop import SimLoop, SimProcess
 from tests.scenarios.trace import Trace
 
 TOPIC = TopicName("topic", "public", "default", "orders")

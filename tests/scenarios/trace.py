@@ -17,8 +17,8 @@ from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simloop import SimLoop, SimProcess
 from anabranch.testing.judges.wiretap import AttachSeen, Listener, RegistrationSeen, Watch
+from anabranch.testing.simloop import SimLoop, SimProcess
 
 PEER_CALLS = {
     ("segments", "create"): "create segment {}",
