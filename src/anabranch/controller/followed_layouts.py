@@ -1,7 +1,7 @@
 """Layouts of topics that other brokers lead, as the metadata store shows them.
 
-Whoever leads a topic tells its watchers by itself, sooner; this is for all other brokers. Must not know who
-leads what.
+The leader of a topic offers its layouts to watchers directly; all other brokers follow the record. Must not
+know which broker leads a topic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.model.names import TopicName
 
 
 class FollowedLayouts:
-    """Looks at the records of topics that somebody watches whenever they change."""
+    """Reads the records of watched topics whenever they change."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class FollowedLayouts:
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
         self.homes: dict[TopicName, int] = {}
-        """The home stores of topics that are followed, as far as they are known."""
+        """The home stores of followed topics whose record was read."""
         self._context = context
         self._watches = watches
         self._led_here = led_here
@@ -40,12 +40,12 @@ class FollowedLayouts:
         self._looking: dict[TopicName, bool] = {}
 
     def follow(self, name: TopicName) -> None:
-        """Tell the watchers of the topic what is stored, after each change."""
+        """Offer the stored layout to the topic's watchers after each change of the record."""
         if name not in self._undo:
             self._undo[name] = self._context.topics.watch(name, partial(self._changed, name))
 
     def leave(self, name: TopicName) -> None:
-        """Nobody watches the topic any more."""
+        """Stop following a topic that has no watcher any more."""
         self.homes.pop(name, None)
         undo = self._undo.pop(name, None)
         if undo is not None:
@@ -56,12 +56,12 @@ class FollowedLayouts:
             self.leave(name)
 
     def _changed(self, name: TopicName, change: Change) -> None:
-        # Subscriptions lie deeper.
+        # Changes of the topic's subscriptions have longer paths.
         if change.path == topic_path(name) and not self._led_here(name):
             self.look_soon(name)
 
     def look_soon(self, name: TopicName) -> None:
-        """Look at the record, again if it changes meanwhile."""
+        """Read the record in the background, and again if it changes meanwhile."""
         if not self._watches.watched(name):
             return
         if name in self._looking:
@@ -79,7 +79,7 @@ class FollowedLayouts:
                     await self.look(name)
                     again = self._looking[name]
                 except AlreadyClosedError:
-                    # The broker ends, and its watchers with it.
+                    # The broker is stopping, and its watchers with it.
                     return
                 except MetadataError:
                     await asyncio.sleep(self._context.jitter_s(self._context.settings.retry_first_s))
@@ -87,7 +87,7 @@ class FollowedLayouts:
             del self._looking[name]
 
     async def look(self, name: TopicName) -> None:
-        """Tell those who watch what is stored; a topic that is being made is told of when it is there."""
+        """Offer the stored layout to the watchers; a topic whose creation is unfinished is left out."""
         record = await self._context.topics.find(name)
         if record is None or record.deleted:
             self._watches.offer(name, None)

@@ -1,7 +1,7 @@
-"""Who wants to know the newest layout of a topic.
+"""The watchers of layouts.
 
-A watcher hears of the newest layout only: what was overtaken before it could be told is skipped, and an
-older epoch never follows a newer one. Must not know where layouts come from.
+A watcher gets the newest layout only: one that is replaced before its delivery is skipped, and an older epoch
+never follows a newer one. Must not know where layouts come from.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class _Watcher:
     def __init__(self, changed: LayoutChanged) -> None:
         self.changed = changed
         self.active = True
-        self._told_epoch = -1
-        self._told_gone = False
+        self._delivered_epoch = -1
+        self._delivered_gone = False
         self._newest: Layout | None = None
         self._scheduled = False
 
@@ -38,12 +38,12 @@ class _Watcher:
         if not self.active:
             return
         if layout is None:
-            if not self._told_gone:
-                self._told_gone = True
+            if not self._delivered_gone:
+                self._delivered_gone = True
                 self.changed(None)
-        elif layout.epoch > self._told_epoch:
-            self._told_epoch = layout.epoch
-            self._told_gone = False
+        elif layout.epoch > self._delivered_epoch:
+            self._delivered_epoch = layout.epoch
+            self._delivered_gone = False
             self.changed(layout)
 
 
@@ -61,7 +61,7 @@ class LayoutWatches:
         return name in self._watchers
 
     def add(self, name: TopicName, changed: LayoutChanged, current: Layout | None) -> Callable[[], None]:
-        """Tell of `current` and each layout offered from now on; the undo may be called twice."""
+        """Call `changed` with `current` and each later layout; the returned undo may be called twice."""
         watcher = _Watcher(changed)
         if current is not None:
             watcher.offer(current)
@@ -80,6 +80,6 @@ class LayoutWatches:
         return undo
 
     def offer(self, name: TopicName, layout: Layout | None) -> None:
-        """Pass on the newest layout; None says that the topic is deleted."""
+        """Deliver the newest layout to the topic's watchers; None means that the topic was deleted."""
         for watcher in tuple(self._watchers.get(name, {}).values()):
             watcher.offer(layout)

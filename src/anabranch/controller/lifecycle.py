@@ -1,7 +1,7 @@
-"""How a scalable topic comes into being and how it goes, step by step, each safe to repeat.
+"""Creates and deletes the records and storage of scalable topics, in steps that may be repeated.
 
-A name keeps a lineage beyond its topics: a recreated topic goes on with higher ids, epochs and terms, so
-nothing that was written, cached or checkpointed under the old one can be taken for the new one's.
+A name keeps a lineage beyond its topics: a recreated topic continues with higher ids, epochs and terms, so
+messages, caches and checkpoints of the old topic are never mistaken for those of the new one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ replace = msgspec.structs.replace
 async def record_topic(
     context: ControllerContext, name: TopicName, count: int, properties: Mapping[str, str]
 ) -> None:
-    """Write the record of a new topic; whoever leads it then makes the segments. TopicExistsError."""
+    """Write the record of a new topic, whose leader then creates the segments; TopicExistsError."""
     now_ms = context.clock.wall_ms()
     stores = context.stores() or (0,)
     layout = Layout.initial(count, now_ms=now_ms, bucket_budget=context.settings.bucket_budget)
@@ -55,9 +55,10 @@ async def record_migration(
     subscriptions: Mapping[str, SubscriptionKind],
     properties: Mapping[str, str],
 ) -> None:
-    """Write the record of a topic whose first messages are in classic topics. TopicExistsError.
+    """Write the record of a topic that continues classic topics; TopicExistsError.
 
-    They are its segments until its leader seals them and goes on in others. Their subscriptions are its own.
+    The classic topics are its active segments until its leader seals them and creates their children. The
+    topic takes over their subscriptions.
     """
     now_ms = context.clock.wall_ms()
     stores = context.stores() or (0,)
@@ -88,9 +89,9 @@ async def record_migration(
 
 
 async def _reserve(context: ControllerContext, name: TopicName, *, segments: int, epochs: int) -> TopicRecord:
-    """A home, and as many ids and epochs that no topic of this name has used: where its record begins.
+    """Reserve ids, epochs and a term that no topic of this name has used, in a record with a home store.
 
-    TopicExistsError if there is one; what is left of a deleted one is forgotten first.
+    TopicExistsError if the topic exists. The records of a deleted topic are removed first.
     """
     stores = context.stores() or (0,)
     home = stores[key_hash(str(name)) % len(stores)]
@@ -121,7 +122,7 @@ async def _reserve(context: ControllerContext, name: TopicName, *, segments: int
 
 
 def _begin_at(layout: Layout, first_id: int, epoch: int) -> Layout:
-    """The initial layout, with its ids and epoch moved up."""
+    """The initial layout with higher ids and a higher epoch."""
     segments = {
         first_id + id_: replace_layout(segment, id=first_id + id_, created_epoch=epoch)
         for id_, segment in layout.segments.items()
@@ -130,7 +131,7 @@ def _begin_at(layout: Layout, first_id: int, epoch: int) -> Layout:
 
 
 async def forget_topic(context: ControllerContext, name: TopicName) -> None:
-    """Remove the records of a topic that is marked as deleted, after listing what its storage is."""
+    """List the storage of a topic that is marked as deleted in its lineage, then remove its records."""
     record = await context.topics.find(name)
     if record is None or not record.deleted:
         return
@@ -142,7 +143,7 @@ async def forget_topic(context: ControllerContext, name: TopicName) -> None:
     dropped = (GarbageRecord(name=str(p.name), since_ms=now_ms, store=p.store) for p in places)
     leftovers = [*record.garbage, *dropped]
 
-    def bury(lineage: LineageRecord) -> LineageRecord:
+    def add_garbage(lineage: LineageRecord) -> LineageRecord:
         garbage = {item.name: item for item in (*leftovers, *lineage.garbage)}
         return replace(
             lineage,
@@ -152,20 +153,20 @@ async def forget_topic(context: ControllerContext, name: TopicName) -> None:
             garbage=tuple(garbage[text] for text in sorted(garbage)),
         )
 
-    await context.topics.update_lineage(name, bury)
+    await context.topics.update_lineage(name, add_garbage)
     await context.failpoints.reach("delete.listed")
     await context.topics.delete(name, record.incarnation)
     await context.failpoints.reach("delete.forgotten")
 
 
 async def delete_storage(context: ControllerContext, name: TopicName) -> bool:
-    """Delete the storage that earlier topics of this name left; False when some of it is still there."""
+    """Delete the storage of earlier topics of this name; False if some of it could not be deleted."""
     lineage = await context.topics.load_lineage(name)
     if not lineage.garbage:
         return True
-    # A topic of the same name may be led again by now; its segments' owners know that newer term.
-    living = await context.topics.find(name)
-    term = max(lineage.next_term - 1, living.term if living is not None else 0)
+    # If the topic was recreated, the owners of its segments know its newer term and refuse older ones.
+    recreated = await context.topics.find(name)
+    term = max(lineage.next_term - 1, recreated.term if recreated is not None else 0)
     deleted = await together(_delete(context, item, term) for item in lineage.garbage)
     gone = [item.name for item, done in zip(lineage.garbage, deleted, strict=True) if done]
     await context.failpoints.reach("delete.swept")

@@ -69,19 +69,19 @@ def test_a_client_that_gives_up_when_refused_is_let_in_to_finish() -> None:
     record = group(a=reader(4, whole=True), b=reader(5, 0, whole=True))
     grant = admission.admit(record, 0, "a-seg-0", None)
     assert grant.roster is not None
-    assert grant.roster.standing("a", grant.generation, by_buckets=False) == "finishes"
+    assert grant.roster.state_of("a", grant.generation, by_buckets=False) == "finishes"
 
 
 def test_standing_on_a_roster() -> None:
     roster = Roster(9, (RosterEntry("a", 3, "whole"), RosterEntry("b", 3, "buckets"), RosterEntry("c", 7)))
-    assert roster.standing("a", 3, by_buckets=False) == "reads"
-    assert roster.standing("a", 8, by_buckets=False) == "reads", "what it kept is kept in later generations"
-    assert roster.standing("a", 2, by_buckets=False) == "gone", "a namesake that was evicted"
-    assert roster.standing("a", 3, by_buckets=True) == "finishes"
-    assert roster.standing("b", 5, by_buckets=True) == "reads"
-    assert roster.standing("b", 5, by_buckets=False) == "finishes"
-    assert roster.standing("c", 7, by_buckets=False) == "finishes"
-    assert roster.standing("d", 9, by_buckets=False) == "gone"
+    assert roster.state_of("a", 3, by_buckets=False) == "reads"
+    assert roster.state_of("a", 8, by_buckets=False) == "reads", "what it kept is kept in later generations"
+    assert roster.state_of("a", 2, by_buckets=False) == "gone", "a namesake that was evicted"
+    assert roster.state_of("a", 3, by_buckets=True) == "finishes"
+    assert roster.state_of("b", 5, by_buckets=True) == "reads"
+    assert roster.state_of("b", 5, by_buckets=False) == "finishes"
+    assert roster.state_of("c", 7, by_buckets=False) == "finishes"
+    assert roster.state_of("d", 9, by_buckets=False) == "gone"
 
 
 def test_what_is_taken_from_whom() -> None:
@@ -101,6 +101,6 @@ def test_whoever_leaves_and_comes_back_is_another() -> None:
     assert gone.generation > record.generation, "owners tell which news are newer"
     again = groups.join(gone, layout, "a", {})
     assert again.consumers["a"].joined > held.generation
-    assert admission.roster(again, 0).standing("a", held.generation, by_buckets=False) == "gone"
+    assert admission.roster(again, 0).state_of("a", held.generation, by_buckets=False) == "gone"
     more = groups.join(again, layout, "b", {})
     assert more.consumers["a"].joined == again.consumers["a"].joined, "a new share makes nobody new"

@@ -43,7 +43,7 @@ async def standing(plant: Plant, name: str, segment_id: int, generation: int) ->
     """What the segment's owner thinks of a consumer; None if it was told nothing."""
     controller = await plant.controller()
     roster = plant.world.rosters.get((plant.segment(controller.layout, segment_id), "s"))
-    return None if roster is None else roster.standing(name, generation, by_buckets=False)
+    return None if roster is None else roster.state_of(name, generation, by_buckets=False)
 
 
 class Witness(Inbox):
@@ -59,7 +59,7 @@ class Witness(Inbox):
         super().__call__(assignment)
         for segment in assignment.segments if assignment is not None else ():
             roster = self._plant.world.rosters[TopicName.parse(segment.topic), "s"]
-            self.seen.append(roster.standing(self._other, 1, by_buckets=False))
+            self.seen.append(roster.state_of(self._other, 1, by_buckets=False))
 
 
 async def test_owners_hear_of_an_eviction_before_the_next_reader_does(plant: Plant) -> None:
@@ -175,7 +175,7 @@ async def leave(plant: Plant, name: str) -> None:
 
 async def plain_standing(plant: Plant, name: str, segment_id: int, generation: int) -> str:
     found = [
-        roster.standing(name, generation, by_buckets=False)
+        roster.state_of(name, generation, by_buckets=False)
         for (segment, _), roster in plant.world.rosters.items()
         if segment.segment is not None and segment.segment.id == segment_id
     ]

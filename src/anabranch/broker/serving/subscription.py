@@ -188,7 +188,7 @@ class Subscription:
         if consumer.member is None or self._roster is None:
             return "reads"
         by_buckets = kind == pb.CommandSubscribe.Key_Shared
-        return self._roster.standing(consumer.member, consumer.generation, by_buckets=by_buckets)
+        return self._roster.state_of(consumer.member, consumer.generation, by_buckets=by_buckets)
 
     def notify_attached(self) -> None:
         """Send consumers the news that follow an attachment, after the new consumer has its answer."""

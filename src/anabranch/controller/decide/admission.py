@@ -1,8 +1,8 @@
-"""Who may read a segment of an ordered subscription, and who may not any more.
+"""Decides which consumers may read a segment of an ordered subscription.
 
-Pure. The leader judges who attaches (`admit`) and tells owners of segments who reads them (`roster`); an
-owner judges with the newest roster what becomes of the consumers that are attached already. A *member* is a
-registered consumer. What a member was given holds until a newer generation of the group takes it away.
+Pure. A *member* is a registered consumer. The leader makes the `Roster` of each segment and judges consumers
+that attach (`admit`); an owner judges attached consumers by the newest roster. A member keeps a segment until
+a newer generation of the group takes it away.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ ReaderState = Literal["reads", "finishes", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class RosterEntry:
-    """What one member has of one segment."""
+    """How one member reads one segment."""
 
     name: str
     since: int
-    """Attachments of older generations are those of a namesake that was a member before it."""
-    share: ReadMode = "nothing"
+    """Generation in which the member joined; older attachments belong to a former member of the same name."""
+    mode: ReadMode = "nothing"
     generation: int = 0
-    """Of the member's newest assignment when the roster was made: the token that it attaches with."""
+    """Of the member's newest assignment when the roster was made: the token that the member attaches with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Who reads one segment, as the group's generation says; a higher one replaces it."""
+    """The readers of one segment; a roster of a higher generation replaces it."""
 
     generation: int
     members: tuple[RosterEntry, ...] = ()
     open: tuple[HashRange, ...] | None = None
-    """The bucket hashes that may be delivered now; None when all may. They become more in a generation."""
+    """The bucket hashes that may be delivered now, None for all; they only grow within a generation."""
     incarnation: int | None = None
     """Of the topic that the subscription belongs to."""
 
     def widened(self, known: Roster) -> Roster:
-        """This roster, where another of the same generation may have been newer."""
+        """This roster with the open buckets of another one of the same generation added."""
         if known.open is None or self.open is None:
             return replace(self, open=None)
         return replace(self, open=union((*self.open, *known.open)))
 
     def reads(self, name: str) -> bool:
         """Whether a member reads any of the segment."""
-        return any(member.name == name and member.share != "nothing" for member in self.members)
+        return any(member.name == name and member.mode != "nothing" for member in self.members)
 
     def admits(self, name: str, generation: int, *, by_buckets: bool) -> bool:
         """Whether the owner may let this member attach without asking the leader.
@@ -60,24 +60,25 @@ class Roster:
         """
         mode = "buckets" if by_buckets else "whole"
         return any(
-            member.name == name and member.generation == generation and member.share == mode
+            member.name == name and member.generation == generation and member.mode == mode
             for member in self.members
         )
 
-    def standing(self, name: str, generation: int, *, by_buckets: bool) -> ReaderState:
-        """What a consumer that was let in with this generation may still do.
+    def state_of(self, name: str, generation: int, *, by_buckets: bool) -> ReaderState:
+        """The state of a consumer that attached with this generation.
 
-        One that *finishes* gets nothing new but may acknowledge what it has; one that is *gone* may not.
+        A consumer that *finishes* gets no new messages but may acknowledge those it holds; a consumer that is
+        *gone* may not acknowledge either.
         """
         member = next((member for member in self.members if member.name == name), None)
         if member is None or generation < member.since:
             return "gone"
-        return "reads" if member.share == ("buckets" if by_buckets else "whole") else "finishes"
+        return "reads" if member.mode == ("buckets" if by_buckets else "whole") else "finishes"
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A consumer may attach; without a member it never registered and nobody says what it reads."""
+    """The answer to a consumer that attaches; `member` is None for a consumer that never registered."""
 
     member: str | None = None
     generation: int = 0
@@ -91,29 +92,32 @@ def admit(
 ) -> Admission:
     """Let a consumer attach to a segment, or raise ConsumerBusyError.
 
-    Without a generation it is judged by its name alone. A client that reads segments only whole gives up when
-    it is refused, so a member of that kind is let in anyhow and finishes; it hears in time what it reads.
+    Without a generation, a consumer is judged by its name alone. A client that reads only whole segments
+    gives up when it is refused, so a member with such a client is admitted and finishes until it is
+    assigned.
     """
     name = member_name(record, segment_id, consumer_name)
     if name is None:
         if generation is not None or _derived_name(segment_id, consumer_name) is not None:
-            raise ConsumerBusyError(f"consumer {consumer_name} is not registered; it has to register first")
+            raise ConsumerBusyError(f"consumer {consumer_name} is not registered; register it first")
         if record.consumers:
-            raise ConsumerBusyError(f"registered consumers read the subscription; {consumer_name} is none")
+            raise ConsumerBusyError(
+                f"registered consumers read the subscription; register {consumer_name} too"
+            )
         return Admission()
     member = record.consumers[name]
     if generation is not None and generation != member.generation:
         raise ConsumerBusyError(
             f"generation {generation} of consumer {name} is over; it has generation {member.generation}"
         )
-    patient = generation is not None or not member.whole
-    if patient and _share(member, segment_id) == "nothing":
+    retries = generation is not None or not member.whole
+    if retries and _mode(member, segment_id) == "nothing":
         raise ConsumerBusyError(f"segment {segment_id} is not assigned to consumer {name}")
     return Admission(name, member.generation, roster(record, segment_id))
 
 
 def member_name(record: SubscriptionRecord, segment_id: int, consumer_name: str) -> str | None:
-    """The member that a consumer of a segment is; other clients than ours add the segment to its name."""
+    """The member that attaches as `consumer_name`; clients of other vendors add the segment to the name."""
     if consumer_name in record.consumers:
         return consumer_name
     derived = _derived_name(segment_id, consumer_name)
@@ -126,17 +130,17 @@ def _derived_name(segment_id: int, consumer_name: str) -> str | None:
 
 
 def roster(record: SubscriptionRecord, segment_id: int) -> Roster:
-    """Who reads a segment now."""
+    """The roster of a segment by the record."""
     return Roster(
         record.generation,
         tuple(
-            RosterEntry(name, member.joined, _share(member, segment_id), member.generation)
+            RosterEntry(name, member.joined, _mode(member, segment_id), member.generation)
             for name, member in sorted(record.consumers.items())
         ),
     )
 
 
-def _share(member: ConsumerRecord, segment_id: int) -> ReadMode:
+def _mode(member: ConsumerRecord, segment_id: int) -> ReadMode:
     for given in member.segments:
         if given.segment_id == segment_id:
             return "buckets" if given.shared else "whole"
@@ -144,7 +148,7 @@ def _share(member: ConsumerRecord, segment_id: int) -> ReadMode:
 
 
 def left(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[str, ...]:
-    """The members that are none any more, also if a namesake took their place."""
+    """The members that left, including those whose name another consumer has taken."""
     return tuple(
         name
         for name, member in sorted(before.consumers.items())
@@ -153,7 +157,7 @@ def left(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[str, ..
 
 
 def taken(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[int, ...]:
-    """The segments that somebody may not read any more as before."""
+    """The segments that a member no longer reads, or reads in another mode."""
     lost: set[int] = set()
     gone = left(before, after)
     for name, member in before.consumers.items():
@@ -163,5 +167,5 @@ def taken(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[int, .
 
 
 def given(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[int, ...]:
-    """The segments that a member reads now and did not read, or not in this mode, before."""
+    """The segments that a member newly reads, or reads in another mode."""
     return taken(after, before)

@@ -1,4 +1,4 @@
-"""What a leader does after a change of its topic: go on, retry, read the records again, or stop leading.
+"""Decides what a leader does after a change of its topic: go on, retry, read records again, or step down.
 
 Pure: takes the error that a change raised and returns the next step; `topic/change_runner.py` takes the step.
 """
@@ -32,7 +32,7 @@ REFUSALS = (
 
 
 class NextStep(Enum):
-    """What follows a change, or an attempt to finish earlier changes."""
+    """The step that follows a change, or an attempt to finish earlier changes."""
 
     CONTINUE = auto()
     """The leader knows the stored state, and nothing is left to do."""

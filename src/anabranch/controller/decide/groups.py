@@ -1,8 +1,7 @@
-"""One subscription's consumers: who is a member, who reads what, what is drained.
+"""The group of one subscription: its members, their segments, and the drained segments.
 
-Two pure halves. Functions over the stored record say what the next record is; `NameHolds` says which
-connection holds a name, and for how long after it was lost. The shell stores, pushes and measures time, and
-comes back with an event.
+Pure: each function takes the stored record and returns the next one. The shell (`topic/subscriptions.py`)
+stores it.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ Load = Mapping[int, float]
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRequest:
-    """What a consumer says of itself when it registers."""
+    """A registering consumer, as it describes itself."""
 
     whole: bool = False
-    """Whether its client can only read segments alone, not by buckets."""
+    """Whether its client reads only whole segments, not buckets."""
     finished: tuple[int, ...] | None = None
-    """In a checkpoint group: what it has read to the end; None when its client cannot tell."""
+    """In a checkpoint group: the segments it has read to the end; None if its client does not report them."""
     address: str = ""
     instance: int | None = None
-    """Tells it from others of its name, where its client says so."""
+    """Distinguishes it from other consumers of its name; None if its client sends none."""
     attempt: int = 0
     """Rises each time the same instance registers on another connection."""
     opened_in: int | None = None
-    """The incarnation of the topic in which it has opened the subscription: there it is not made again."""
+    """The incarnation of the topic in which it opened the subscription, which is not recreated there."""
 
     def returns(self, former: RegistrationRequest) -> bool:
-        """Whether this is the consumer that said the other, come back; not if that came back later."""
+        """Whether the consumer of the `former` request has come back with this one, and not the reverse."""
         same = self.instance is not None and self.instance == former.instance
         return same and self.attempt >= former.attempt
 
@@ -64,7 +63,7 @@ def join(
     load: Load,
     request: RegistrationRequest = PLAIN_REQUEST,
 ) -> SubscriptionRecord:
-    """The group with one more consumer, or with one that says something new of itself."""
+    """The group with one more consumer, or with a new description of a member."""
     known = record.consumers.get(name, ConsumerRecord())
     told = msgspec.structs.replace(
         known, whole=request.whole, finished=request.finished, instance=request.instance
@@ -76,9 +75,9 @@ def join(
 
 
 def leave(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> SubscriptionRecord:
-    """The group without one of its consumers; what it read goes to the others.
+    """The group without one of its consumers, whose segments go to the other members.
 
-    The generation is new even if nobody else is left: owners of segments tell by it which news are newer.
+    The generation rises even if no member is left, because owners of segments order rosters by it.
     """
     if name not in record.consumers:
         return record
@@ -90,7 +89,7 @@ def leave(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> 
 def drain(
     record: SubscriptionRecord, layout: Layout, ids: Iterable[int], load: Load, parts: Parts = NO_PARTS
 ) -> SubscriptionRecord:
-    """The group once these sealed segments, and these slots of others, have nothing left for it."""
+    """The group after it has drained these sealed segments, and these slots of other segments."""
     known = drained_parts(record)
     more = {id_: union((*known.get(id_, ()), *slots)) for id_, slots in parts.items()}
     return _drained(record, layout, {*record.drained, *ids}, {**known, **more}, load)
@@ -99,14 +98,14 @@ def drain(
 def rewind(
     record: SubscriptionRecord, layout: Layout, drained: Iterable[int], load: Load, parts: Parts = NO_PARTS
 ) -> SubscriptionRecord:
-    """The group when exactly this counts as drained: children of the rest wait again."""
+    """The group when exactly these segments and slots count as drained; children of others wait again."""
     return _drained(record, layout, drained, parts, load)
 
 
 def read_again(
     record: SubscriptionRecord, layout: Layout, segment_id: int | None, load: Load
 ) -> SubscriptionRecord:
-    """The group when nothing of this segment and its descendants counts as drained; None means all."""
+    """The group when this segment and its descendants count as undrained; None means all segments."""
     if segment_id is None or segment_id not in layout.segments:
         return rewind(record, layout, (), load)
     again = {segment_id, *layout.descendants(segment_id)}
@@ -141,10 +140,10 @@ def reassign(
     load: Load,
     before: Mapping[str, tuple[Assigned, ...]] | None = None,
 ) -> SubscriptionRecord:
-    """The group with its segments dealt out for this layout; the same record if nothing changes.
+    """The group with its segments assigned for this layout; the same record if nothing changes.
 
-    Only the consumers whose segments change get the new generation: nobody else is disturbed. `before` is
-    what was held until now, where the record does not tell because somebody left.
+    Only consumers whose segments change get the new generation; the others read on undisturbed. `before` has
+    the former assignments if the record lacks some because a member left.
     """
     drained = tuple(id_ for id_ in record.drained if id_ in layout.segments)
     parts = {id_: ranges for id_, ranges in record.partly_drained.items() if id_ in layout.segments}
@@ -179,7 +178,7 @@ def _held(record: SubscriptionRecord) -> dict[str, tuple[Assigned, ...]]:
 
 
 def shares(record: SubscriptionRecord) -> bool:
-    """Whether the members may read by buckets, which the weakest client decides."""
+    """Whether members may share segments by buckets: if the clients of all members can."""
     return record.type == "STREAM" and not any(consumer.whole for consumer in record.consumers.values())
 
 
@@ -193,29 +192,29 @@ def _assign(
     if record.type != "CHECKPOINT":
         drained, parts = frozenset(record.drained), drained_parts(record)
         return assign(layout, names, drained, before, load, share=shares(record), parts=parts)
-    # Positions of a checkpoint group are its own, so only its members can tell what is read to its end. What
-    # one of them has finished counts while it is a member: without it, somebody has to read that again.
+    # A checkpoint group keeps its own positions, so only its members know which segments they finished. After
+    # a member left, the segments it finished have to be read again.
     finished = finished_by_group(record)
     if finished is not None:
         return assign(layout, names, finished, before, load, share=False)
-    # Where not all can tell, the group gets the whole DAG, and each member keeps the order of what it reads.
+    # If a member does not report them, the group gets the whole DAG, and each member orders its own segments.
     unlinked = {id_: replace(segment, parents=(), children=()) for id_, segment in layout.segments.items()}
     flat = Layout(layout.epoch, layout.next_id, unlinked)
     return assign(flat, names, frozenset(), _with_heirs(layout, before), load, share=False)
 
 
 def finished_by_group(record: SubscriptionRecord) -> frozenset[int] | None:
-    """What the members of a checkpoint group have read to the end; None when not all of them can tell."""
-    told = [consumer.finished for consumer in record.consumers.values()]
-    if any(finished is None for finished in told):
+    """The segments that the members of a checkpoint group have finished; None if a member does not report."""
+    reports = [consumer.finished for consumer in record.consumers.values()]
+    if any(finished is None for finished in reports):
         return None
-    return frozenset(id_ for finished in told for id_ in finished or ())
+    return frozenset(id_ for finished in reports for id_ in finished or ())
 
 
 def _with_heirs(
     layout: Layout, before: Mapping[str, tuple[Assigned, ...]]
 ) -> Mapping[str, tuple[Assigned, ...]]:
-    """Count the children of what a consumer reads as read by it too, so that they prefer it."""
+    """Assign the children of a consumer's segments to it too, so that it is preferred for them."""
     readers = {held.segment: name for name, given in before.items() for held in given}
     inherited: dict[str, tuple[Assigned, ...]] = dict(before)
     for id_ in sorted(layout.segments):
@@ -227,7 +226,7 @@ def _with_heirs(
 
 
 def assignment(record: SubscriptionRecord, layout: Layout, topic: TopicName, name: str) -> Assignment:
-    """What a member reads, as it is told; a stranger reads nothing."""
+    """The assignment of a consumer; one that is no member reads nothing."""
     consumer = record.consumers.get(name)
     if consumer is None:
         return Assignment(layout.epoch, record.generation)
@@ -243,12 +242,12 @@ def assignment(record: SubscriptionRecord, layout: Layout, topic: TopicName, nam
 
 
 def has_cursors(record: SubscriptionRecord) -> bool:
-    """Whether the subscription exists on segments, so that their owners can say what is drained."""
+    """Whether the subscription has cursors on segments, so that owners know what is drained."""
     return record.type != "CHECKPOINT" and record.initial_position is not None
 
 
 def undrained(record: SubscriptionRecord, layout: Layout) -> tuple[Segment, ...]:
-    """The sealed segments that are not known to be drained, parents first."""
+    """The sealed segments that are not recorded as drained, parents first."""
     drained = frozenset(record.drained)
     return tuple(segment for segment in layout.sealed if segment.id not in drained)
 
@@ -259,16 +258,16 @@ def open_parts(record: SubscriptionRecord) -> Parts:
 
 
 def slots_of(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
-    """Of each segment the slots that its ancestors have drained; looks at the whole layout."""
+    """The slots of each segment that all its ancestors have drained; walks the whole layout."""
     return open_slots(layout, frozenset(record.drained), open_parts(record))
 
 
 def open_for(
     record: SubscriptionRecord, layout: Layout, id_: int, slots: Mapping[int, Ranges] | None = None
 ) -> Ranges | None:
-    """The buckets of a segment that may be read there; None means all of them.
+    """The buckets of a segment that may be read now; None means all of them.
 
-    `slots` are those of `slots_of`, for who asks about many segments.
+    Callers that ask about many segments pass the result of `slots_of` as `slots`.
     """
     if record.type != "STREAM":
         return None

@@ -1,8 +1,8 @@
 """Split, merge, rebucket and creation as recorded intents that any later leader can finish.
 
-An intent says which segments are sealed, which ids and names their children get, and nothing about how far
-it has come: every effect may be repeated, so finishing one means carrying all of it out again. Pure: what is
-planned here is carried out by the controller.
+An intent names the segments to seal, and the ids and names of their children. It does not record progress:
+every effect may be repeated, so a later leader finishes an intent by carrying all of it out again. Pure:
+`topic/layout_changes.py` carries intents out.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from anabranch.model.ranges import HashRange
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who began an operation, when and why."""
+    """The term, time and reason of an operation's start."""
 
     term: int
     now_ms: int
     reason: str = ""
     automatic: bool = False
     stores: tuple[int, ...] = (0,)
-    """Where new segments may go."""
+    """The stores that new segments may go to."""
 
 
 def plan_create(layout: Layout, topic: TopicName, origin: Origin) -> IntentRecord:
-    """The initial segments are in the layout from the start; they still have to be made."""
+    """Create the initial segments, which the layout lists already."""
     return IntentRecord(
         kind="create",
         steps=(),
@@ -47,7 +47,7 @@ def plan_create(layout: Layout, topic: TopicName, origin: Origin) -> IntentRecor
 
 
 def plan_migrate(layout: Layout, topic: TopicName, splits: Sequence[int], origin: Origin) -> IntentRecord:
-    """Go on in segments where classic topics end; the new segments get these bucket boundaries."""
+    """Continue classic topics in new segments with these bucket boundaries."""
     ids = tuple(segment.id for segment in layout.active)
     step = StepRecord(parent_ids=ids, bucket_splits=tuple(splits))
     return _plan("migrate", layout, topic, [step], origin)
@@ -56,9 +56,9 @@ def plan_migrate(layout: Layout, topic: TopicName, splits: Sequence[int], origin
 def plan_split(
     layout: Layout, topic: TopicName, points: Mapping[int, Sequence[int] | None], origin: Origin
 ) -> IntentRecord:
-    """Cut each named segment at its points, in the middle without any, all in one operation.
+    """Split each named segment at its points, or in the middle if it has none, in one operation.
 
-    Raises LayoutError or SegmentNotFoundError when that is not possible, as all plans do.
+    As all plans, raises LayoutError or SegmentNotFoundError if the layout does not allow it.
     """
     steps = []
     for id_ in sorted(points):
@@ -70,7 +70,7 @@ def plan_split(
 
 
 def plan_merge(layout: Layout, topic: TopicName, ids: Iterable[int], origin: Origin) -> IntentRecord:
-    """Join a run of neighbours into one."""
+    """Merge a run of neighbours into one segment."""
     return _plan("merge", layout, topic, [StepRecord(parent_ids=tuple(ids))], origin)
 
 
@@ -96,13 +96,13 @@ def plan(layout: Layout, topic: TopicName, actions: Sequence[Action], origin: Or
 
 
 def reserve(layout: Layout, intent: IntentRecord) -> Layout:
-    """The layout to store with the intent: the children's ids are nobody else's from now on."""
+    """The layout to store with the intent: it reserves the ids of the children."""
     assert intent.first_id == layout.next_id
     return layout.reserve(len(intent.child_names))
 
 
 def next_layout(layout: Layout, intent: IntentRecord, now_ms: int) -> Layout:
-    """The layout that ends the operation; parents are sealed and children created at one time."""
+    """The layout after the operation; parents are sealed and children created at the same time."""
     first_id = intent.first_id
     for step in intent.steps:
         layout = _apply(layout, intent.kind, step, now_ms, first_id)
@@ -116,7 +116,7 @@ def parents(layout: Layout, intent: IntentRecord) -> tuple[Segment, ...]:
 
 
 def children(intent: IntentRecord) -> tuple[Place, ...]:
-    """The segments to make."""
+    """The segments to create."""
     return tuple(
         Place(TopicName.parse(name), store)
         for name, store in zip(intent.child_names, intent.child_stores, strict=True)
@@ -124,7 +124,7 @@ def children(intent: IntentRecord) -> tuple[Place, ...]:
 
 
 def was_made(layout: Layout, parents: Iterable[int], change: Callable[[Layout], Layout]) -> bool:
-    """Whether the layout has, in the place of these parents, what `change` would have made of them."""
+    """Whether the children of these parents are those that `change` would make."""
     sealed = [layout.segment(id_) for id_ in parents]
     if any(segment.active for segment in sealed):
         return False
@@ -143,7 +143,7 @@ def _shape(segment: Segment) -> tuple[HashRange, tuple[int, ...], tuple[int, ...
 
 
 def spread(held: Iterable[Segment], count: int, stores: Sequence[int]) -> tuple[int, ...]:
-    """Stores for this many new segments beside those a topic has: always one of those with the fewest."""
+    """Stores for `count` new segments: each goes to a store with the fewest segments of the topic."""
     found = Counter(segment.store for segment in held)
     chosen = []
     for _ in range(count):
@@ -160,7 +160,7 @@ def put(layout: Layout, stores: Mapping[int, int]) -> Layout:
 
 
 def segment_name(topic: TopicName, segment: Segment) -> TopicName:
-    """Where a segment's messages are: the classic topic they were written to, or its own name."""
+    """The name of the log that holds a segment's messages: a classic topic, or the segment's own name."""
     if segment.legacy_topic is not None:
         return TopicName.parse(segment.legacy_topic)
     return topic.segment_name(segment.range, segment.id)
@@ -169,7 +169,7 @@ def segment_name(topic: TopicName, segment: Segment) -> TopicName:
 def remember(history: LoadHistory, layout: Layout, intent: IntentRecord, now_s: float) -> LoadHistory:
     """The history after the operation was committed on `layout`.
 
-    What an operator does starts the cooldowns too, but is not counted against auto-scaling.
+    An operator's request starts the cooldowns too, but does not count against auto-scaling.
     """
     for step in intent.steps:
         if intent.kind == "split":

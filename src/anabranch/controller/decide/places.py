@@ -1,4 +1,4 @@
-"""Where a segment is stored."""
+"""The place of a segment: its name and its store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a topic gives back to the disk: segments that nobody needs, and how much of the others.
+"""Decides which sealed segments of a topic are dropped, and how much each active segment keeps.
 
-A limit says what must stay of what is acknowledged; beyond either of them it goes, the oldest first. Pure:
-the leader carries it out.
+Acknowledged data is kept within the limits of time and size; beyond either limit the oldest goes first. Pure:
+the leader carries the decisions out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from anabranch.metadata.records import Retention, SubscriptionRecord
 from anabranch.model.layout import Layout
 
 Sizes = Mapping[int, int]
-"""Bytes by segment, as far as owners say."""
+"""Bytes by segment; segments whose owner did not answer are missing."""
 
 NO_SIZES: Sizes = {}
 
@@ -25,11 +25,11 @@ def prunable(
     now_ms: int,
     sizes: Sizes = NO_SIZES,
 ) -> tuple[int, ...]:
-    """Sealed segments that nobody needs any more and that are beyond a limit, ancestors of each included.
+    """The sealed segments that no subscription needs and that exceed a limit; ancestors go first.
 
-    Beyond the size is what comes before enough that is newer. A segment whose size is not known counts for
-    nothing, and stays. A checkpoint group holds what its members say they have not read; what they cannot
-    tell, and what comes before a checkpoint that nobody reads from, is left to the limits.
+    A segment exceeds the size limit when newer data alone reaches it. A segment of unknown size stays, and
+    does not count. A checkpoint group needs the segments that its members report as unread; without reports,
+    or without members, only the limits count.
     """
     needed = _needed(layout, subscriptions)
     beyond = _old(layout, limits, now_ms) | _too_much(layout, limits, sizes)
@@ -72,10 +72,10 @@ def _needed(layout: Layout, subscriptions: Iterable[SubscriptionRecord]) -> set[
 
 
 def kept_sizes(layout: Layout, limits: Retention, sizes: Sizes) -> dict[int, int]:
-    """How many bytes each active segment has to keep so that the topic keeps enough; none where all stays.
+    """Bytes that each active segment must keep so that the topic keeps its size limit; empty if all stays.
 
-    Each gives up the same part of what it has. What sealed segments hold is older: as long as somebody needs
-    it, it must not cost what came last.
+    Each segment gives up the same part of its data. Sealed segments do not count: old data that a
+    subscription still needs must not displace the newest data.
     """
     active = {segment.id: sizes[segment.id] for segment in layout.active if segment.id in sizes}
     held = sum(active.values())

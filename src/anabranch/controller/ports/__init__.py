@@ -1,4 +1,4 @@
-"""What the controller needs from the world (segments) and what it offers to brokers (the leader of a topic).
+"""The ports of the controller: the segments that it needs, and the leader of a topic that it offers.
 
 This package holds interfaces and their values; it must not know any adapter.
 """

@@ -1,7 +1,7 @@
-"""The leader of a topic, wherever it is, and how to find it.
+"""The leader of a topic, at this or another broker, and how to find it.
 
-Any broker takes any request about a topic and passes it on to the leader through this port. Who owns a
-topic's home store leads it. Must not know how brokers talk to each other.
+Any broker takes any request about a topic and passes it on to the leader through this port. The owner of a
+topic's home store leads the topic. Must not know how brokers talk to each other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
 
 Push = Callable[[Assignment | None], None]
-"""Tells a consumer what it reads; None that nobody leads it here any more, so it has to register again."""
+"""Sends a consumer its assignment; None tells it to register again, because the leader has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A consumer's hold on its name; the token tells its connection from later ones of the same name."""
+    """A connection's hold on a member's name; the token distinguishes it from later connections."""
 
     token: int
     subscription: str
@@ -37,7 +37,7 @@ class Membership:
 
 
 class TopicLeader(Protocol):
-    """What may be asked of the leader of a topic; TopicController says what each verb promises."""
+    """The requests to the leader of a topic; TopicController documents each verb."""
 
     async def settled(self) -> None: ...
 
@@ -90,7 +90,7 @@ class TopicLeader(Protocol):
         kind: SubscriptionKind,
         start: StartAt | None,
         push: Push,
-        said: RegistrationRequest = PLAIN_REQUEST,
+        request: RegistrationRequest = PLAIN_REQUEST,
     ) -> Membership: ...
 
     @ends_session("registration")
@@ -100,28 +100,28 @@ class TopicLeader(Protocol):
     def connection_lost(self, registration: Membership) -> None: ...
 
     async def drained(self, event: Drained) -> None:
-        """An owner says that a sealed segment of the topic is drained; taken when this returns."""
+        """Report a drained sealed segment; the leader has taken the report when this returns."""
         ...
 
 
 class Leaders(Protocol):
-    """Who leads what, as this broker knows it; that may be a moment old."""
+    """The owners of stores, and so the leaders of topics, as this broker knows them; may be outdated."""
 
     def owns(self, store: int) -> bool:
-        """Whether this broker serves the store, and so leads the topics that are at home there."""
+        """Whether this broker owns the store, and so leads the topics that have it as home."""
         ...
 
     def remote(self, store: int, name: TopicName) -> TopicLeader | None:
-        """The leader of a topic at another broker; None while nobody else serves its home store."""
+        """The leader of a topic at another broker; None while no other broker owns its home store."""
         ...
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Tell when owners may have changed; returns the undo."""
+        """Call `changed` when owners may have changed; returns the undo."""
         ...
 
 
 class Alone:
-    """A broker that has everything."""
+    """The only broker: it owns all stores."""
 
     def owns(self, store: int) -> bool:
         return True

@@ -1,7 +1,7 @@
-"""The controller's port to segments, wherever they live.
+"""The controller's port to segments, at this or another broker.
 
-A controller never assumes that a segment is local. Every verb may be repeated harmlessly, and carries the
-leader's term: an owner that has seen a newer term raises StaleTermError and changes nothing.
+Every verb may be repeated, and carries the leader's term: an owner that knows a newer term raises
+StaleTermError and changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ StartAt = Literal["earliest", "latest"]
 
 @dataclass(frozen=True, slots=True)
 class SegmentLoad:
-    """Rates of one segment as its owner measures them, and what its storage holds."""
+    """Rates of one segment as its owner measures them, and the size of its storage."""
 
     msg_rate_in: float = 0.0
     bytes_rate_in: float = 0.0
@@ -32,7 +32,7 @@ class SegmentLoad:
 
 
 class Aim(NamedTuple):
-    """An entry to move a cursor to; `ack_set` are the messages of it that still count, if not all do."""
+    """An entry to move a cursor to; `ack_set` has its unacknowledged messages, if not all are."""
 
     ledger: int
     entry: int
@@ -51,27 +51,27 @@ class Segments(Protocol):
     """Create, seal, delete and observe segments."""
 
     async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
-        """Make the segment's storage with these subscriptions; what exists already is kept as it is."""
+        """Create the segment's storage and these subscriptions; those that exist stay as they are."""
         ...
 
     async def seal(self, place: Place, term: int) -> Pieces:
-        """Refuse further messages for ever, durably; returns the sequence ids to hand on to successors."""
+        """Refuse all later messages, durably; returns the sequence ids that the children inherit."""
         ...
 
     async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
-        """Let a new segment recognise what those before it have stored; durable when it returns."""
+        """Let a new segment recognise repetitions of messages that its parents stored, durably."""
         ...
 
     async def trim(self, place: Place, keep_bytes: int, term: int) -> None:
-        """Drop the beginning as far as it is acknowledged and as much as this stays; whole ledgers only."""
+        """Drop acknowledged ledgers from the start while at least `keep_bytes` stay."""
         ...
 
     async def delete(self, place: Place, term: int) -> None:
-        """Remove the storage and disconnect clients; an absent segment is fine."""
+        """Remove the storage and disconnect clients; does nothing if the segment is absent."""
         ...
 
     async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
-        """Make the subscription where it does not exist yet."""
+        """Create the subscription if it does not exist."""
         ...
 
     async def delete_subscription(self, place: Place, subscription: str, term: int) -> None: ...
@@ -81,39 +81,36 @@ class Segments(Protocol):
         ...
 
     async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
-        """Move the subscription to an entry, or to the first after it if it is not stored."""
+        """Move the subscription to an entry, or to the next stored one."""
         ...
 
     async def skip_all(self, place: Place, subscription: str, term: int) -> None: ...
 
     async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
-        """Let only these members read, from now on; an older roster, or an absent segment, changes nothing.
+        """Let only the readers of the roster read; an older roster or an absent segment changes nothing.
 
-        Members that are gone are disconnected and can acknowledge nothing more; those that only finish get no
-        more messages.
+        Consumers that are gone are disconnected and can acknowledge no more. Consumers that finish get no
+        further messages.
         """
         ...
 
     async def consumers(self, place: Place, subscription: str) -> int:
-        """How many consumers are attached, registered or not."""
+        """The number of attached consumers, registered or not."""
         ...
 
     async def backlog(self, place: Place, subscription: str) -> int | None:
-        """Messages not acknowledged yet; None when the segment lacks the subscription."""
+        """The number of unacknowledged messages; None if the segment lacks the subscription."""
         ...
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
-        """The bucket hashes of a sealed segment that are acknowledged, durably; None without subscription.
+        """The durably acknowledged bucket hashes of a sealed segment; None without the subscription.
 
-        Of a segment that is drained in part its owner may know less than it told an earlier leader.
+        After a restart, the owner of a partly drained segment may know fewer than it reported before.
         """
         ...
 
     async def load(self, place: Place) -> SegmentLoad: ...
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
-        """Tell when a sealed segment of `topic` becomes drained on a subscription, whole or in part.
-
-        Returns the undo.
-        """
+        """Call `drained` when a sealed segment of `topic` is drained, wholly or partly; returns the undo."""
         ...

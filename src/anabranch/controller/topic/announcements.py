@@ -21,7 +21,7 @@ from anabranch.model.assignment import Assignment
 
 
 class Announcements:
-    """What owners and `members` have to learn about `records`, the subscriptions of one topic."""
+    """The announcements of `records`, the subscriptions of one topic, to owners and `members`."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Announcements:
                 self._push_soon(sub, name)
 
     def assignment(self, sub: str, name: str) -> Assignment:
-        """What a member reads now."""
+        """The newest assignment of a member."""
         return groups.assignment(self._records[sub], self._lead.layout, self._lead.name, name)
 
     def unreached(self, sub: str) -> dict[str, str]:

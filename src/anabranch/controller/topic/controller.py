@@ -326,7 +326,7 @@ class TopicController:
         kind: SubscriptionKind,
         start: StartAt | None,
         push: Push,
-        said: RegistrationRequest = PLAIN_REQUEST,
+        request: RegistrationRequest = PLAIN_REQUEST,
     ) -> Membership:
         """Make a consumer a member and return its assignment; `push` gets each later one.
 
@@ -336,9 +336,9 @@ class TopicController:
         group registers again when it has finished more segments.
         """
         # Outside the queue, since a dead holder of the name takes long to answer.
-        await self.members.make_room(sub, consumer_name, said)
+        await self.members.make_room(sub, consumer_name, request)
         return await self.changes.run(
-            lambda: self._registrations.register(sub, consumer_name, kind, start, push, said),
+            lambda: self._registrations.register(sub, consumer_name, kind, start, push, request),
             # Without this, a consumer that died while it waited would stay a connected member for ever.
             orphaned=self.connection_lost,
         )

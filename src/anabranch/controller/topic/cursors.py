@@ -1,7 +1,7 @@
-"""The cursors of a topic's subscriptions, on its segments wherever they are.
+"""The cursors of a topic's subscriptions on its segments.
 
-Makes, moves and deletes them as a subscription's record orders, and asks which are at the end. Every order
-may be repeated. Must not know how records are stored, nor who reads.
+Creates, moves and deletes cursors as a subscription's record says, and asks owners for drained segments.
+Every command may be repeated. Must not know how records are stored, nor which consumers read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Cursors:
         self._lead = lead
 
     async def carry_out(self, sub: str, record: SubscriptionRecord) -> None:
-        """Do on every segment it concerns what the record says is unfinished."""
+        """Carry the record's unfinished operation out on every segment that it concerns."""
         unfinished = record.unfinished
         if unfinished is not None and record.initial_position is not None:
             only = unfinished.segment_id
@@ -45,9 +45,9 @@ class Cursors:
             await segments.seek_to(place, sub, aim, term)
         elif unfinished.kind == "seek":
             if record.initial_position == "latest" and not segment.active:
-                # Not made on what was sealed before it began, which it may have to read now.
+                # The subscription was not created on earlier sealed segments, but may have to read them now.
                 await segments.create_subscription(place, sub, "latest", term)
-            # All of a segment that is younger than the time came after it, whatever clients' clocks said.
+            # A segment created after that time holds only later messages, even if clients' clocks were wrong.
             after = segment.created_ms >= unfinished.timestamp_ms
             await segments.seek(place, sub, 0 if after else unfinished.timestamp_ms, term)
         elif segment.active:
@@ -57,7 +57,7 @@ class Cursors:
             await segments.create_subscription(place, sub, "earliest", term)
 
     async def in_use(self, sub: str) -> bool:
-        """Whether anybody is attached, also without being registered."""
+        """Whether any consumer is attached, registered or not."""
         segments = self._lead.context.segments
         places = [self._lead.place(segment) for segment in self._lead.layout.segments.values()]
         return any(await together(segments.consumers(place, sub) for place in places))
@@ -65,9 +65,9 @@ class Cursors:
     async def drained(
         self, sub: str, record: SubscriptionRecord, only: Collection[int] | None = None
     ) -> tuple[list[int], dict[int, Ranges]]:
-        """The sealed segments without backlog, those known as such included, and drained parts of others.
+        """The drained sealed segments, those recorded included, and the drained parts of others.
 
-        Asked for also when an owner has just said so: its message may be older than a seek.
+        Owners are asked even right after they reported a drain, because the report may be older than a seek.
         """
         known = record.drained
         if not groups.has_cursors(record):
@@ -79,8 +79,10 @@ class Cursors:
         ]
         segments = self._lead.context.segments
         answers = await together(segments.drained(self._lead.place(s), sub) for s in unsure)
-        # A latest subscription begins after what was sealed before it was made, and is not made there at all.
+        # A subscription at latest is not created on segments sealed before it; those count as drained.
         absent = ALL if record.initial_position == "latest" and record.unfinished is not None else ()
-        found = {s.id: absent if told is None else told for s, told in zip(unsure, answers, strict=True)}
+        found = {
+            s.id: absent if answer is None else answer for s, answer in zip(unsure, answers, strict=True)
+        }
         whole = [id_ for id_, slots in found.items() if slots == ALL]
         return [*known, *whole], {id_: slots for id_, slots in found.items() if slots and slots != ALL}

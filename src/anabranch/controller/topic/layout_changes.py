@@ -1,7 +1,7 @@
 """Carries layout operations out: intent, children, seal, inheritance, commit; and pruning with its garbage.
 
-Runs in the topic's queue. Every effect may be repeated, so an operation that was interrupted anywhere is
-finished by doing all of it again. Must not know who asked for an operation, or why.
+Runs in the topic's change queue. Every effect may be repeated, so an interrupted operation is finished by
+carrying all of it out again. Must not know which request or decision led to an operation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LayoutChanges:
         self, lead: Leadership, subscriptions: Subscriptions, scaling: Scaling, watches: LayoutWatches
     ) -> None:
         self.phase: str | None = None
-        """Where the operation under way stands, or failed until it is carried out again."""
+        """The phase that the running operation is in, or failed in."""
         self._lead = lead
         self._context = lead.context
         self._subscriptions = subscriptions
@@ -61,14 +61,14 @@ class LayoutChanges:
         self._unfenced = [segment.id for segment in lead.layout.active]
 
     def describe(self) -> dict[str, object] | None:
-        """The operation under way and how far it has come, for people."""
+        """The running operation and its phase, for operators."""
         intent = self._lead.record.intent
         return None if intent is None else {**msgspec.to_builtins(intent), "phase": self.phase}
 
     async def fence(self) -> dict[str, str]:
-        """Make the term known at the active segments, and make those that are missing; returns what failed.
+        """Announce the term to the active segments and create missing ones; returns the failures.
 
-        A sealed segment that is missing is not made again: that would hide that its data is lost.
+        A missing sealed segment is not created: that would hide the loss of its data.
         """
         troubles: dict[str, str] = {}
 
@@ -101,8 +101,8 @@ class LayoutChanges:
         return self._lead.layout
 
     async def carry_out(self, intent: IntentRecord) -> None:
-        """Children with all subscriptions, then sealed parents, whose sequence ids the children inherit, then
-        one commit, then tell everybody.
+        """Create the children with all subscriptions, seal the parents, pass their sequence ids on to the
+        children, commit the next layout, publish it.
         """
         segments, term, kind = self._context.segments, self._lead.term, intent.kind
         self.phase = "creating"
@@ -115,9 +115,9 @@ class LayoutChanges:
             f"{kind}.created", children, lambda place: segments.create(place, subscriptions, term)
         )
         self.phase = "sealing"
-        told = await self._each(f"{kind}.sealed", parents, lambda place: segments.seal(place, term))
+        sealed = await self._each(f"{kind}.sealed", parents, lambda place: segments.seal(place, term))
         self.phase = "inheriting"
-        heirs = _heirs(children, [piece for pieces in told for piece in pieces])
+        heirs = _heirs(children, [piece for pieces in sealed for piece in pieces])
         await self._each(
             f"{kind}.inherited", [*heirs], lambda place: segments.inherit(place, heirs[place], term)
         )
@@ -130,7 +130,7 @@ class LayoutChanges:
     async def _each(
         self, step: str, places: Sequence[Place], verb: Callable[[Place], Coroutine[Any, Any, T]]
     ) -> list[T]:
-        """The first by itself, so that a crash between it and the rest can be tried; then all others."""
+        """Command the first place alone, so that tests can crash after it; then all others side by side."""
         results: list[T] = []
         for place in places[:1]:
             results.append(await verb(place))
@@ -154,12 +154,15 @@ class LayoutChanges:
         self._scaling.reload()
 
     def publish(self) -> None:
-        """The layout may be new: watchers are told and subscriptions have to follow."""
+        """Offer the layout to its watchers, and let subscriptions follow it when they settle."""
         self._watches.offer(self._lead.name, self._lead.layout)
         self._subscriptions.layout_changed()
 
     async def measure(self) -> tuple[Retention, Sizes]:
-        """What must stay of the topic, and the sizes if they matter; not in turn, for owners may be slow."""
+        """The limits of retention, and the sizes of segments if they matter.
+
+        Runs outside the change queue, because owners may be slow.
+        """
         namespace = self._lead.name.namespace_name
         limits = await self._context.topics.retention(namespace, self._context.settings.retention_s)
         if limits.size_bytes is None:
@@ -170,7 +173,7 @@ class LayoutChanges:
         return limits, {segment.id: load.size_bytes for segment, load in found if load is not None}
 
     async def trim(self, limits: Retention, sizes: Sizes) -> None:
-        """Let active segments drop what need not stay; not in turn, for nobody else must wait for that."""
+        """Let active segments drop data beyond the limits; runs outside the change queue."""
         layout, term = self._lead.layout, self._lead.term
         kept = kept_sizes(layout, limits, sizes)
         await together(
@@ -179,7 +182,7 @@ class LayoutChanges:
         )
 
     async def prune(self, limits: Retention, sizes: Sizes) -> bool:
-        """Forget the sealed segments that need not stay, and list them as garbage in the same write."""
+        """Drop sealed segments beyond the limits from the layout and list them as garbage, in one write."""
         now_ms = self._context.clock.wall_ms()
         records = self._subscriptions.records.values()
         ids = prunable(self._lead.layout, records, limits, now_ms, sizes)
@@ -199,7 +202,7 @@ class LayoutChanges:
         return True
 
     async def delete_garbage(self) -> tuple[list[str], dict[str, str]]:
-        """Delete what the layout has forgotten; returns the names that are gone, and why others are not."""
+        """Delete the storage of dropped segments; returns the deleted names, and the failures."""
         gone: list[str] = []
         troubles: dict[str, str] = {}
 
@@ -216,7 +219,7 @@ class LayoutChanges:
         return gone, troubles
 
     async def strike_off(self, names: Sequence[str]) -> None:
-        """This garbage is gone."""
+        """Remove deleted segments from the list of garbage."""
         await self._lead.update(
             lambda record: replace(
                 record, garbage=tuple(item for item in record.garbage if item.name not in names)
@@ -224,12 +227,12 @@ class LayoutChanges:
         )
 
 
-def _heirs(children: Sequence[Place], told: Sequence[Piece]) -> dict[Place, Pieces]:
-    """What each child inherits, without those that inherit nothing."""
+def _heirs(children: Sequence[Place], sealed: Sequence[Piece]) -> dict[Place, Pieces]:
+    """The sequence ids that each child inherits; children without any are left out."""
     found = {}
     for child in children:
         assert child.name.segment is not None
-        pieces = inherit(child.name.segment.range, told)
+        pieces = inherit(child.name.segment.range, sealed)
         if pieces:
             found[child] = pieces
     return found

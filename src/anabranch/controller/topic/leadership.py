@@ -1,7 +1,7 @@
-"""The leadership of one topic: its term, its record, and what its controller works with.
+"""The leadership of one topic: its term and record, and the context that its controller works in.
 
-A leader raises the term in the record when it takes the topic over. From then on every write checks the
-term and every command to a segment carries it, so that nothing an earlier leader still tries takes effect.
+A leader raises the term in the record when it takes the topic over. From then on every write checks the term
+and every command to a segment carries it, so writes and commands of earlier leaders have no effect.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class ControllerSettings:
     auto_scale: AutoScalePolicy = field(default_factory=AutoScalePolicy)
     auto_scale_interval_s: float = 60.0
     auto_scale_settle_s: float = 0.2
-    """How long to wait for more consumers to come or go before looking at the topic because of one."""
+    """After a consumer came or went: how long to wait for others before auto-scaling looks at the topic."""
     consumer_grace_s: float = 60.0
     bucket_budget: int = 4
     retention_s: float | None = 7 * DAY_S
-    """How long a drained sealed segment is kept; None keeps all for ever."""
+    """How long a drained sealed segment is kept; None means for ever."""
     jobs_max: int = 1024
-    """Most changes of one topic that may wait for their turn."""
+    """Most changes of one topic that callers may wait for."""
     retry_first_s: float = 0.1
     retry_max_s: float = 5.0
 
     @staticmethod
     def from_config(config: BrokerConfig) -> ControllerSettings:
-        """What a broker's configuration says about controllers."""
+        """The settings of controllers in a broker's configuration."""
         return ControllerSettings(
             auto_scale=config.auto_scale,
             auto_scale_interval_s=config.auto_scale_interval_s,
@@ -73,11 +73,11 @@ class ControllerContext:
     """The stores that have an owner at the moment; new segments go there."""
 
     def jitter_s(self, delay_s: float) -> float:
-        """The delay, up to a fifth longer, so that what failed together does not come back together."""
+        """The delay, up to a fifth longer, so that calls that failed together are not repeated together."""
         return delay_s * self.rng.uniform(1.0, 1.2)
 
     def delays_s(self) -> Iterator[float]:
-        """How long to wait before each next attempt at what fails: ever longer, up to a limit."""
+        """The growing delays before each next attempt, up to a limit."""
         return Backoff(self.settings.retry_first_s, self.settings.retry_max_s, jitter=0.2).delays(self.rng)
 
 
@@ -90,18 +90,18 @@ class Leadership:
         self.term = record.term
         self.record = record
         self.layout = layout_of(record)
-        # Cooldowns outlive processes, so they are kept in wall time; but while this one leads, its clock is
-        # the loop's, which nobody sets.
+        # Cooldowns outlive processes, so records keep them in wall time; within one leadership the loop's
+        # clock measures them, because it never jumps.
         self._wall_offset_s = context.clock.wall_ms() / 1000 - asyncio.get_running_loop().time()
 
     @staticmethod
     async def take_over(context: ControllerContext, name: TopicName) -> Leadership:
-        """Become the leader in a new term; TopicNotFoundError if there is nothing to lead."""
+        """Become the leader in a new term; TopicNotFoundError if there is no such topic."""
         record = await context.topics.update(name, _raise_term)
         return Leadership(context, name, record)
 
     def now_s(self) -> float:
-        """Seconds since the epoch by a clock that never jumps while this leader leads."""
+        """Seconds since 1970 by a clock that does not jump during this leadership."""
         return asyncio.get_running_loop().time() + self._wall_offset_s
 
     def origin(self, reason: str, *, automatic: bool = False) -> Origin:
@@ -112,25 +112,25 @@ class Leadership:
         return segment_name(self.name, segment)
 
     def find(self, name: TopicName) -> Segment | None:
-        """The segment of that name; None when the layout has none."""
+        """The segment of that name; None if the layout has none."""
         if name.segment is not None:
             listed = self.layout.segments.get(name.segment.id)
             return listed if listed is not None and self.segment_name(listed) == name else None
-        # The name of a classic topic does not say which segment it is.
+        # The name of a classic topic does not contain the id of its segment.
         return next((s for s in self.layout.segments.values() if s.legacy_topic == str(name)), None)
 
     def place(self, segment: Segment) -> Place:
         return Place(self.segment_name(segment), segment.store)
 
     async def load(self, segment: Segment) -> SegmentLoad | None:
-        """What the segment's owner says of its load; None when it does not answer."""
+        """The segment's load as its owner measures it; None if the owner does not answer."""
         try:
             return await self.context.segments.load(self.place(segment))
         except AnabranchError:
             return None
 
     async def update(self, change: Callable[[TopicRecord], TopicRecord]) -> Layout:
-        """Change the record if this term still leads, else StaleTermError; returns the layout it then has."""
+        """Change the record and return its layout; StaleTermError if another leader has raised the term."""
 
         def fenced(record: TopicRecord) -> TopicRecord:
             self._check_term(record)
@@ -140,7 +140,7 @@ class Leadership:
         return self.layout
 
     async def reload(self) -> None:
-        """Learn what is stored: after a write whose outcome is unknown, or to be sure of still leading."""
+        """Read the record, after a write whose outcome is unknown; StaleTermError as in `update`."""
         record = await self.context.topics.load(self.name)
         self._check_term(record)
         self._install(record)

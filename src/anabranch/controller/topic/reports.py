@@ -1,6 +1,6 @@
 """A topic's state in words and numbers, for operators.
 
-Reads what the controller knows and asks segments for the rest; changes nothing.
+Reads the controller's records and asks the owners of segments for rates and backlogs; changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUMMED = {
     "backlogMessages": "backlog_messages",
     "storageSize": "size_bytes",
 }
-"""Numbers of a segment, and of the topic as their sum."""
+"""Figures of a segment; the topic's figures are their sums."""
 
 
 async def topic_stats(
@@ -34,9 +34,9 @@ async def topic_stats(
     records: Mapping[str, SubscriptionRecord],
     described: Mapping[str, Mapping[str, object]],
 ) -> dict[str, object]:
-    """Rates and sizes of each segment, backlog and consumers of each subscription as it is `described`.
+    """Rates and sizes of each segment, backlog and consumers of each subscription.
 
-    A segment whose owner does not answer has no numbers and adds none.
+    `described` has the state of each subscription. A segment whose owner does not answer has no figures.
     """
     layout = lead.layout
     segments = [layout.segments[id_] for id_ in sorted(layout.segments)]
@@ -97,7 +97,7 @@ async def _subscription(
 
 
 def subscription_state(record: SubscriptionRecord, layout: Layout) -> dict[str, object]:
-    """How far a subscription is by its record, and what it waits for."""
+    """The progress of a subscription by its record, and the segments that it waits for."""
     waits = waiting(record, layout)
     parts = groups.drained_parts(record)
     return {
@@ -124,7 +124,7 @@ def subscription_state(record: SubscriptionRecord, layout: Layout) -> dict[str, 
 def consumers(
     record: SubscriptionRecord, holds: Iterable[NameHold], seconds_left: Callable[[NameHold], float | None]
 ) -> dict[str, object]:
-    """Who is a member, and what it reads by the record."""
+    """The members of a group, and the segments that each reads by the record."""
     held = {
         name: [given.segment_id for given in member.segments] for name, member in record.consumers.items()
     }

@@ -22,33 +22,33 @@ from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 
 RESTRICT_S = 2.0
-"""How long an owner may take to take a roster. One that is gone for good has lost its consumers too."""
+"""How long an owner has to take a roster. An owner that is gone for good has lost its consumers too."""
 
 SENT_AT_ONCE = 256
-"""Thousands of subscriptions on many segments must not hold up whoever else waits for the event loop."""
+"""Rosters sent side by side; thousands at once would block the event loop for other tasks."""
 
 
 class Rosters:
-    """Who reads which segment, by what `records` say now; RostersDue asks for one more `send`."""
+    """The rosters that `records` give for each segment; after RostersDue the caller runs `send` again."""
 
     def __init__(self, lead: Leadership, records: Mapping[str, SubscriptionRecord], notify: Notify) -> None:
         self._lead = lead
         self._records = records
         self._notify = notify
         self._due: dict[tuple[str, int], None] = {}
-        """Subscription and segment."""
+        """Rosters to send, by subscription and segment."""
         self._unreached: dict[tuple[str, int], str] = {}
-        """Those whose owner did not take it, and why; due again when the timer is up."""
+        """Rosters that the owner did not take, and why; due again when the timer fires."""
         self._timer: asyncio.TimerHandle | None = None
         self._visited: dict[tuple[str, str], set[int]] = {}
-        """Where each member may be attached."""
+        """The segments that each member may be attached to."""
         self._slots: tuple[SubscriptionRecord, Layout, Mapping[int, Ranges]] | None = None
-        """What is open in a layout by a record, as it was last found out."""
+        """The open slots of the last record and layout; finding them walks the whole layout."""
 
     def taken_over(self) -> None:
-        """Everybody has to hear: whom the former leader let in where is not known, nor whom it told what.
+        """Plan rosters for all owners: the readers that the former leader admitted are not known.
 
-        Where nothing is left to read it does not matter; who seeks there sends all away.
+        Drained segments need none: nothing is left to read, and a seek disconnects all their consumers.
         """
         for sub, record in self._records.items():
             ids = self._lead.layout.segments.keys() - set(record.drained)
@@ -59,17 +59,17 @@ class Rosters:
     def admit(self, sub: str, segment_id: int, consumer_name: str, generation: int | None) -> Admission:
         """Let a consumer attach to a segment, or raise ConsumerBusyError."""
         record = self._records[sub]
-        grant = admission.admit(record, segment_id, consumer_name, generation)
-        if grant.member is None:
-            return grant
-        self._visited.setdefault((sub, grant.member), set()).add(segment_id)
-        return dataclasses.replace(grant, roster=self._roster(record, segment_id))
+        admitted = admission.admit(record, segment_id, consumer_name, generation)
+        if admitted.member is None:
+            return admitted
+        self._visited.setdefault((sub, admitted.member), set()).add(segment_id)
+        return dataclasses.replace(admitted, roster=self._roster(record, segment_id))
 
     def changed(self, sub: str, before: SubscriptionRecord, after: SubscriptionRecord) -> None:
-        """Note which owners must hear: of readers they lost or got, and of buckets that opened.
+        """Plan rosters for the owners whose readers changed, and for those with newly open buckets.
 
-        An owner lets a new reader attach by its roster, without asking here; so each segment that a member
-        reads counts as visited from now on.
+        An owner admits a new reader by its roster, without the leader, so each segment that a member reads
+        counts as visited from now on.
         """
         touched = {
             *admission.taken(before, after),
@@ -84,20 +84,20 @@ class Rosters:
         self._due.update(dict.fromkeys((sub, id_) for id_ in sorted(touched)))
 
     def layout_changed(self) -> None:
-        """Forget segments that are no more."""
+        """Forget segments that the layout has dropped."""
         for visited in self._visited.values():
             visited.intersection_update(self._lead.layout.segments)
 
     def forget(self, sub: str) -> None:
-        """The subscription is deleted, and with it everybody's place."""
+        """Forget a deleted subscription."""
         self._visited = {key: visited for key, visited in self._visited.items() if key[0] != sub}
 
     def unreached(self, sub: str) -> dict[str, str]:
-        """The segments whose owner does not know yet who reads there, and why, for people."""
+        """The segments whose owner did not take the newest roster, and why, for operators."""
         return {str(id_): why for (of, id_), why in sorted(self._unreached.items()) if of == sub}
 
     async def send(self) -> None:
-        """Tell the owners that have to hear something; StaleTermError if one has heard of a newer leader."""
+        """Send the planned rosters; StaleTermError if an owner knows a newer leader."""
         due, self._due = self._due, {}
         await in_batches((self._restrict(*key) for key in due), SENT_AT_ONCE)
 
@@ -106,7 +106,7 @@ class Rosters:
             self._timer.cancel()
 
     def _opened(self, before: SubscriptionRecord, after: SubscriptionRecord) -> list[int]:
-        """The segments of which other buckets are open than before."""
+        """The segments whose open buckets changed."""
         known = groups.open_by_buckets(before, self._lead.layout)
         found = groups.open_by_buckets(after, self._lead.layout)
         return [id_ for id_, buckets in found.items() if known.get(id_, buckets) != buckets]
@@ -133,9 +133,9 @@ class Rosters:
             self._unreached[sub, segment_id] = in_words(error)
             if self._timer is None:
                 delay_s = self._lead.context.jitter_s(self._lead.context.settings.retry_max_s / 5)
-                self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_is_up)
+                self._timer = asyncio.get_running_loop().call_later(delay_s, self._send_again)
 
-    def _time_is_up(self) -> None:
+    def _send_again(self) -> None:
         self._timer = None
         self._due.update(dict.fromkeys(self._unreached))
         self._unreached.clear()

@@ -1,7 +1,7 @@
-"""What one topic's auto-scaling sees, remembers and decided.
+"""The observations and the last decisions of one topic's auto-scaling.
 
-Collects what the pure `decide` looks at and keeps the last decisions with their reasons. Must not know how a
-decision is carried out.
+Collects the loads for the pure `model.autoscale.decide` and keeps its last decisions with their reasons. Must
+not know how a decision is carried out.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ DECISIONS_KEPT = 50
 
 @dataclass(slots=True)
 class Tally:
-    """What was done since this broker leads the topic, and how often a limit forbade more; grows only."""
+    """Layout changes since this broker leads the topic, and how often a limit prevented one; only grows."""
 
     splits: int = 0
     merges: int = 0
     rebuckets: int = 0
-    """Segments that were replaced for other buckets, by request too."""
+    """Segments replaced by one with other buckets, by auto-scaling or by request."""
     splits_suppressed: int = 0
     merges_suppressed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One look at the topic, or a run of looks after each of which nothing was done."""
+    """One look at the topic, or a run of looks with the same reason to do nothing."""
 
     first_ms: int
     last_ms: int
@@ -69,7 +69,7 @@ class Looked:
 
 
 class Scaling:
-    """The eyes and the memory of auto-scaling for one topic."""
+    """The auto-scaling of the topic that `lead` leads."""
 
     def __init__(self, lead: Leadership) -> None:
         self._lead = lead
@@ -81,14 +81,14 @@ class Scaling:
         self.reload()
 
     def reload(self) -> None:
-        """Take the history from the record; one that cannot be read is no reason not to lead."""
+        """Take the history from the record; a corrupt history counts as empty."""
         try:
             self.history = LoadHistory.from_json(self._lead.record.history)
         except CorruptDataError:
             self.history = LoadHistory()
 
     def policy(self) -> AutoScalePolicy:
-        """The policy in force; InvalidConfigurationError when its layers do not fit together."""
+        """The policy in force; InvalidConfigurationError if its layers do not fit together."""
         return self.policy_with(_layer(self._lead.record.auto_scale_policy))
 
     def policy_with(self, topic: AutoScaleOverride | None) -> AutoScalePolicy:
@@ -96,14 +96,14 @@ class Scaling:
         return resolve(self._lead.context.settings.auto_scale, _layer(self._namespace), topic)
 
     def describe_policy(self) -> dict[str, object]:
-        """The policy in force, or why there is none."""
+        """The policy in force, or the error in it."""
         try:
             return {**to_json(self.policy())}
         except InvalidConfigurationError as error:
             return {"enabled": False, "error": str(error)}
 
     async def load_namespace(self) -> None:
-        """Learn the namespace's layer of the policy."""
+        """Read the namespace's layer of the policy."""
         try:
             found = await self._lead.context.topics.load_namespace(self._lead.name.namespace_name)
             self._namespace = found.scalable_topic_auto_scale_policy
@@ -111,9 +111,9 @@ class Scaling:
             self._namespace = None
 
     async def observe(self) -> Mapping[int, float]:
-        """Ask the owners of the active segments for their load, and return it as one number each.
+        """Ask owners for the load of the active segments, and return messages per second by segment.
 
-        An owner that does not answer leaves its segment unknown, which is not the same as idle.
+        The load of a segment whose owner does not answer is unknown, not zero.
         """
         await self.load_namespace()
         active = self._lead.layout.active
@@ -129,10 +129,10 @@ class Scaling:
         return {id_: rates.msg_rate_in + rates.msg_rate_out for id_, rates in self._rates.items()}
 
     def look(self, sharing_consumers: int, other_consumers: int) -> Decision:
-        """What to do now; the history goes on from there.
+        """Decide what to do now, and advance the history.
 
-        Consumers that cannot share a segment by buckets, such as those of a checkpoint group, are helped by
-        more segments only.
+        `other_consumers` cannot share a segment by buckets, as in a checkpoint group; only more segments help
+        them.
         """
         try:
             policy = self.policy()
@@ -150,13 +150,13 @@ class Scaling:
         return decide(replace(observed, history=self.history), policy)
 
     async def store_history(self) -> None:
-        """Write the history down if it is new: an idle topic must not write at every look."""
+        """Store the history if it changed, so that an idle topic does not write at every look."""
         new = self.history.to_json()
         if new != self._lead.record.history:
             await self._lead.update(lambda record: msgspec.structs.replace(record, history=new))
 
     def note(self, decision: Decision, outcome: str) -> None:
-        """Keep a decision for `why`; looks that lead to nothing are counted, not listed."""
+        """Keep a decision for operators; repeated decisions to do nothing are counted, not listed."""
         now_ms = self._lead.context.clock.wall_ms()
         last = self._looks[-1] if self._looks else None
         if last is not None and last.outcome == outcome == "" and last.decision.reason == decision.reason:
@@ -165,7 +165,7 @@ class Scaling:
             self._looks.append(Looked(now_ms, now_ms, 1, decision, outcome))
 
     def count(self, decision: Decision, *, done: bool) -> None:
-        """Add a decision to the tally; `done` says whether what it asks for was committed."""
+        """Add a decision to the tally; `done` if its actions were committed."""
         self.tally.splits_suppressed += "max_segments" in decision.capped
         self.tally.merges_suppressed += "max_dag_depth" in decision.capped
         for action in (decision.action, *decision.then) if done else ():

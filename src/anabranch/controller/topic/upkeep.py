@@ -1,4 +1,4 @@
-"""What a leader does for its topic without a request: delete garbage, prune, and scale by the load.
+"""The work of a leader without a request: delete garbage, prune, and scale the topic by its load.
 
 One task with two alarms. A duty that fails is shown among the troubles and comes round again; it never ends
 the task.
