@@ -156,7 +156,7 @@ async def test_an_entry_comes_no_more_after_its_acknowledgement_was_confirmed(lo
     assert scene.wrong == ["s: 1:0 of segment 0 was sent after its ack was confirmed"]
 
 
-def test_terms_generations_and_told_epochs_never_fall(loop: SimLoop) -> None:
+def test_terms_generations_and_sent_epochs_never_fall(loop: SimLoop) -> None:
     scene = Scene(loop)
     scene.write_topic(term=3)
     scene.write_members(4, term=3)
@@ -170,7 +170,7 @@ def test_terms_generations_and_told_epochs_never_fall(loop: SimLoop) -> None:
     assert scene.wrong == [
         "a leader of term 2 wrote the topic after one of term 3",
         "s: (term, generation) fell from (4, 1) to (3, 9)",
-        "client was told epoch 1 after epoch 2",
+        "client was sent epoch 1 after epoch 2",
     ]
 
 
