@@ -27,7 +27,7 @@ ALLOWED = (
     "admin/client.py",
     "admin/metrics.py",
     "admin/server.py",
-    "client/blocking.py",
+    "client/blocking/",
     "client/entropy.py",
     "ledger/os_disk.py",
     "metadata/sqlite.py",

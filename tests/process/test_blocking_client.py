@@ -135,22 +135,6 @@ def test_flush_raises_only_what_nobody_looked_at(broker: BrokerProcess, client: 
     client.shutdown()
 
 
-def test_raw_entries_and_tails(client: anabranch.Client) -> None:
-    with client.create_producer("orders") as producer:
-        producer.send_many([b"%d" % n for n in range(100)], keys=["k"] * 100)
-    layout = client.layout("orders")
-    (segment,) = layout.layout.active
-    topic = layout.segment_topic(segment)
-    with client.tails() as tails:
-        assert tails.tail(topic) == (0, 100, False)
-        assert tails.tails([topic]) == {topic: (0, 100, False)}
-        tails.forget(topic)
-    with client.read_segment(topic, 10, 90) as reader:
-        entries = list(reader)
-    assert entries[0].first_index <= 10
-    assert entries[-1].first_index + entries[-1].message_count >= 90
-
-
 def test_processing_and_giving_back(client: anabranch.Client) -> None:
     producer = client.create_producer("orders", schema=anabranch.Schema.string())
     producer.send("hello", key="k")

@@ -1,0 +1,184 @@
+"""The blocking consumers; an iteration takes many messages from the loop's thread at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Generic, Self, TypeVar
+
+from anabranch.client.blocking.portal import Handle, Portal
+from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
+from anabranch.client.message import Message
+from anabranch.client.options import Seconds, positive
+from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
+from anabranch.model.ids import Checkpoint, MessageId
+
+T = TypeVar("T")
+
+TAKEN_MAX = 256
+"""Messages that an iteration takes at a time."""
+
+
+class Consumer(Handle, Generic[T]):
+    """Receiving and iterating, as all blocking consumers do."""
+
+    _twin: Inbox[T]
+
+    def __init__(self, portal: Portal) -> None:
+        super().__init__(portal)
+        self._taken: deque[Message[T]] = deque()
+        self._lock = threading.Lock()
+
+    def receive(self, timeout: Seconds | None = None) -> Message[T]:
+        """The next message; raises ReceiveTimeoutError when none arrives in time."""
+        with self._lock:
+            if self._taken:
+                return self._taken.popleft()
+        return self._run("receive", lambda: self._twin.receive(timeout))
+
+    def receive_many(self, max_messages: int, timeout: Seconds | None = None) -> list[Message[T]]:
+        """Wait for a message, then take all that arrived, up to `max_messages`; empty after `timeout`."""
+        positive("max_messages", max_messages)
+        with self._lock:
+            if self._taken:
+                return [self._taken.popleft() for _ in range(min(max_messages, len(self._taken)))]
+        return self._run("receive_many", lambda: self._twin.receive_many(max_messages, timeout))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message[T]:
+        try:
+            return self._taken.popleft()
+        except IndexError:
+            pass
+        try:
+            taken = self._run("__next__", lambda: self._twin.receive_many(TAKEN_MAX))
+        except AlreadyClosedError:
+            raise StopIteration from None
+        if not taken:
+            raise ReceiveTimeoutError("no message arrived")
+        with self._lock:
+            self._taken.extend(taken)
+            return self._taken.popleft()
+
+    def close(self) -> None:
+        """End waiting receives and iterations, and leave the topic."""
+        self._run("close", self._twin.close)
+        self._taken.clear()
+
+
+class StreamConsumer(Consumer[T]):
+    """Reads a share of a topic in key order; the blocking form of AsyncStreamConsumer."""
+
+    _twin: AsyncStreamConsumer[T]
+
+    def __init__(self, portal: Portal, twin: AsyncStreamConsumer[T]) -> None:
+        super().__init__(portal)
+        self._twin = twin
+
+    @property
+    def topic(self) -> str:
+        """The name the broker resolved."""
+        return self._twin.topic
+
+    @property
+    def subscription(self) -> str:
+        return self._twin.subscription
+
+    @property
+    def name(self) -> str:
+        """The consumer's identity in its subscription."""
+        return self._twin.name
+
+    @property
+    def assignment(self) -> tuple[str, ...]:
+        """Names of the segments this consumer reads now."""
+        return self._twin.assignment
+
+    def acknowledge_cumulative(self, message: Message[T] | MessageId) -> None:
+        """Acknowledge all messages handed out up to this one, in every segment."""
+        self._run("acknowledge_cumulative", lambda: self._twin.acknowledge_cumulative(message))
+
+    def flush_acks(self) -> None:
+        """Send grouped acknowledgements and return when the broker has confirmed them."""
+        self._run("flush_acks", self._twin.flush_acks)
+
+
+class QueueConsumer(Consumer[T]):
+    """Reads all segments in parallel; the blocking form of AsyncQueueConsumer."""
+
+    _twin: AsyncQueueConsumer[T]
+
+    def __init__(self, portal: Portal, twin: AsyncQueueConsumer[T]) -> None:
+        super().__init__(portal)
+        self._twin = twin
+
+    @property
+    def topic(self) -> str:
+        """The name the broker resolved."""
+        return self._twin.topic
+
+    @property
+    def subscription(self) -> str:
+        return self._twin.subscription
+
+    @property
+    def name(self) -> str:
+        return self._twin.name
+
+    def acknowledge(self, message: Message[T] | MessageId | Iterable[Message[T] | MessageId]) -> None:
+        """Acknowledge one message or several; the broker never delivers them again."""
+        self._run("acknowledge", lambda: self._twin.acknowledge(message))
+
+    def negative_acknowledge(self, message: Message[T] | MessageId, *, delay: Seconds | None = None) -> None:
+        """Give a message back; it is redelivered after `delay`, by default after the backoff `redelivery`."""
+        self._run("negative_acknowledge", lambda: self._twin.negative_acknowledge(message, delay=delay))
+
+    @contextmanager
+    def processing(self, message: Message[T]) -> Iterator[Message[T]]:
+        """Acknowledge when the block ends, negatively when it raises; the exception is raised on."""
+        try:
+            yield message
+        except BaseException:
+            self.negative_acknowledge(message)
+            raise
+        self.acknowledge(message)
+
+    def flush_acks(self) -> None:
+        """Send grouped acknowledgements and return when the broker has confirmed them."""
+        self._run("flush_acks", self._twin.flush_acks)
+
+
+class CheckpointConsumer(Consumer[T]):
+    """Reads a topic from a checkpoint on; the blocking form of AsyncCheckpointConsumer."""
+
+    _twin: AsyncCheckpointConsumer[T]
+
+    def __init__(self, portal: Portal, twin: AsyncCheckpointConsumer[T]) -> None:
+        super().__init__(portal)
+        self._twin = twin
+
+    @property
+    def topic(self) -> str:
+        """The name the broker resolved."""
+        return self._twin.topic
+
+    @property
+    def name(self) -> str:
+        return self._twin.name
+
+    def checkpoint(self) -> Checkpoint:
+        """The position after the last message handed out; reading from it continues with the next message."""
+        with self._lock:
+            waiting = list(self._taken)
+
+        async def look() -> Checkpoint:
+            return self._twin.checkpoint_before(waiting)
+
+        return self._run("checkpoint", look)
