@@ -11,8 +11,11 @@ from google.protobuf.message import Message
 from anabranch.protocol import batches, commands
 from anabranch.protocol.commands import Command, Delivery, SendReceipt
 from anabranch.protocol.connection import ClientMachine
+from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.transport.pump import Pump, dial
+from anabranch.transport.dialing import dial
+from anabranch.transport.pump import Pump
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -105,7 +108,7 @@ class WireClient:
         if entry is None:
             entry = single(value, sequence_id, key=key, **options)
         assert self.pump is not None
-        self.pump.write_many(commands.encode_send(producer_id, sequence_id, messages, 0, entry))
+        self.pump.write_many(encode_send(producer_id, sequence_id, messages, 0, entry))
 
     async def receipt(self) -> SendReceipt:
         return await self.expect(SendReceipt)
@@ -192,7 +195,9 @@ def batch(values: list[bytes], first_sequence_id: int = 0, *, key: str | None = 
 
 
 def value_of(delivery: Delivery) -> bytes:
-    return bytes(batches.decode_entry(delivery.data, 2**20).messages[0].value)
+    value = decode_columns(delivery.data, 2**20).values[0]
+    assert value is not None
+    return value
 
 
 def values_of(deliveries: list[Delivery]) -> list[bytes]:

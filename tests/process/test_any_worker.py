@@ -18,7 +18,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.model.names import TopicName
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.transport.pump import dial
+from anabranch.transport.dialing import dial
 from tests.harness.wire import WireClient
 from tests.process.conftest import MakeBroker
 

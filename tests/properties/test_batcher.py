@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from anabranch.client.decide.batcher import Extras, Outgoing, SegmentBatcher, message_size
 from anabranch.client.options import Batching
 from anabranch.model.hashing import bucket_index, bucket_ranges, equal_bucket_splits, key_hash
-from anabranch.protocol.batches import Compression, MessageBatch, decode_columns
-from anabranch.protocol.commands import read_outer
+from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.outer import read_outer
 
 KEYS = st.sampled_from([f"key-{n}" for n in range(12)])
 MESSAGES = st.lists(st.tuples(KEYS, st.binary(max_size=40)), min_size=1, max_size=80)

@@ -62,7 +62,7 @@ def copied(target: FileTopic) -> list[int]:
     found: list[int] = []
     for id_ in sorted(target.layout.segments):
         for entry, _ in target.entries(id_):
-            from anabranch.protocol.batches import decode_columns
+            from anabranch.protocol.entries import decode_columns
 
             found += [int(value or b"") for value in decode_columns(entry.data, 2**20).values]
     return found

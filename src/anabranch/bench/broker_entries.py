@@ -14,6 +14,7 @@ from pathlib import Path
 
 from anabranch.bench.results import Row
 from anabranch.protocol import batches, commands
+from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.process import BrokerProcess
 
@@ -35,7 +36,7 @@ class WireProducers:
         self.next_frames(len(topics))
         self.frames = [
             b"".join(
-                commands.encode_send(
+                encode_send(
                     number % len(topics),
                     number // len(topics),
                     1,

@@ -19,6 +19,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from anabranch.protocol import batches, commands
 from anabranch.protocol.commands import Command, CommandCutter, SendReceipt
+from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 PRODUCER_NAME = "wire-flood"
@@ -102,7 +103,7 @@ class WireFlood:
             publish_time_ms=int(time.time() * 1000),
             hash_range=(self._buckets[at], self._buckets[at]),
         )
-        for part in commands.encode_send(id_, number, 1, 0, entry):
+        for part in encode_send(id_, number, 1, 0, entry):
             self._output += part
 
     def _write(self, frame: bytes) -> None:

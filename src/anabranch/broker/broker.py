@@ -47,7 +47,8 @@ from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.transport.pump import Pump, listen
+from anabranch.transport.dialing import listen
+from anabranch.transport.pump import Pump
 
 _logger = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from anabranch.client.schema import Codec
 from anabranch.errors import AnabranchError
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import MessageId
-from anabranch.protocol.batches import Columns, decode_columns
-from anabranch.protocol.commands import Delivery, read_outer
+from anabranch.protocol.commands import Delivery
+from anabranch.protocol.entries import Columns, decode_columns
+from anabranch.protocol.outer import read_outer
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -38,7 +38,3 @@ class Router:
         if self._by_modulo:
             return self._segments[(raw_hash & 0x7FFFFFFF) % len(self._segments)]
         return self._segments[bisect_right(self._starts, raw_hash >> 16) - 1]
-
-    def bucket_for(self, segment: Segment, raw_hash: int) -> int:
-        """The bucket of the segment that this hash belongs to."""
-        return bisect_right(segment.bucket_splits, raw_hash & 0xFFFF)

@@ -1,7 +1,7 @@
-"""Messages to one entry, as a producer sends it.
+"""Encodes messages into one entry, as a producer sends it.
 
-Headers of the usual shape are written by hand, since a protobuf object per message would cost more than
-everything else. Which messages share an entry is decided elsewhere; the way back is in `entries`.
+Headers of the usual shape are written by hand, because a protobuf object per message would cost more than the
+rest of the work. `client.decide.batcher` chooses the messages of an entry; `entries` decodes an entry.
 """
 
 from __future__ import annotations
@@ -11,31 +11,17 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Final
 
-from anabranch.protocol.compression import Compression, compress, decompress
-from anabranch.protocol.entries import Columns, DecodedEntry, DecodedMessage, decode_columns, decode_entry
+from anabranch.protocol.compression import Compression, compress
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.varints import MORE, SHORT, encode_varint
 
-__all__ = [
-    "Columns",
-    "Compression",
-    "DecodedEntry",
-    "DecodedMessage",
-    "MessageBatch",
-    "build_single",
-    "compress",
-    "decode_columns",
-    "decode_entry",
-    "decompress",
-]
-
-_KEYS_CACHED_MAX: Final = 8192
+CACHED_KEYS_MAX: Final = 8192
 _pack_size = Struct(">I").pack
 _SIZES: Final = tuple(_pack_size(size) for size in range(0x100))
 
-_key_headers: dict[str | bytes | None, bytes] = {None: b"\x18"}
-"""Header bytes of recent keys, up to the tag of the payload size; a cache, and bounded."""
+cached_key_headers: dict[str | bytes | None, bytes] = {None: b"\x18"}
+"""Header bytes of recent keys, up to the tag of the payload size; a bounded cache."""
 
 
 _Heads = dict[str | bytes | None, bytes]
@@ -66,7 +52,7 @@ class MessageBatch:
         ordering_key: bytes | None = None,
         null_value: bool = False,
     ) -> None:
-        """Append one message; a bytes key that is not UTF-8 travels as Base64 and comes back as it was."""
+        """Append one message; a bytes key that is not UTF-8 is sent as Base64 and decoded by the reader."""
         if properties or event_time_ms or null_value or ordering_key is not None:
             header = _unusual_header(
                 value, key, sequence_id, properties, event_time_ms, ordering_key, null_value
@@ -74,7 +60,7 @@ class MessageBatch:
             self._parts += (_pack_size(len(header)), header, value)
             self.size += 4 + len(header) + len(value)
         else:
-            prefix = _key_headers.get(key) or _key_header(key)
+            prefix = cached_key_headers.get(key) or _key_header(key)
             length = len(value)
             size = SHORT[length] if length < 0x4000 else encode_varint(length)
             high = sequence_id >> 14
@@ -97,11 +83,11 @@ class MessageBatch:
         keys: Sequence[bytes | str | None],
         sequence_ids: Sequence[int],
     ) -> None:
-        """`add` for messages that are there as columns of one length; sequence ids must ascend."""
+        """Append messages given as columns of one length; sequence ids must ascend."""
         if not values:
             return
         parts = self._parts
-        cached = _key_headers.get
+        cached = cached_key_headers.get
         before = len(parts)
         high = sequence_ids[0] >> 14
         length = len(values[0])
@@ -144,7 +130,7 @@ class MessageBatch:
     def add_encoded(
         self, messages: bytes, count: int, highest_sequence_id: int, first_key: bytes | str | None
     ) -> None:
-        """Append messages that are encoded already, in the form in which a batch holds them."""
+        """Append messages that are already encoded in the form of a batch."""
         self._parts.append(messages)
         if not self.count:
             self._first = (first_key, None)
@@ -160,9 +146,9 @@ class MessageBatch:
         hash_range: tuple[int, int] | None = None,
         slot: int | None = None,
     ) -> bytes:
-        """The entry, ready to be sent; `hash_range` stamps the lowest and highest bucket hash in it.
+        """The entry, ready to send; `hash_range` is the lowest and highest bucket hash of its messages.
 
-        `slot` says where on the ring its one message belongs, which has no key to tell.
+        `slot` is the slot of the ring of a single message without a key.
 
         Both sequence ids of the entry are the highest one of its messages, as in Java's batches by bucket:
         entries of different buckets overlap in sequence ids, and only their highest ones are in send order.
@@ -178,7 +164,7 @@ class MessageBatch:
         sequence = encode_varint(self.highest_sequence_id)
         name = producer_name.encode()
         published = encode_varint(publish_time_ms)
-        # In the order of their numbers, as every serializer writes them.
+        # Fields in ascending order, as protobuf serializers write them.
         fields = [b"\x0a", encode_varint(len(name)), name, b"\x10", sequence, b"\x18", published]
         encoded = False
         if key is not None:
@@ -238,7 +224,7 @@ def build_single(
 
 
 def _key_header(key: str | bytes | None) -> bytes:
-    """The header of a key, remembered for the next message that has it."""
+    """The header bytes of a key, kept for the next message with the same key."""
     if key is None:
         return b"\x18"
     text, encoded = _key_text(key)
@@ -246,17 +232,17 @@ def _key_header(key: str | bytes | None) -> bytes:
     if encoded:
         # The flag has a higher number than the payload size, but fields may come in any order.
         header = header[:-1] + b"\x30\x01\x18"
-    if len(_key_headers) >= _KEYS_CACHED_MAX:
-        _key_headers.clear()
-    _key_headers[key] = header
+    if len(cached_key_headers) >= CACHED_KEYS_MAX:
+        cached_key_headers.clear()
+    cached_key_headers[key] = header
     return header
 
 
 def _heads_for(length: int, sequence_bytes: int) -> _Heads:
-    """The cache for values and sequence ids of these sizes; another size takes its place."""
+    """The cache for values and sequence ids of these sizes; a new size replaces it."""
     global _recent_heads
     sizes, heads = _recent_heads
-    if sizes != (length, sequence_bytes) or len(heads) > _KEYS_CACHED_MAX:
+    if sizes != (length, sequence_bytes) or len(heads) > CACHED_KEYS_MAX:
         heads = {}
         _recent_heads = ((length, sequence_bytes), heads)
     return heads
@@ -264,7 +250,7 @@ def _heads_for(length: int, sequence_bytes: int) -> _Heads:
 
 def _head(heads: _Heads, key: str | bytes | None, length: int, sequence_bytes: int) -> bytes:
     """A header's size and the header up to its sequence id."""
-    fields = b"".join((_key_headers.get(key) or _key_header(key), SHORT[length], b"\x40"))
+    fields = b"".join((cached_key_headers.get(key) or _key_header(key), SHORT[length], b"\x40"))
     head = heads[key] = _pack_size(len(fields) + sequence_bytes) + fields
     return head
 

@@ -1,7 +1,7 @@
-"""Payload compression, with a bound on what a payload may unfold to.
+"""Payload compression, with a bound on the decompressed size.
 
-A peer chooses both the compressed bytes and the size it declares for them, so neither is trusted: no codec
-gets more room than the declared size, and the declared size is refused above the caller's limit.
+A peer chooses the compressed bytes and the declared size, so neither is trusted: a codec gets no more room
+than the declared size, and a declared size above the caller's limit is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anabranch.errors import CompressionError
 
 
 class Compression(IntEnum):
-    """Numbers of the wire."""
+    """Compression types with their numbers on the wire."""
 
     NONE = 0
     LZ4 = 1
@@ -28,7 +28,7 @@ class Compression(IntEnum):
 _ZSTD_LEVEL: Final = 3
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_WINDOW_BYTES_MAX: Final = 8 * 2**20
-"""What RFC 8878 asks every decoder to support; a frame may not make ours keep more."""
+"""Window that RFC 8878 asks every decoder to support; larger windows are refused."""
 
 
 def compress(kind: Compression, data: bytes) -> bytes:
@@ -53,7 +53,7 @@ def decompress(kind: int, data: bytes, size: int, limit: int) -> bytes:
     try:
         plain = _decompress(kind, data, size)
     except (cramjam.DecompressionError, zlib.error) as error:
-        raise CompressionError(f"a payload that declares {size} bytes cannot be unpacked: {error}") from error
+        raise CompressionError(f"a payload that declares {size} bytes is damaged: {error}") from error
     if len(plain) != size:
         raise CompressionError(f"a payload declares {size} bytes and holds {len(plain)}")
     return plain
@@ -61,8 +61,8 @@ def decompress(kind: int, data: bytes, size: int, limit: int) -> bytes:
 
 def _decompress(kind: int, data: bytes, size: int) -> bytes:
     if kind == Compression.ZLIB:
-        # Java ends its streams with a flush and no final block, which the one-shot call refuses. One byte
-        # more than declared is enough to see that there would be more.
+        # Java ends its streams with a flush and no final block, which `zlib.decompress` refuses. One byte
+        # more than declared shows that the payload is too long.
         return zlib.decompressobj().decompress(data, size + 1)
     if kind == Compression.LZ4:
         room = bytearray(size)
@@ -84,10 +84,10 @@ def _filled(room: bytearray, count: int) -> bytes:
 
 
 def _check_zstd_frame(data: bytes, size: int) -> None:
-    """Refuse what would make the decoder reserve a large window, and anything but one whole frame.
+    """Refuse a frame with a large window, and a payload that is not exactly one frame.
 
-    The decoder reserves the window that a frame's header asks for before it looks at a single block, and
-    would do so again for each frame that follows.
+    The decoder reserves the window of a frame's header before it reads a block, and again for each further
+    frame.
     """
     try:
         if data[:4] != _ZSTD_MAGIC:

@@ -1,7 +1,7 @@
 """Both ends of a connection as machines: bytes and time in, commands and bytes out.
 
-They do the handshake, answer PING and notice a peer that has gone silent. They know no socket and no clock:
-whoever owns them hands in what was received and what time it is, and sends what `take_output` returns.
+They do the handshake, answer PING and detect a peer that has gone silent. They know no socket and no clock:
+the owner passes in the received bytes and the time, and sends the bytes that `take_output` returns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROTOCOL_VERSION: Final = 21
 CLIENT_VERSION: Final = "Anabranch-Python-v0.1.0"
 SERVER_VERSION: Final = "Anabranch 0.1.0"
 OUR_CLIENTS: Final = "Anabranch"
-"""How the client version of every client of ours starts."""
+"""Prefix of the client version of every Anabranch client."""
 
 _WITHOUT_BUCKETS: Final = "Pulsar-Java-v5.0.0-M1"
 _AUTH_ROUNDS_MAX: Final = 10
@@ -27,20 +27,20 @@ _PONG: Final = encode(pb.CommandPong())
 
 
 class _Machine:
-    """What both ends share: cutting, keep-alive, and the rule that the handshake comes first."""
+    """The common part of both ends: cutting, keep-alive, and the rule that the handshake comes first."""
 
     def __init__(self, *, now: float, keep_alive_s: float, frame_bytes_max: int) -> None:
         self.established = False
         """Whether the handshake is done."""
         self.tick_at = now + keep_alive_s
-        """When `tick` wants to be called next."""
+        """When to call `tick` next."""
         self._keep_alive_s = keep_alive_s
         self._cutter = CommandCutter(frame_bytes_max)
         self._output: list[bytes] = []
         self._ping_unanswered = False
 
     def receive(self, data: bytes, now: float) -> list[Command]:
-        """Commands for the owner in what the peer sent; raises RemoteProtocolError to have it dropped."""
+        """The owner's commands in bytes of the peer; after RemoteProtocolError the owner must disconnect."""
         self._ping_unanswered = False
         commands = self._cutter.read(data)
         if self.established and self._handled_here.isdisjoint(map(type, commands)):
@@ -55,15 +55,15 @@ class _Machine:
             return False
         return not isinstance(command, pb.CommandPong) and self._shake_hands(command, now)
 
-    def tick(self, now: float, *, listening: bool = True) -> bool:
+    def tick(self, now: float, *, reading: bool = True) -> bool:
         """Keep the connection alive; False when the peer is dead or never finished the handshake.
 
-        Call it at `tick_at`; earlier calls do nothing. With `listening` False the peer's silence proves
-        nothing, because nobody read what it sent.
+        Call it at `tick_at`; earlier calls do nothing. With `reading` False the owner did not read from the
+        peer, so a missing answer does not count.
         """
         if now < self.tick_at:
             return True
-        if not self.established or (self._ping_unanswered and listening):
+        if not self.established or (self._ping_unanswered and reading):
             return False
         self._output.append(_PING)
         self._ping_unanswered = True
@@ -71,17 +71,17 @@ class _Machine:
         return True
 
     def take_output(self) -> list[bytes]:
-        """Bytes to send now, in order; they are forgotten here."""
+        """Bytes to send now, in order; each call returns only new bytes."""
         output = self._output
         if output:
             self._output = []
         return output
 
     _handled_here: frozenset[type] = frozenset()
-    """Commands that the owner does not get once the handshake is done, or not without a look."""
+    """Commands that the machine handles, or checks before it passes them to the owner."""
 
     def _shake_hands(self, command: Command, now: float) -> bool:
-        """Take a command of the handshake; whether the owner gets it too."""
+        """Handle a command of the handshake; returns whether the owner gets it too."""
         raise NotImplementedError
 
     def _establish(self, now: float, max_message_bytes: int) -> None:
@@ -91,9 +91,9 @@ class _Machine:
 
 
 class ServerMachine(_Machine):
-    """The broker's end: the first command must be CONNECT, which it answers by itself.
+    """The broker's end: the first command must be CONNECT, which the machine answers.
 
-    PING is answered at any time, but keeps nobody from having to finish the handshake in time.
+    The machine answers PING at any time, but PING does not extend the time for the handshake.
     """
 
     _handled_here = frozenset((pb.CommandPing, pb.CommandPong, pb.CommandConnect))
@@ -111,11 +111,11 @@ class ServerMachine(_Machine):
             now=now, keep_alive_s=keep_alive_s, frame_bytes_max=MESSAGE_BYTES_MAX + FRAME_EXTRA_BYTES
         )
         self.peer_version = ""
-        """What the client calls itself, empty before CONNECT."""
+        """The client version in CONNECT; empty before CONNECT."""
         self.peer_is_ours = False
         self.peer_is_java = False
         self.peer_knows_buckets = True
-        """Whether its stream consumers can share a segment, and ask again when it is busy."""
+        """Whether the stream consumers of this client can share a segment, and retry when it is busy."""
         self._server_version = server_version
         self._max_message_bytes = max_message_bytes
         self._features = features or pb.FeatureFlags(supports_scalable_topics=True)
@@ -146,7 +146,7 @@ class ServerMachine(_Machine):
 class ClientMachine(_Machine):
     """The client's end; `start` gives the CONNECT to send first.
 
-    `receive` raises what the broker answered instead of CONNECTED, for example AuthenticationError.
+    `receive` raises the error that the broker answered instead of CONNECTED, such as AuthenticationError.
     """
 
     _handled_here = frozenset((pb.CommandPing, pb.CommandPong, pb.CommandConnected, pb.CommandAuthChallenge))
@@ -202,7 +202,7 @@ class ClientMachine(_Machine):
         return True
 
     def _answer_challenge(self) -> None:
-        """Show the same credentials again; a broker asks for them when they expire, or in rounds."""
+        """Send the same credentials again; a broker asks when they expire, or in several rounds."""
         self._auth_rounds = 0 if self.established else self._auth_rounds + 1
         if self._auth_rounds > _AUTH_ROUNDS_MAX:
             raise RemoteProtocolError(f"the peer asked for credentials {self._auth_rounds} times")

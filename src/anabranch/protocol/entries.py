@@ -1,14 +1,13 @@
-"""One stored entry to its messages.
+"""Decodes a stored entry into columns over its messages.
 
-A reader gets columns, which is what Arrow and bulk consumers want, or message objects made from them. Headers
-of the usual shape are read by hand, since a protobuf object per message would cost more than everything
-else; any other shape goes through the generated code. Encrypted and chunked entries are refused.
+Headers of the usual shape are read by hand, because a protobuf object per message would cost more than the
+rest of the work; the generated code reads any other shape. Encrypted and chunked entries are refused.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from base64 import b64decode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
@@ -32,7 +31,7 @@ _read_head = Struct(">IBB").unpack_from
 class Columns:
     """The messages of one entry, column by column; an optional column is None when no message has it.
 
-    Keys and sequence ids are read when somebody asks for them, since many want nothing but the values.
+    Keys and sequence ids are decoded on first use, because many readers want only the values.
     """
 
     count: int
@@ -47,10 +46,10 @@ class Columns:
     publish_time_ms: int
     producer_name: str
     batch_size: int
-    """Messages the entry was stored with, also those that compaction took out; 0 when it is not a batch."""
+    """Messages in the stored batch, including compacted ones; 0 when the entry is not a batch."""
     data: bytes = b""
     starts: Sequence[int] = ()
-    """Where in `data` each message starts."""
+    """Offset in `data` of each message."""
 
     @cached_property
     def keys(self) -> list[bytes | None]:
@@ -62,92 +61,20 @@ class Columns:
     @cached_property
     def sequence_ids(self) -> list[int]:
         data = self.data
-        return [_last_varint(data, at + 4 + _read_head(data, at)[0]) for at in self.starts]
-
-
-class DecodedMessage:
-    """One message of an entry."""
-
-    __slots__ = (
-        "batch_index",
-        "event_time_ms",
-        "key_bytes",
-        "null_value",
-        "ordering_key",
-        "properties",
-        "sequence_id",
-        "value",
-    )
-
-    def __init__(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        sequence_id: int,
-        batch_index: int,
-        event_time_ms: int,
-        properties: Mapping[str, str],
-        ordering_key: bytes | None,
-    ) -> None:
-        self.value = b"" if value is None else value
-        self.null_value = value is None
-        self.key_bytes = key
-        self.sequence_id = sequence_id
-        self.batch_index = batch_index
-        """-1 when the entry is not a batch."""
-        self.event_time_ms = event_time_ms
-        self.properties = properties
-        self.ordering_key = ordering_key
-
-    @property
-    def key(self) -> str | None:
-        """The key as text; bytes that are not UTF-8 appear as Base64, as other clients show them."""
-        if self.key_bytes is None:
-            return None
-        try:
-            return self.key_bytes.decode()
-        except UnicodeDecodeError:
-            return b64encode(self.key_bytes).decode()
-
-
-@dataclass(slots=True)
-class DecodedEntry:
-    """An entry taken apart."""
-
-    metadata: pb.MessageMetadata
-    messages: list[DecodedMessage]
-
-
-def decode_entry(entry: bytes, limit: int) -> DecodedEntry:
-    """The messages of an entry as objects; fails as `decode_columns` does."""
-    metadata, columns = _decode(entry, limit)
-    count = columns.count
-    messages = list(
-        map(
-            DecodedMessage,
-            columns.values,
-            columns.keys,
-            columns.sequence_ids,
-            columns.batch_indexes,
-            columns.event_times or [0] * count,
-            columns.properties or [{} for _ in range(count)],
-            columns.ordering_keys or [None] * count,
-        )
-    )
-    return DecodedEntry(metadata, messages)
+        return [last_varint(data, at + 4 + _read_head(data, at)[0]) for at in self.starts]
 
 
 def decode_columns(entry: bytes, limit: int) -> Columns:
     """The messages of an entry, column by column.
 
     Raises ChecksumError, CompressionError when the payload would exceed `limit` bytes or its own declared
-    size, UnsupportedFeatureError for encrypted and chunked entries, and CorruptDataError for the rest.
+    size, UnsupportedFeatureError for encrypted and chunked entries, and CorruptDataError for other damage.
     """
     return _decode(entry, limit)[1]
 
 
 def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, int]:
-    """The metadata of an entry and where its payload begins; ChecksumError, CorruptDataError."""
+    """The metadata of an entry and the offset of its payload; raises ChecksumError or CorruptDataError."""
     try:
         if not checksum_ok(entry):
             raise ChecksumError(f"an entry of {len(entry)} bytes does not match its checksum")
@@ -155,7 +82,7 @@ def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, int]:
         metadata = pb.MessageMetadata.FromString(entry[start:end])
     except (DecodeError, RemoteProtocolError) as error:
         raise CorruptDataError(f"the metadata of an entry cannot be read: {error}") from error
-    # Parsing does not look whether required fields are there.
+    # FromString accepts a message that lacks required fields.
     if not metadata.IsInitialized():
         raise CorruptDataError("the metadata of an entry lacks a required field")
     return metadata, end
@@ -198,7 +125,7 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
     starts: list[int] = []
     values: list[bytes | None] = []
     unusual: dict[int, pb.SingleMessageMetadata] = {}
-    # Sequence ids of one batch mostly share all bytes but the lowest; these are a number's end for sure.
+    # Upper bytes of the sequence id before: neighbours in a batch mostly differ in the lowest byte only.
     upper = b"\xff"
     try:
         for index in range(count):
@@ -216,7 +143,7 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
             usual = tag == _SIZE_TAG and length < 0x4000
             rest = data[at + 2 : value_start]
             if usual and rest == upper and data[at] == _SEQUENCE_TAG and data[at + 1] >= 0x80:
-                # A number like the one before, and nothing behind it.
+                # The upper bytes equal those of the message before, and end the header.
                 pass
             elif usual and at < value_start and _is_sequence_id(data, at, value_start):
                 upper = rest or upper
@@ -225,7 +152,7 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
                 unusual[index] = header
                 length = header.payload_size
                 if length < 0 or not header.IsInitialized():
-                    raise CorruptDataError(f"message {index} of a batch does not say how long it is")
+                    raise CorruptDataError(f"message {index} of a batch has no payload size")
             starts.append(position)
             position = value_start + length
             values.append(data[value_start:position])
@@ -254,7 +181,7 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
 
 
 def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata]) -> None:
-    """Add what only unusual headers have, and take out what compaction has removed."""
+    """Add the fields of unusual headers, and remove compacted messages."""
     count = columns.count
     if any(header.event_time for header in unusual.values()):
         columns.event_times = [0] * count
@@ -303,8 +230,8 @@ def _is_sequence_id(data: bytes, start: int, end: int) -> bool:
     return number[-1] < 0x80 and all(byte >= 0x80 for byte in number[:-1])
 
 
-def _last_varint(data: bytes, end: int) -> int:
-    """The number that ends before `end`, behind a byte that is no part of it; of up to nine bytes."""
+def last_varint(data: bytes, end: int) -> int:
+    """The varint of at most nine bytes that ends before `end`; the byte before it ends another field."""
     number = data[end - 1]
     for at in range(end - 2, end - 10, -1):
         if data[at] < 0x80:
@@ -329,7 +256,7 @@ def _properties(header: pb.MessageMetadata | pb.SingleMessageMetadata) -> dict[s
     return {_text(pair.key): _text(pair.value) for pair in header.properties}
 
 
-# Where a peer wrote text that is not UTF-8, protobuf hands out bytes instead of a string.
+# Protobuf returns bytes instead of a string for text that is not UTF-8.
 
 
 def _raw(text: str | bytes) -> bytes:

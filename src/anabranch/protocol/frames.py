@@ -15,10 +15,10 @@ from google_crc32c import value as _crc32c
 from anabranch.errors import RemoteProtocolError
 
 MESSAGE_BYTES_MAX: Final = 5 * 2**20
-"""Largest message unless CONNECTED says otherwise."""
+"""Largest message, unless CONNECTED gives another limit."""
 
 FRAME_EXTRA_BYTES: Final = 10 * 2**10
-"""What a frame may add to the largest message: command, metadata and the size fields."""
+"""Room in a frame besides the largest message: command, metadata and the size fields."""
 
 CHECKSUM_MAGIC: Final = b"\x0e\x01"
 ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
@@ -33,14 +33,14 @@ _pack_checksum = Struct(">2sI").pack
 
 
 Frame = tuple[bytes, bytes | None]
-"""A frame without its sizes: the command, and what follows it, None when nothing does."""
+"""A frame without its sizes: the command, and the bytes behind it or None."""
 
 
 class FrameCutter:
     """Cuts a stream into frames, however the stream is chunked.
 
-    Each byte is copied a fixed number of times, and memory grows with the bytes that came, never with a
-    length that a peer merely claims.
+    Each byte is copied a fixed number of times, and memory grows with the received bytes, never with a length
+    that a peer claims.
     """
 
     def __init__(self, frame_bytes_max: int = MESSAGE_BYTES_MAX + FRAME_EXTRA_BYTES) -> None:
@@ -48,11 +48,6 @@ class FrameCutter:
         """Limit for a whole frame, its size field included; may be changed between frames."""
         self._rest = bytearray()
         self._wanted = 0
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
-        return len(self._rest)
 
     def feed(self, data: bytes, position: int = 0) -> list[Frame]:
         """Frames completed by `data`; raises RemoteProtocolError when the stream cannot be cut."""
@@ -82,7 +77,7 @@ class FrameCutter:
         self._wanted = self._frame_bytes()
 
     def _complete(self, data: bytes, frames: list[Frame]) -> int:
-        """Fill up the frame begun earlier from `data`; returns how much of `data` was used."""
+        """Complete the frame begun earlier from `data`; returns how many bytes of `data` it used."""
         rest = self._rest
         used = 0
         while True:
@@ -112,7 +107,7 @@ class FrameCutter:
         return int(total) + 4
 
     def refusal(self, total: int, command: int) -> RemoteProtocolError:
-        """What is wrong with the two sizes of a frame."""
+        """The error for the two sizes of a frame."""
         if total == _HTTP_NUMBER:
             return RemoteProtocolError("the peer speaks HTTP; its binary protocol has another port")
         if total + 4 > self.frame_bytes_max:
@@ -125,22 +120,15 @@ class FrameCutter:
 
 
 def checksum_ok(entry: bytes) -> bool:
-    """Whether the bytes match their checksum; True when the entry carries none."""
+    """Whether the entry matches its checksum; True when it has none."""
     if entry[:2] == CHECKSUM_MAGIC and len(entry) >= 6:
         return bool(_crc32c(entry[6:]) == _one_size(entry, 2)[0])
     start = _skip_entry_metadata(entry)
     return checksum_ok(entry[start:]) if start else entry[:2] != CHECKSUM_MAGIC
 
 
-def split_entry(entry: bytes) -> tuple[memoryview, memoryview]:
-    """Metadata and payload of an entry, whatever prefixes it has; not copied, not verified."""
-    start, end = metadata_span(entry)
-    view = memoryview(entry)
-    return view[start:end], view[end:]
-
-
 def metadata_span(entry: bytes) -> tuple[int, int]:
-    """Where the metadata of an entry starts and ends; the payload is the rest."""
+    """Start and end of the metadata of an entry, behind any prefix; the payload is the rest."""
     if len(entry) >= 10:
         magic, size = _checked_head(entry)
         if magic == _CHECKSUM_NUMBER and size + 10 <= len(entry):
@@ -164,7 +152,7 @@ def build_entry(metadata: bytes, payload: bytes) -> bytes:
 
 
 def _skip_entry_metadata(entry: bytes) -> int:
-    """Where the entry proper starts behind a broker's prefix, 0 when there is none."""
+    """Offset of the entry behind the broker's metadata, 0 without broker metadata."""
     if entry[:2] != ENTRY_METADATA_MAGIC:
         return 0
     if len(entry) < 6:

@@ -1,4 +1,4 @@
-"""The outer metadata of an entry: what a broker needs to know without opening the payload."""
+"""Reads the outer metadata of an entry; the payload stays closed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _parse_metadata = pb.MessageMetadata.FromString
-# A named tuple's own constructor is a Python function; this is the C call inside it.
+# The constructor of a named tuple is a Python function; this is the C call inside it.
 _new = tuple.__new__
 
 
 class Outer(NamedTuple):
-    """What a broker needs to know of an entry without opening its payload."""
+    """The fields of an entry that a broker needs."""
 
     producer_name: str
     sequence_id: int
     highest_sequence_id: int
-    """0 when the producer did not say."""
+    """0 when the producer sent none."""
     num_messages: int
     """1 when the entry is not a batch."""
     is_batch: bool
@@ -33,17 +33,17 @@ class Outer(NamedTuple):
     """Lowest bucket hash in the entry as its producer stamped it, else the sticky hash."""
     bucket_hash_max: int
     marker: bool
-    """No client may see the entry."""
+    """Whether the broker must not deliver the entry to clients."""
     deliver_at_ms: int
-    """0 when it may be delivered at once."""
+    """0 for immediate delivery."""
     publish_time: int
 
 
 def read_outer(entry: bytes) -> Outer:
-    """The outer metadata of an entry; raises RemoteProtocolError when there is none to read.
+    """The outer metadata of an entry; raises RemoteProtocolError when the metadata cannot be read.
 
-    Asking a message whether it has a field costs more than looking for the tag's first byte among its bytes.
-    That byte may stand there for another reason, so the message is asked only when it does.
+    A search for the first byte of a field's tag in the raw metadata costs less than `HasField`. The byte may
+    belong to another field, so `HasField` decides where the search finds it.
     """
     start, end = metadata_span(entry)
     raw = entry[start:end]
@@ -90,9 +90,9 @@ def read_outer(entry: bytes) -> Outer:
 
 
 def read_slot(entry: bytes) -> int | None:
-    """The slot of the ring of an entry's one message; None when it may be any, or there are several messages.
+    """The slot of the ring of an entry's only message; None for several messages or an unknown slot.
 
-    Raises RemoteProtocolError when there is no metadata to read.
+    Raises RemoteProtocolError when the metadata cannot be read.
     """
     start, end = metadata_span(entry)
     try:

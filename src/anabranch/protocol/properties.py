@@ -8,13 +8,13 @@ from typing import Final
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 SETTLE: Final = "anabranch.settle"
-"""Of a PRODUCER that only asks what is stored of a name, also in a sealed segment."""
+"""In PRODUCER: only return the stored sequence id of this producer name, also in a sealed segment."""
 
 START_INDEX: Final = "anabranch.start_index"
-"""Of a reader's SUBSCRIBE: start at the entry that holds this message of the log."""
+"""In a reader's SUBSCRIBE: start at the entry that holds the message with this index."""
 
 MANAGED: Final = "__pulsar.v5.managed"
-"""Pulsar's, of clients that follow a classic topic when it becomes a scalable one."""
+"""Pulsar's property of clients that follow a classic topic when it becomes a scalable one."""
 
 
 def pairs(properties: Mapping[str, str]) -> list[pb.KeyValue]:

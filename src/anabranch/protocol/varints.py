@@ -1,7 +1,7 @@
-"""Protobuf's variable-length integers, for the few places that write them by hand.
+"""Protobuf's variable-length integers, for the modules that write fields by hand.
 
-Two table look-ups cover every number below 2**28; a loop over seven bits at a time would cost more than all
-the rest of a small frame.
+Two table look-ups cover every number below 2**28; a loop over seven bits at a time would cost more than the
+rest of a small frame.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MORE: Final = tuple(low + high for high in _MORE for low in _MORE)
 
 
 def encode_varint(number: int) -> bytes:
-    """`number` as protobuf writes it; a negative one takes ten bytes, as in every 64-bit field."""
+    """`number` as protobuf writes it; a negative number takes ten bytes, as in every 64-bit field."""
     high = number >> 14
     if not high:
         return SHORT[number]

@@ -1,7 +1,7 @@
 """One table between our exceptions and the error codes of the wire.
 
-A code says how other clients react (retry, give up, reconnect), so an exception maps to the code with the
-reaction that helps, not to the nearest name.
+A code decides how other clients react (retry, give up, reconnect), so an exception maps to the code with the
+right reaction, not to the code with the nearest name.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _EXCEPTION_OF_CODE: Final[dict[int, type[errors.AnabranchError]]] = {
 }
 
 _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
-    # The codes above, each exception once: the first code that means it.
+    # The inverse of the table above; of several codes for one exception, the first.
     **{exception: code for code, exception in reversed(_EXCEPTION_OF_CODE.items())},
     errors.NotAllowedError: pb.NotAllowedError,
-    # What the wire has no code for. A peer retries 1, 2 and 6, and gives up on 11 and 22.
+    # Exceptions without a code of their own. A peer retries 1, 2 and 6, and gives up on 11 and 22.
     errors.VersionConflictError: pb.MetadataError,
     errors.CorruptDataError: pb.PersistenceError,
     errors.DataLossError: pb.PersistenceError,
@@ -68,7 +68,7 @@ _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
 
 
 def code_for(error: BaseException) -> pb.ServerError.ValueType:
-    """The wire's code for an exception: that of its nearest class in the table, else UnknownError."""
+    """The code of the exception's nearest base class in the table, else UnknownError."""
     for kind in type(error).__mro__:
         code = _CODE_OF_EXCEPTION.get(kind)
         if code is not None:
@@ -77,5 +77,5 @@ def code_for(error: BaseException) -> pb.ServerError.ValueType:
 
 
 def exception_for(code: int, message: str) -> errors.AnabranchError:
-    """The exception for an error code of a peer, with the peer's words."""
+    """The exception for an error code of a peer, with the peer's message."""
     return _EXCEPTION_OF_CODE.get(code, errors.UnknownServerError)(message)

@@ -1,63 +1,62 @@
 """One connection: a protocol machine on an asyncio transport.
 
 The pump moves bytes, coalesces writes, passes back-pressure on in both directions and keeps the connection
-alive. What the commands mean is the handler's affair. It uses nothing of the loop but connections, timers
-and `call_soon`, so it runs on asyncio, uvloop and the simulated loop alike.
+alive. Its handler knows what the commands mean. The pump uses only connections, timers and `call_soon` of the
+loop, so it runs on asyncio, uvloop and the simulated loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
-from anabranch.errors import AnabranchError, ConnectError, NotConnectedError, OperationTimeoutError
+from anabranch.errors import AnabranchError, NotConnectedError
 from anabranch.protocol.commands import Command
 from anabranch.protocol.connection import ClientMachine, ServerMachine
 
 Buffer = bytes | bytearray | memoryview
 
 QUEUED_BYTES_MAX: Final = 256 * 2**10
-"""Written bytes that wait for the end of the loop's turn; beyond, they go to the transport at once."""
+"""Written bytes that may wait for the end of the loop's turn; more go to the transport at once."""
 
 LARGE_BUFFER_BYTES: Final = 8 * 2**10
-"""Average size from which copying buffers together costs more than handing them over one by one."""
+"""Mean buffer size from which joining buffers costs more than writing them one by one."""
 
 UNSENT_BYTES_MAX: Final = 2**20
-"""Bytes the transport may hold for a slow peer before the pump stops being writable."""
+"""Unsent bytes of the transport above which the pump is not writable."""
 
 LINGER_S: Final = 5.0
-"""How long a closing connection may take to send what was written before."""
+"""How long a closing connection may take to send the bytes written before."""
 
 
-class Handler(Protocol):
-    """Who owns a pump; all calls come from the event loop."""
+class PumpHandler(Protocol):
+    """The owner of a pump; all calls come from the event loop."""
 
     def connected(self, pump: Pump) -> None:
-        """The handshake is done; called once, before any command is handed over."""
+        """The handshake is done; called once, before the first command."""
         ...
 
     def commands(self, pump: Pump, commands: list[Command]) -> None:
-        """What one read brought, in order; CONNECT or CONNECTED is the first of all."""
+        """The commands of one read, in order; the first command of all is CONNECT or CONNECTED."""
         ...
 
     def closed(self, pump: Pump, error: Exception | None) -> None:
-        """The connection is gone; called once, also when the handshake was never done."""
+        """The connection is closed; called once, also when the handshake was never finished."""
         ...
 
 
 class Pump(asyncio.Protocol):
     """Owns one machine and one transport; a client's pump sends CONNECT by itself."""
 
-    def __init__(self, machine: ClientMachine | ServerMachine, handler: Handler) -> None:
+    def __init__(self, machine: ClientMachine | ServerMachine, handler: PumpHandler) -> None:
         self.machine = machine
         self.on_writable: Callable[[], None] | None = None
         """Called whenever the pump becomes writable again."""
         self.peer = ""
-        """Address of the peer, for people."""
+        """Address of the peer, for logs and errors."""
         self.closed = False
-        self._handler = handler
+        self.handler = handler
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._queue: list[Buffer] = []
@@ -67,22 +66,20 @@ class Pump(asyncio.Protocol):
         self._closing = False
         self._error: Exception | None = None
         self._blocked = False
-        self._given_bytes = 0
-        self._taken_bytes = 0
+        self._written_bytes = 0
+        self._sent_bytes = 0
         self._reading_paused = False
-        self._deaf = False
+        self._paused_by_owner = False
         self._drains: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    # What owners call.
-
     @property
     def writable(self) -> bool:
-        """False while the peer is slow to take what was written, and after the connection is gone."""
+        """False while too many bytes are unsent, and after the connection is closed."""
         return not (self._blocked or self._closing)
 
     def write(self, buffer: Buffer) -> None:
-        """Queue bytes for the end of the loop's turn; dropped when the connection is closing or gone."""
+        """Queue bytes for the end of the loop's turn; drop them if the connection is closing or closed."""
         if self._closing:
             return
         self._queue.append(buffer)
@@ -108,7 +105,7 @@ class Pump(asyncio.Protocol):
             self._loop.call_soon(self._flush_scheduled_turn)
 
     async def drain(self) -> None:
-        """Return once the pump is writable; raises NotConnectedError when the connection is gone."""
+        """Return once the pump is writable; raises NotConnectedError when the connection is closed."""
         while self._blocked and not self._closing:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._drains.append(waiter)
@@ -117,16 +114,16 @@ class Pump(asyncio.Protocol):
             raise NotConnectedError(f"the connection to {self.peer} is closed")
 
     def pause_reading(self) -> None:
-        """Take no more from the peer until `resume_reading`; commands already read still come."""
-        self._deaf = True
+        """Read no more from the peer until `resume_reading`; the handler still gets commands already read."""
+        self._paused_by_owner = True
         self._apply_reading()
 
     def resume_reading(self) -> None:
-        self._deaf = False
+        self._paused_by_owner = False
         self._apply_reading()
 
     def close(self, error: Exception | None = None) -> None:
-        """Send what was written, then close; the handler hears `error` as the reason."""
+        """Send the bytes written before, then close; the handler gets `error` as the reason."""
         if self._closing:
             return
         self._flush()
@@ -139,15 +136,13 @@ class Pump(asyncio.Protocol):
         self._wake_drains()
 
     def abort(self, error: Exception | None = None) -> None:
-        """Close at once; what was not sent is lost."""
+        """Close at once; unsent bytes are lost."""
         self._closing = True
         self._error = self._error or error
         self._queue.clear()
         if self._transport is not None:
             self._transport.abort()
         self._wake_drains()
-
-    # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -177,8 +172,8 @@ class Pump(asyncio.Protocol):
             if commands:
                 if not self._established and machine.established:
                     self._established = True
-                    self._handler.connected(self)
-                self._handler.commands(self, commands)
+                    self.handler.connected(self)
+                self.handler.commands(self, commands)
         finally:
             self._flush_scheduled = scheduled
             self._flush()
@@ -205,9 +200,7 @@ class Pump(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         self._wake_drains()
-        self._handler.closed(self, self._error or exc)
-
-    # Inside.
+        self.handler.closed(self, self._error or exc)
 
     def _flush_scheduled_turn(self) -> None:
         self._flush_scheduled = False
@@ -220,33 +213,33 @@ class Pump(asyncio.Protocol):
         size = self._queued_bytes
         self._queue = []
         self._queued_bytes = 0
-        self._given_bytes += size
+        self._written_bytes += size
         if len(queue) == 1:
             self._transport.write(queue[0])
         elif size > LARGE_BUFFER_BYTES * len(queue):
-            # One system call as well, and where the loop knows how to gather, nothing is copied.
+            # One system call too; a loop that supports gathered writes copies nothing.
             self._transport.writelines(queue)
         else:
             self._transport.write(b"".join(queue))
 
     def _apply_reading(self) -> None:
-        """Listen unless told not to, or unless a client does not take what the broker answers.
+        """Read unless the owner paused reading, or this is a broker whose client does not read its answers.
 
-        Only the broker's end stops listening for the latter: if both ends did, two full buffers would wait
-        for each other.
+        Only the broker stops reading from a slow peer: if both ends did, two full buffers would wait for each
+        other.
         """
-        wanted = self._deaf or (self._blocked and isinstance(self.machine, ServerMachine))
-        if wanted == self._reading_paused or self._transport is None or self._closing:
+        paused = self._paused_by_owner or (self._blocked and isinstance(self.machine, ServerMachine))
+        if paused == self._reading_paused or self._transport is None or self._closing:
             return
-        self._reading_paused = wanted
-        if wanted:
+        self._reading_paused = paused
+        if paused:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
     def _tick(self) -> None:
         now = self._loop.time()
-        if not self.machine.tick(now, listening=not self._deaf and not self._moves()):
+        if not self.machine.tick(now, reading=not self._paused_by_owner and not self._peer_reads()):
             self.abort(NotConnectedError(f"{self.peer} has not answered for too long"))
             return
         output = self.machine.take_output()
@@ -254,15 +247,15 @@ class Pump(asyncio.Protocol):
             self.write_many(output)
         self._reschedule(max(self.machine.tick_at - now, 0.001), self._tick)
 
-    def _moves(self) -> bool:
-        """Whether a slow peer, to whom we do not listen meanwhile, took something since the last look."""
+    def _peer_reads(self) -> bool:
+        """Whether a slow peer, from which the pump does not read, took bytes since the last tick."""
         if self._transport is None:
             return False
-        before, self._taken_bytes = (
-            self._taken_bytes,
-            self._given_bytes - self._transport.get_write_buffer_size(),
+        before, self._sent_bytes = (
+            self._sent_bytes,
+            self._written_bytes - self._transport.get_write_buffer_size(),
         )
-        return self._reading_paused and self._taken_bytes > before
+        return self._reading_paused and self._sent_bytes > before
 
     def _reschedule(self, delay_s: float, action: Callable[[], None]) -> None:
         if self._timer is not None:
@@ -274,78 +267,6 @@ class Pump(asyncio.Protocol):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-class _Dialer:
-    """Stands before the owner's handler until the handshake is decided."""
-
-    def __init__(self, handler: Handler, decided: asyncio.Future[None]) -> None:
-        self._handler = handler
-        self._decided = decided
-
-    def connected(self, pump: Pump) -> None:
-        if not self._decided.done():
-            self._decided.set_result(None)
-        pump._handler = self._handler
-        self._handler.connected(pump)
-
-    def commands(self, pump: Pump, commands: list[Command]) -> None:
-        self._handler.commands(pump, commands)
-
-    def closed(self, pump: Pump, error: Exception | None) -> None:
-        if not self._decided.done():
-            failure = (
-                error
-                if isinstance(error, AnabranchError)
-                else ConnectError(f"{pump.peer} closed the connection during the handshake")
-            )
-            self._decided.set_exception(failure)
-
-
-async def dial(
-    host: str,
-    port: int,
-    machine_factory: Callable[[], ClientMachine],
-    handler: Handler,
-    *,
-    timeout_s: float,
-    tls: ssl.SSLContext | None = None,
-) -> Pump:
-    """Connect and finish the handshake.
-
-    Raises ConnectError, OperationTimeoutError, or what the broker answered, such as AuthenticationError.
-    The handler hears of the connection only when the handshake succeeded.
-    """
-    loop = asyncio.get_running_loop()
-    decided: asyncio.Future[None] = loop.create_future()
-    options: dict[str, Any] = {} if tls is None else {"ssl": tls}
-    pump: Pump | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, pump = await loop.create_connection(
-                lambda: Pump(machine_factory(), _Dialer(handler, decided)), host, port, **options
-            )
-            await decided
-            return pump
-    except TimeoutError:
-        raise OperationTimeoutError(f"{host}:{port} did not finish the handshake in {timeout_s} s") from None
-    except AnabranchError:
-        raise
-    except OSError as error:
-        raise ConnectError(f"cannot connect to {host}:{port}: {error}") from error
-    finally:
-        if not decided.done() or decided.cancelled() or decided.exception() is not None:
-            decided.cancel()
-            if pump is not None:
-                pump.abort()
-
-
-async def listen(
-    host: str, port: int, factory: Callable[[], Pump], *, tls: ssl.SSLContext | None = None
-) -> asyncio.Server:
-    """Accept connections, one pump from `factory` each."""
-    options: dict[str, Any] = {} if tls is None else {"ssl": tls}
-    return await asyncio.get_running_loop().create_server(factory, host, port, **options)
 
 
 def _address(peername: Any) -> str:

@@ -7,7 +7,8 @@ import pytest
 from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.commands import NO_ID, encode_send
+from anabranch.protocol.commands import NO_ID
+from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.fakes.storage import SlowStorage
 from tests.harness.cluster import World

@@ -37,7 +37,8 @@ from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.simloop import SimLoop
-from anabranch.transport.pump import Pump, dial, listen
+from anabranch.transport.dialing import dial, listen
+from anabranch.transport.pump import Pump
 from tests.harness.wire import WireClient
 
 URL = "pulsar://other:6650"

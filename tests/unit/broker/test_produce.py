@@ -13,6 +13,7 @@ from anabranch.model.names import TopicName
 from anabranch.protocol import commands
 from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.frames import build_entry
+from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import Mode
 from anabranch.testing.simloop import SimLoop
@@ -76,7 +77,7 @@ async def test_a_duplicate_is_answered_without_an_id_and_not_stored(world: World
 async def test_a_duplicate_of_an_entry_under_way_waits_for_it(world: World) -> None:
     client = await world.connect()
     await client.producer(producer_name="p")
-    frames = [commands.encode_send(1, 7, 1, 0, single(b"x", 7)) for _ in range(2)]
+    frames = [encode_send(1, 7, 1, 0, single(b"x", 7)) for _ in range(2)]
     assert client.pump is not None
     client.pump.write_many([part for frame in frames for part in frame])
     first, second = await client.receipt(), await client.receipt()
@@ -145,9 +146,9 @@ async def test_an_error_is_answered_in_the_order_of_the_sends(world: World) -> N
     assert client.pump is not None
     client.pump.write_many(
         [
-            *commands.encode_send(1, 0, 1, 0, single(b"a", 0)),
-            *commands.encode_send(1, 1, ENTRY_MESSAGES_MAX + 1, 0, single(b"b", 1)),
-            *commands.encode_send(1, 2, 1, 0, single(b"c", 2)),
+            *encode_send(1, 0, 1, 0, single(b"a", 0)),
+            *encode_send(1, 1, ENTRY_MESSAGES_MAX + 1, 0, single(b"b", 1)),
+            *encode_send(1, 2, 1, 0, single(b"c", 2)),
         ]
     )
     await settle()

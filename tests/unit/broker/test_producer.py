@@ -12,8 +12,9 @@ from anabranch.broker.serving.producer import ServedProducer
 from anabranch.errors import PersistenceError
 from anabranch.ledger.storage import AppendDone, Entry
 from anabranch.model.ids import Position
-from anabranch.protocol.commands import NO_ID, Send, encode_receipt
+from anabranch.protocol.commands import NO_ID, Send
 from anabranch.protocol.frames import build_entry
+from anabranch.protocol.hot_frames import encode_receipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.wire import single
 

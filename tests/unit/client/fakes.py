@@ -20,8 +20,9 @@ from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.errors import NotConnectedError
 from anabranch.model.layout import Segment
 from anabranch.model.ranges import FULL
-from anabranch.protocol.batches import Compression, decode_columns
 from anabranch.protocol.commands import NO_ID, SendReceipt
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.entries import decode_columns
 
 
 class FakePump:

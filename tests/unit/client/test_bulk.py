@@ -10,10 +10,11 @@ import pytest
 from anabranch import AsyncClient, Checkpoint, Message
 from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import AlreadyClosedError
-from anabranch.model.hashing import key_hash
+from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
-from anabranch.protocol.batches import MessageBatch, decode_columns
+from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.entries import decode_columns
 from tests.harness.cluster import TOPIC, Orders, World
 
 
@@ -33,7 +34,9 @@ class Rows:
         buckets: dict[tuple[int, int], list[int]] = {}
         for row, key in enumerate(self._keys):
             segment = router.segment_for(key_hash(key))
-            buckets.setdefault((segment.id, router.bucket_for(segment, key_hash(key))), []).append(row)
+            buckets.setdefault(
+                (segment.id, bucket_index(segment.bucket_splits, bucket_hash(key_hash(key)))), []
+            ).append(row)
         parts = []
         for (segment_id, _), rows in buckets.items():
             slots = [key_hash(self._keys[row]) & 0xFFFF for row in rows]

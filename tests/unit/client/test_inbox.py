@@ -13,8 +13,8 @@ from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.message import Received
 from anabranch.client.schema import BYTES
 from anabranch.errors import ChecksumError
-from anabranch.protocol.batches import Compression
 from anabranch.protocol.commands import Delivery
+from anabranch.protocol.compression import Compression
 from tests.unit.client.fakes import FakePool
 
 

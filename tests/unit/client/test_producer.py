@@ -22,7 +22,7 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.model.names import TopicName
-from anabranch.protocol.commands import encode_send
+from anabranch.protocol.hot_frames import encode_send
 from anabranch.testing.simloop import SimLoop
 from tests.harness.cluster import TOPIC, Orders, World
 

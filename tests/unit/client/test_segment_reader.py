@@ -9,7 +9,7 @@ import pytest
 from anabranch import Batching
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.errors import AlreadyClosedError, TopicNotFoundError
-from anabranch.protocol.batches import decode_columns
+from anabranch.protocol.entries import decode_columns
 from tests.harness.cluster import TOPIC, World
 
 

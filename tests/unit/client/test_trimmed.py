@@ -8,7 +8,7 @@ import pytest
 
 from anabranch import AsyncClient, Batching, Checkpoint
 from anabranch.errors import DataLossError
-from anabranch.protocol.batches import decode_columns
+from anabranch.protocol.entries import decode_columns
 from anabranch.spark.decide.offsets import Cut, TopicCut
 from anabranch.spark.decide.slices import slices_between
 from anabranch.spark.decide.topology import SegmentSpan, Topology

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.errors import LayoutError
-from anabranch.model.hashing import key_hash
+from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
 
@@ -16,7 +16,7 @@ def test_the_high_half_picks_the_segment_and_the_low_half_the_bucket() -> None:
     key = key_hash("order-42")  # 4b11 a18e
     segment = router.segment_for(key)
     assert str(segment.range) == "4000-4fff"
-    assert router.bucket_for(segment, key) == 2
+    assert bucket_index(segment.bucket_splits, bucket_hash(key)) == 2
     assert router.segment_for(0x3FFF_0000) is layout.segment(1)
     assert router.segment_for(0x4000_0000) is layout.segment(2)
     assert router.segment_for(0xFFFF_FFFF) is layout.segment(3)

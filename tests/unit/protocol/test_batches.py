@@ -9,15 +9,12 @@ from anabranch.errors import (
     UnsupportedFeatureError,
 )
 from anabranch.protocol import batches, entries
-from anabranch.protocol.batches import (
-    Compression,
-    MessageBatch,
-    build_single,
-    decode_columns,
-    decode_entry,
-)
-from anabranch.protocol.frames import build_entry, split_entry
+from anabranch.protocol.batches import MessageBatch, build_single
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.fakes.entries import split_entry
 
 LIMIT = 5 * 2**20
 NOW_MS = 1_700_000_000_000
@@ -52,8 +49,8 @@ def test_golden_batch() -> None:
     made = batch((b"v1", "k1", 10), (b"v22", b"k2", 11))
     assert made.size == len(GOLDEN)
     metadata, payload = split_entry(made.build("p", NOW_MS))
-    assert bytes(payload) == GOLDEN
-    assert pb.MessageMetadata.FromString(bytes(metadata)) == pb.MessageMetadata(
+    assert payload == GOLDEN
+    assert pb.MessageMetadata.FromString(metadata) == pb.MessageMetadata(
         producer_name="p",
         sequence_id=11,
         publish_time=NOW_MS,
@@ -68,8 +65,8 @@ def test_the_metadata_of_a_batch_is_written_as_protobuf_would() -> None:
     made.add(b"v" * 500, b"\xff\xfe", 2**40, ordering_key=b"order")
     for compression in Compression:
         metadata, _ = split_entry(made.build("prödücer", NOW_MS, compression, (7, 65535)))
-        parsed = pb.MessageMetadata.FromString(bytes(metadata))
-        assert parsed.SerializeToString() == bytes(metadata)
+        parsed = pb.MessageMetadata.FromString(metadata)
+        assert parsed.SerializeToString() == metadata
         assert parsed.partition_key_b64_encoded
         assert parsed.ordering_key == b"order"
         assert (parsed.entry_hash_min, parsed.entry_hash_max) == (7, 65535)
@@ -99,19 +96,6 @@ def test_optional_columns_appear_when_one_message_has_them() -> None:
     assert columns.event_times == [0, 5, 0]
     assert columns.properties == [{}, {"x": "1", "y": "ü"}, {}]
     assert columns.ordering_keys == [None, b"", None]
-
-
-def test_messages_are_the_columns_as_objects() -> None:
-    made = batch((b"first", "a", 1))
-    made.add(b"", b"\xff", 2, properties={"x": "1"}, event_time_ms=5, null_value=True)
-    decoded = decode_entry(made.build("p", NOW_MS), LIMIT)
-    first, second = decoded.messages
-    assert decoded.metadata.num_messages_in_batch == 2
-    assert (first.value, first.key, first.sequence_id, first.batch_index) == (b"first", "a", 1, 0)
-    assert (first.properties, first.event_time_ms, first.null_value) == ({}, 0, False)
-    assert (second.value, second.null_value, second.batch_index) == (b"", True, 1)
-    assert (second.key, second.key_bytes) == ("/w==", b"\xff")
-    assert (second.properties, second.event_time_ms) == ({"x": "1"}, 5)
 
 
 def test_what_follows_a_sequence_id_is_not_taken_for_a_part_of_it() -> None:
@@ -149,17 +133,16 @@ def test_a_single_message_comes_back() -> None:
         hash_range=(3, 3),
         deliver_at_ms=NOW_MS + 1,
     )
-    (message,) = decode_entry(entry, LIMIT).messages
-    assert (message.value, message.key, message.sequence_id, message.batch_index) == (b"value", "key", 9, -1)
-    assert (message.properties, message.event_time_ms, message.ordering_key) == ({"a": "b"}, 4, b"o")
-    assert decode_columns(entry, LIMIT).batch_size == 0
+    columns = decode_columns(entry, LIMIT)
+    assert (columns.count, columns.batch_size, columns.batch_indexes) == (1, 0, [-1])
+    assert (columns.values, columns.keys, columns.sequence_ids) == ([b"value"], [b"key"], [9])
+    assert (columns.properties, columns.event_times, columns.ordering_keys) == ([{"a": "b"}], [4], [b"o"])
 
 
 def test_a_null_message_has_no_value() -> None:
     entry = build_single(b"", None, 9, "p", NOW_MS, null_value=True)
-    assert decode_columns(entry, LIMIT).values == [None]
-    (message,) = decode_entry(entry, LIMIT).messages
-    assert (message.null_value, message.key, message.key_bytes) == (True, None, None)
+    columns = decode_columns(entry, LIMIT)
+    assert (columns.values, columns.keys) == ([None], [None])
 
 
 @pytest.mark.parametrize("compression", Compression)
@@ -178,7 +161,7 @@ def test_compressed_entries_come_back(compression: Compression) -> None:
 
 def test_what_compression_would_not_shrink_is_sent_as_it_is() -> None:
     entry = build_single(b"ab", None, 1, "p", NOW_MS, compression=Compression.ZSTD)
-    assert decode_entry(entry, LIMIT).metadata.compression == pb.NONE
+    assert pb.MessageMetadata.FromString(split_entry(entry)[0]).compression == pb.NONE
 
 
 def test_adding_columns_is_the_same_as_adding_messages() -> None:
@@ -198,7 +181,7 @@ def test_many_keys_do_not_fill_the_memory() -> None:
     made = MessageBatch()
     for number in range(20_000):
         made.add(b"", f"key-{number}", number)
-    assert len(batches._key_headers) <= batches._KEYS_CACHED_MAX
+    assert len(batches.cached_key_headers) <= batches.CACHED_KEYS_MAX
     assert decode_columns(made.build("p", NOW_MS), LIMIT).keys[-1] == b"key-19999"
 
 
@@ -233,7 +216,7 @@ def test_a_header_that_ends_with_something_long_is_not_read_as_one_number() -> N
     ordering_key = b"\xff" * 1000
     columns = decode_columns(entry_of(header_of(ordering_key=ordering_key) + b"a", 1), LIMIT)
     assert (columns.sequence_ids, columns.ordering_keys) == ([0], [ordering_key])
-    assert entries._last_varint(ordering_key, 1000) < 2**64
+    assert entries.last_varint(ordering_key, 1000) < 2**64
 
 
 def test_text_that_is_not_utf8_does_not_stop_a_reader() -> None:

@@ -9,20 +9,10 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from anabranch.errors import LocalProtocolError, RemoteProtocolError
-from anabranch.protocol import commands
-from anabranch.protocol.commands import (
-    NO_ID,
-    CommandCutter,
-    Delivery,
-    Send,
-    SendReceipt,
-    decode,
-    encode,
-    encode_delivery,
-    encode_receipt,
-    encode_send,
-)
+from anabranch.protocol import hot_frames
+from anabranch.protocol.commands import NO_ID, CommandCutter, Delivery, Send, SendReceipt, decode, encode
 from anabranch.protocol.frames import Frame, FrameCutter
+from anabranch.protocol.hot_frames import encode_delivery, encode_receipt, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 ENTRY = bytes.fromhex("0e01 cf85822f 0000000c 0a017010001880d095ffbc31 68656c6c6f")
@@ -106,7 +96,7 @@ def test_a_length_that_is_written_too_long_is_still_a_length() -> None:
 def test_many_timestamps_do_not_fill_the_memory() -> None:
     for timestamp_ms in range(3000):
         encode_delivery(1, 2, 3, -1, 0, (), None, (timestamp_ms, 0), ENTRY)
-    assert len(commands._times) <= commands._TIMES_MAX
+    assert len(hot_frames.cached_times) <= hot_frames.CACHED_TIMES_MAX
 
 
 def test_every_command_of_the_wire_is_wrapped_by_its_own_number() -> None:

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import AuthenticationError, RemoteProtocolError, ServiceNotReadyError
-from anabranch.protocol.commands import NO_ID, Command, Send, encode, encode_send
+from anabranch.protocol.commands import NO_ID, Command, Send, encode
 from anabranch.protocol.connection import CLIENT_VERSION, ClientMachine, ServerMachine
 from anabranch.protocol.frames import FrameCutter
+from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 PING = encode(pb.CommandPing())
@@ -189,7 +190,7 @@ def test_any_sign_of_life_counts(sign: bytes) -> None:
 def test_silence_proves_nothing_while_nobody_listens() -> None:
     _, server = connected()
     server.tick(31.0)
-    assert server.tick(61.0, listening=False)
+    assert server.tick(61.0, reading=False)
     assert not server.tick(91.0)
 
 

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.errors import ChecksumError, CorruptDataError, UnsupportedFeatureError
-from anabranch.protocol.batches import Compression, MessageBatch, build_single, decode_columns
+from anabranch.protocol.batches import MessageBatch, build_single
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.entries import decode_columns
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.entries import Payload, Spans, find_spans, open_entry

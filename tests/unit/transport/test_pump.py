@@ -14,27 +14,14 @@ from anabranch.errors import (
     OperationTimeoutError,
     RemoteProtocolError,
 )
-from anabranch.protocol.commands import (
-    NO_ID,
-    Command,
-    Send,
-    SendReceipt,
-    encode,
-    encode_receipt,
-    encode_send,
-)
+from anabranch.protocol.commands import NO_ID, Command, Send, SendReceipt, encode
 from anabranch.protocol.connection import ClientMachine, ServerMachine
+from anabranch.protocol.hot_frames import encode_receipt, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import Mode, SimNetwork
 from anabranch.testing.simloop import SimLoop
-from anabranch.transport.pump import (
-    LINGER_S,
-    QUEUED_BYTES_MAX,
-    UNSENT_BYTES_MAX,
-    Pump,
-    dial,
-    listen,
-)
+from anabranch.transport.dialing import dial, listen
+from anabranch.transport.pump import LINGER_S, QUEUED_BYTES_MAX, UNSENT_BYTES_MAX, Pump
 
 PING = encode(pb.CommandPing())
 PONG = encode(pb.CommandPong())
@@ -319,17 +306,28 @@ async def test_a_peer_is_not_blamed_for_silence_while_nobody_listens_to_it(loop:
     assert not pump.closed
 
 
+class OpenPump(Pump):
+    """A pump whose transport a test can look at."""
+
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        super().connection_made(transport)
+
+
 async def test_a_client_that_takes_nothing_cannot_fill_the_brokers_memory(loop: SimLoop) -> None:
     unsent: list[int] = []
 
     def answer(pump: Pump, commands: list[Command]) -> None:
         for _ in commands:
             pump.write(bytes(10_000))
-        assert pump._transport is not None
-        unsent.append(pump._transport.get_write_buffer_size())
+        assert isinstance(pump, OpenPump)
+        unsent.append(pump.transport.get_write_buffer_size())
 
     server = Recorder(answer)
-    listening = await listen("broker", 1, lambda: Pump(ServerMachine(now=loop.time()), server))
+    listening = await listen("broker", 1, lambda: OpenPump(ServerMachine(now=loop.time()), server))
     transport, _ = await loop.create_connection(asyncio.Protocol, "broker", 1)
     transport.write(CONNECT)
     await asyncio.sleep(1)

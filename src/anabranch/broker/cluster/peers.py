@@ -20,7 +20,7 @@ from anabranch.broker.cluster.peer_link import PeerLink
 from anabranch.broker.cluster.remote_calls import Port, VerbCall
 from anabranch.errors import AlreadyClosedError, AnabranchError, ConnectError, OperationTimeoutError
 from anabranch.protocol.connection import ClientMachine
-from anabranch.transport.pump import dial
+from anabranch.transport.dialing import dial
 
 _logger = logging.getLogger(__name__)
 

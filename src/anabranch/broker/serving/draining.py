@@ -23,8 +23,8 @@ from anabranch.errors import (
 )
 from anabranch.ledger.storage import Cursor, SegmentLog
 from anabranch.model.drains import ALL, Ranges
-from anabranch.protocol.commands import read_outer
 from anabranch.protocol.frames import metadata_span
+from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _log = logging.getLogger(__name__)

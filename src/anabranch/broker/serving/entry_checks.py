@@ -7,8 +7,8 @@ from bisect import bisect_right
 from google.protobuf.message import DecodeError
 
 from anabranch.errors import RemoteProtocolError
-from anabranch.protocol.commands import read_outer
 from anabranch.protocol.frames import metadata_span
+from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _MIN_TAG = b"\x88\x02"

@@ -15,7 +15,7 @@ from anabranch.errors import RemoteProtocolError
 from anabranch.ledger.storage import Entry
 from anabranch.model.drains import Ranges, covers
 from anabranch.model.hashing import bucket_index, bucket_ranges
-from anabranch.protocol.commands import Outer, read_outer
+from anabranch.protocol.outer import Outer, read_outer
 
 HELD_MAX = 10_000
 """How many entries a subscription reads past one that cannot go out."""

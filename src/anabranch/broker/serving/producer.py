@@ -21,8 +21,9 @@ from anabranch.errors import (
 )
 from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.inheritance import Known
-from anabranch.protocol.commands import NO_ID, Send, encode_receipt
+from anabranch.protocol.commands import NO_ID, Send
 from anabranch.protocol.frames import CHECKSUM_MAGIC, ENTRY_METADATA_MAGIC, checksum_ok
+from anabranch.protocol.hot_frames import encode_receipt
 from anabranch.protocol.outer import read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for

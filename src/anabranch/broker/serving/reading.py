@@ -16,7 +16,7 @@ from anabranch.broker.serving.log_reader import LogReader
 from anabranch.clock import Clock
 from anabranch.ledger.storage import Cursor, Entry
 from anabranch.model.acks import words_from_bits
-from anabranch.protocol.commands import encode_delivery
+from anabranch.protocol.hot_frames import encode_delivery
 
 WRITE_BYTES = 256 * 2**10
 """Bytes written to a consumer before it is asked again whether it takes more."""

@@ -14,8 +14,9 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.reading import WRITE_BYTES, Reading, ReadPath
 from anabranch.errors import RemoteProtocolError
 from anabranch.ledger.storage import Entry
-from anabranch.protocol.commands import encode_delivery, read_outer
 from anabranch.protocol.frames import metadata_span
+from anabranch.protocol.hot_frames import encode_delivery
+from anabranch.protocol.outer import read_outer
 
 RUN_ENTRIES = 20
 """Entries one Shared consumer gets before it is the next one's turn."""

@@ -16,7 +16,8 @@ from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.errors import AlreadyClosedError, NotConnectedError, UnsupportedFeatureError
 from anabranch.model.names import TopicName
-from anabranch.protocol.commands import Delivery, read_outer
+from anabranch.protocol.commands import Delivery
+from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX
 

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 from anabranch.client.options import Batching
 from anabranch.model.hashing import bucket_ranges
-from anabranch.protocol.batches import Compression, MessageBatch, build_single, decode_columns
+from anabranch.protocol.batches import MessageBatch, build_single
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.entries import decode_columns
 
 MESSAGE_OVERHEAD_BYTES = 24
 """About the size of a message's header inside a batch; the limits need no more precision."""

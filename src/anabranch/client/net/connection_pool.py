@@ -16,7 +16,7 @@ from anabranch.client.options import log
 from anabranch.errors import AlreadyClosedError, ConnectError, OperationTimeoutError, RemoteProtocolError
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.transport.pump import dial
+from anabranch.transport.dialing import dial
 
 _REDIRECTS_MAX = 20
 FIRST_TIMEOUT_S = 1.0

@@ -41,7 +41,7 @@ from anabranch.errors import (
 from anabranch.model.hashing import stand_in_hash
 from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
-from anabranch.protocol.batches import Compression
+from anabranch.protocol.compression import Compression
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 
 T = TypeVar("T")

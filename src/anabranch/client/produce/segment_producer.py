@@ -35,8 +35,9 @@ from anabranch.client.produce.registering import ask_what_is_stored, registratio
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, AnabranchError, MessageTooBigError, TopicTerminatedError
 from anabranch.model.layout import Segment
-from anabranch.protocol.batches import Compression
-from anabranch.protocol.commands import NO_ID, SendReceipt, encode_send
+from anabranch.protocol.commands import NO_ID, SendReceipt
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
 

@@ -14,7 +14,8 @@ from anabranch.ledger.storage import SegmentLog
 from anabranch.model.hashing import bucket_index
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
-from anabranch.protocol.commands import Delivery, read_outer
+from anabranch.protocol.commands import Delivery
+from anabranch.protocol.outer import read_outer
 from anabranch.testing.judges.checkers import ClientHistory, Early, Waiting
 from anabranch.testing.judges.metadata_witness import MOMENT_S, MetadataWitness, WitnessSettings
 from anabranch.testing.judges.wiretap import AckSeen, AttachSeen, Watch

@@ -12,7 +12,8 @@ from anabranch.ledger.storage import SegmentLog
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
-from anabranch.protocol.commands import NO_ID, read_outer
+from anabranch.protocol.commands import NO_ID
+from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 

@@ -1,0 +1,85 @@
+"""Opens connections: `dial` connects to a broker, `listen` accepts clients."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from anabranch.errors import AnabranchError, ConnectError, OperationTimeoutError
+from anabranch.protocol.commands import Command
+from anabranch.protocol.connection import ClientMachine
+from anabranch.transport.pump import Pump, PumpHandler
+
+
+class _HandshakeHandler:
+    """Takes the place of the owner's handler until the handshake succeeded or failed."""
+
+    def __init__(self, handler: PumpHandler, decided: asyncio.Future[None]) -> None:
+        self._handler = handler
+        self._decided = decided
+
+    def connected(self, pump: Pump) -> None:
+        if not self._decided.done():
+            self._decided.set_result(None)
+        pump.handler = self._handler
+        self._handler.connected(pump)
+
+    def commands(self, pump: Pump, commands: list[Command]) -> None:
+        self._handler.commands(pump, commands)
+
+    def closed(self, pump: Pump, error: Exception | None) -> None:
+        if not self._decided.done():
+            failure = (
+                error
+                if isinstance(error, AnabranchError)
+                else ConnectError(f"{pump.peer} closed the connection during the handshake")
+            )
+            self._decided.set_exception(failure)
+
+
+async def dial(
+    host: str,
+    port: int,
+    machine_factory: Callable[[], ClientMachine],
+    handler: PumpHandler,
+    *,
+    timeout_s: float,
+    tls: ssl.SSLContext | None = None,
+) -> Pump:
+    """Connect and finish the handshake.
+
+    Raises ConnectError, OperationTimeoutError, or the error that the broker answered, such as
+    AuthenticationError. The handler is called only after the handshake succeeded.
+    """
+    loop = asyncio.get_running_loop()
+    decided: asyncio.Future[None] = loop.create_future()
+    options: dict[str, Any] = {} if tls is None else {"ssl": tls}
+    pump: Pump | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, pump = await loop.create_connection(
+                lambda: Pump(machine_factory(), _HandshakeHandler(handler, decided)), host, port, **options
+            )
+            await decided
+            return pump
+    except TimeoutError:
+        raise OperationTimeoutError(f"{host}:{port} did not finish the handshake in {timeout_s} s") from None
+    except AnabranchError:
+        raise
+    except OSError as error:
+        raise ConnectError(f"cannot connect to {host}:{port}: {error}") from error
+    finally:
+        if not decided.done() or decided.cancelled() or decided.exception() is not None:
+            decided.cancel()
+            if pump is not None:
+                pump.abort()
+
+
+async def listen(
+    host: str, port: int, factory: Callable[[], Pump], *, tls: ssl.SSLContext | None = None
+) -> asyncio.Server:
+    """Accept connections; `factory` makes the pump of each."""
+    options: dict[str, Any] = {} if tls is None else {"ssl": tls}
+    return await asyncio.get_running_loop().create_server(factory, host, port, **options)
