@@ -34,7 +34,7 @@ LEDGER_ENTRIES = 4
 LEDGER_BYTES = LEDGER_ENTRIES * (32 + len(DATA))
 
 
-class Host(Protocol):
+class StorageHost(Protocol):
     """Where one process after another opens the same storage."""
 
     def make(self) -> SegmentStorage: ...
@@ -80,7 +80,7 @@ class SimHost:
 class Run:
     """What a scenario gets: a storage that is open, and a way to open it anew."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: StorageHost) -> None:
         self._host = host
         self.storage = host.make()
 
@@ -94,7 +94,7 @@ class Run:
 @pytest.fixture(
     params=["memory", pytest.param("files", marks=pytest.mark.real_time), "simulated disk"],
 )
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> StorageHost:
     if request.param == "memory":
         return MemoryHost()
     if request.param == "files":
@@ -103,7 +103,7 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-async def run(host: Host) -> AsyncIterator[Run]:
+async def run(host: StorageHost) -> AsyncIterator[Run]:
     run = Run(host)
     await run.storage.open()
     yield run

@@ -20,7 +20,7 @@ from anabranch.metadata.sqlite import SqliteStore
 from anabranch.metadata.store import ABSENT, MetadataStore
 
 
-class World(NamedTuple):
+class StoreProcesses(NamedTuple):
     """Several processes on one durable store; their leases outlast a test unless it says otherwise."""
 
     process: Callable[..., MetadataStore]
@@ -28,7 +28,7 @@ class World(NamedTuple):
 
 
 @pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.real_time)])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreProcesses]:
     made: list[MetadataStore] = []
     tree = MemoryTree()
 
@@ -46,13 +46,13 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             assert isinstance(store, MemoryStore)
             store.expire()
 
-    yield World(process, crash)
+    yield StoreProcesses(process, crash)
     for store in made:
         await store.close()
 
 
 @pytest.fixture
-def store(world: World) -> MetadataStore:
+def store(world: StoreProcesses) -> MetadataStore:
     return world.process()
 
 
@@ -126,7 +126,7 @@ async def test_delete_leaves_descendants(store: MetadataStore) -> None:
     assert await store.children("/t") == ["a"]
 
 
-async def test_sequences_count_up_apart_from_values(world: World) -> None:
+async def test_sequences_count_up_apart_from_values(world: StoreProcesses) -> None:
     first, second = world.process(), world.process()
     assert [await first.increment("/s") for _ in range(3)] == [0, 1, 2]
     assert await first.get("/s") is None
@@ -139,7 +139,7 @@ async def test_sequences_count_up_apart_from_values(world: World) -> None:
     assert await second.increment("/s") == 4
 
 
-async def test_of_many_concurrent_puts_with_one_version_exactly_one_wins(world: World) -> None:
+async def test_of_many_concurrent_puts_with_one_version_exactly_one_wins(world: StoreProcesses) -> None:
     stores = [world.process() for _ in range(3)]
     await stores[0].put("/a", b"start")
 
@@ -156,7 +156,7 @@ async def test_of_many_concurrent_puts_with_one_version_exactly_one_wins(world: 
     assert await stores[1].get("/a") == (values[won.index(True)], 1)
 
 
-async def test_concurrent_increments_give_each_number_once(world: World) -> None:
+async def test_concurrent_increments_give_each_number_once(world: StoreProcesses) -> None:
     stores = [world.process() for _ in range(3)]
     numbers = await asyncio.gather(*(stores[n % 3].increment("/s") for n in range(60)))
     assert sorted(numbers) == list(range(60))
@@ -244,7 +244,7 @@ async def test_a_failing_watcher_harms_no_other(store: MetadataStore) -> None:
     assert len(reported) == 1
 
 
-async def test_watches_cross_processes(world: World) -> None:
+async def test_watches_cross_processes(world: StoreProcesses) -> None:
     writer, reader = world.process(), world.process()
     heard: list[str] = []
     await reader.get("/t")
@@ -261,7 +261,7 @@ async def test_watches_cross_processes(world: World) -> None:
     await eventually(a_heard)
 
 
-async def test_ephemeral_values_go_with_a_closed_session_and_tell_watchers(world: World) -> None:
+async def test_ephemeral_values_go_with_a_closed_session_and_tell_watchers(world: StoreProcesses) -> None:
     leaver, stayer = world.process(), world.process()
     await leaver.put("/lock/a", b"leaver", expected=ABSENT, ephemeral=True)
     await leaver.put("/kept", b"")
@@ -281,7 +281,7 @@ async def test_ephemeral_values_go_with_a_closed_session_and_tell_watchers(world
     assert await stayer.get("/kept") is not None
 
 
-async def test_ephemeral_values_of_a_crashed_process_go_after_its_lease(world: World) -> None:
+async def test_ephemeral_values_of_a_crashed_process_go_after_its_lease(world: StoreProcesses) -> None:
     victim, stayer, judge = (world.process(lease_s=0.5) for _ in range(3))
     await victim.put("/lock/a", b"victim", ephemeral=True)
     await stayer.put("/lock/b", b"stayer", ephemeral=True)
@@ -295,7 +295,7 @@ async def test_ephemeral_values_of_a_crashed_process_go_after_its_lease(world: W
     assert await judge.get("/lock/b") == (b"stayer", 0), "the lease of a living session is renewed"
 
 
-async def test_a_lasting_put_makes_an_ephemeral_value_last(world: World) -> None:
+async def test_a_lasting_put_makes_an_ephemeral_value_last(world: StoreProcesses) -> None:
     leaver, stayer = world.process(), world.process()
     await leaver.put("/a", b"1", ephemeral=True)
     await leaver.put("/a", b"2")
@@ -303,7 +303,7 @@ async def test_a_lasting_put_makes_an_ephemeral_value_last(world: World) -> None
     assert await stayer.get("/a") == (b"2", 1)
 
 
-async def test_an_ephemeral_value_belongs_to_whoever_wrote_it_last(world: World) -> None:
+async def test_an_ephemeral_value_belongs_to_whoever_wrote_it_last(world: StoreProcesses) -> None:
     first, second, stayer = world.process(), world.process(), world.process()
     await first.put("/lasting", b"1")
     await first.put("/taken", b"1", ephemeral=True)
@@ -320,7 +320,7 @@ async def test_an_ephemeral_value_belongs_to_whoever_wrote_it_last(world: World)
     await eventually(gone)
 
 
-async def test_a_closed_store_refuses_calls_and_hears_nothing_more(world: World) -> None:
+async def test_a_closed_store_refuses_calls_and_hears_nothing_more(world: StoreProcesses) -> None:
     store, other = world.process(), world.process()
     heard: list[str] = []
     store.watch("/", lambda change: heard.append(change.path))

@@ -52,7 +52,7 @@ class YieldingStore:
 class FailingStore(YieldingStore):
     """Fails the puts that `fails` picks: before they apply, or after, as if only the answer were lost.
 
-    While it is `down` nothing can be read either.
+    While the store is `down`, reads fail too. The next `refusals` puts fail before they apply.
     """
 
     def __init__(self, inner: MetadataStore) -> None:
@@ -60,15 +60,26 @@ class FailingStore(YieldingStore):
         self.fails: Callable[[str], bool] = lambda path: self.down
         self.applied = False
         self.down = False
+        self.refusals = 0
 
     async def get(self, path: str) -> Stored | None:
+        self._check()
+        return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        self._check()
+        return await super().children(path)
+
+    def _check(self) -> None:
         if self.down:
             raise MetadataError("the store is down")
-        return await super().get(path)
 
     async def put(
         self, path: str, value: bytes, *, expected: int | None = None, ephemeral: bool = False
     ) -> int:
+        if self.refusals:
+            self.refusals -= 1
+            raise MetadataError("the store refuses the value")
         failing = self.fails(path)
         if failing and not self.applied:
             raise MetadataError("the store is down")

@@ -108,11 +108,7 @@ class Plant:
         """Stop cleanly; nothing may be left running."""
         await self.call(self.service.stop())
         await asyncio.sleep(0)
-        left = [task.get_name() for task in self.process._tasks if not task.done()]
-        assert not left, f"tasks left: {left}"
-        mine = [t for t in self.loop._scheduled if getattr(t, "_process", None) is self.process]
-        timers = [timer for timer in mine if not timer.cancelled()]
-        assert not timers, f"timers left: {timers}"
+        assert self.process.unfinished() == []
         assert not self.world.listeners, "listeners left"
 
     def segment(self, layout: Layout, id_: int, name: TopicName = TOPIC) -> TopicName:
@@ -175,8 +171,8 @@ def group(
     return record
 
 
-class Inbox:
-    """What one consumer was told."""
+class FakeConsumer:
+    """Keeps the assignments that the leader pushes to one consumer."""
 
     def __init__(self) -> None:
         self.told: list[Assignment] = []
@@ -189,6 +185,18 @@ class Inbox:
     def ids(self) -> list[int]:
         """The segments of the newest assignment."""
         return ids_of(self.told[-1])
+
+
+class SilentConsumer(FakeConsumer):
+    """A consumer whose connection answers late whether it is alive."""
+
+    def __init__(self, *, lives: bool = False) -> None:
+        super().__init__()
+        self._lives = lives
+
+    async def alive(self) -> bool:
+        await asyncio.sleep(5)
+        return self._lives
 
 
 def ids_of(assignment: Assignment) -> list[int]:

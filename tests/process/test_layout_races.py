@@ -121,7 +121,7 @@ def race(
         assert not thread.is_alive(), "a call was never answered"
 
 
-class Publisher:
+class RacingPublisher:
     """Sends each key once at a time, numbered over all keys; so every hash is written again and again."""
 
     def __init__(self, client: anabranch.Client) -> None:
@@ -134,7 +134,7 @@ class Publisher:
         self.sent += len(KEYS)
 
 
-def race_on(admin: AdminClient, publisher: Publisher) -> None:
+def race_on(admin: AdminClient, publisher: RacingPublisher) -> None:
     """Round after round; each client fires at another worker than its neighbour."""
     rng = random.Random(4)
     answers = Answers()
@@ -164,7 +164,7 @@ def test_six_clients_race_and_layout_and_storage_agree(make_broker: MakeBroker, 
         admin.create_topic(NAME, segments=2)
         for name, kind in STEADY.items():
             admin.create_subscription(NAME, name, kind)
-        publisher = Publisher(client)
+        publisher = RacingPublisher(client)
         race_on(admin, publisher)
 
         layout = layout_now(admin)

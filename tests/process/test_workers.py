@@ -28,7 +28,7 @@ TOPIC = "topic://public/default/orders"
 KEYS = 16
 
 
-class Traffic:
+class WorkerTraffic:
     """A producer and a stream consumer that run until they are asked what became of it."""
 
     def __init__(self) -> None:
@@ -82,11 +82,11 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def traffic(broker: BrokerProcess) -> AsyncIterator[Traffic]:
+async def traffic(broker: BrokerProcess) -> AsyncIterator[WorkerTraffic]:
     """Traffic through the service URL; at the end every message must have come once, each key in order."""
     with AdminClient(broker.http_url) as admin:
         admin.create_topic(TopicName.parse(TOPIC), 4)
-    made = Traffic()
+    made = WorkerTraffic()
     async with AsyncClient(broker.url) as client, asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(made.receive(client))
         sending = tasks.create_task(made.send(client))

@@ -31,7 +31,7 @@ Cells = list[tuple[HashRange, SegmentRates]]
 
 
 @dataclass
-class World:
+class SteadyLoad:
     """A topic under a load that never changes; time jumps from one look to the next."""
 
     layout: Layout
@@ -138,7 +138,7 @@ def loads(draw: st.DrawFn) -> Cells:
 def test_a_steady_load_leads_to_silence(
     layout: Layout, cells: Cells, consumers: int, policy: AutoScalePolicy, sketch: bool
 ) -> None:
-    world = World(layout, cells, consumers, policy, sketch)
+    world = SteadyLoad(layout, cells, consumers, policy, sketch)
     world.run_until_silent()
     steps, layout = world.steps, world.layout
     for _ in range(48):
@@ -151,7 +151,7 @@ def test_a_steady_load_leads_to_silence(
 def test_after_the_silence_nothing_that_can_be_cut_is_too_full(
     layout: Layout, cells: Cells, consumers: int, policy: AutoScalePolicy
 ) -> None:
-    world = World(layout, cells, consumers, policy)
+    world = SteadyLoad(layout, cells, consumers, policy)
     world.run_until_silent()
     active = world.layout.active
     full = [
@@ -167,7 +167,7 @@ def test_after_the_silence_nothing_that_can_be_cut_is_too_full(
 @given(st.integers(1, 16), st.integers(0, 16), st.integers(1, 16))
 def test_an_idle_topic_with_any_consumers_never_swings(segments: int, consumers: int, budget: int) -> None:
     layout = Layout.initial(segments, now_ms=0, bucket_budget=budget)
-    world = World(layout, [], consumers, AutoScalePolicy())
+    world = SteadyLoad(layout, [], consumers, AutoScalePolicy())
     actions = []
     for _ in range(3 * 60):
         decision = world.look()
@@ -183,7 +183,7 @@ def test_merges_of_one_lineage_stay_bounded_however_the_load_swings(
     times: list[tuple[int, Cells]],
 ) -> None:
     policy = AutoScalePolicy(max_dag_depth=2, max_segments=16)
-    world = World(Layout.initial(4, now_ms=0), [], 0, policy)
+    world = SteadyLoad(Layout.initial(4, now_ms=0), [], 0, policy)
     for consumers, cells in times:
         world.consumers, world.cells = consumers, cells
         for _ in range(20):
@@ -196,7 +196,7 @@ def test_merges_of_one_lineage_stay_bounded_however_the_load_swings(
 def test_stale_or_missing_load_never_causes_a_merge(
     layout: Layout, cells: Cells, consumers: int, policy: AutoScalePolicy, data: st.DataObject
 ) -> None:
-    world = World(layout, cells, consumers, policy)
+    world = SteadyLoad(layout, cells, consumers, policy)
     world.now_s = 1e6
     observed = world.observe()
     old = observed.now_s - policy.load_stale_seconds - 1

@@ -15,7 +15,7 @@ from anabranch.errors import AnabranchError, ConnectError
 from anabranch.model.layout import Layout, check_step
 from anabranch.model.names import TopicName
 from anabranch.testing.simloop import SimLoop
-from tests.harness.control import MANUAL, TOPIC, DiedError, Inbox, Plant
+from tests.harness.control import MANUAL, TOPIC, DiedError, FakeConsumer, Plant
 
 SUBSCRIPTIONS = ("s1", "s2", "q")
 SEEDS = 120
@@ -95,7 +95,7 @@ class Life:
             self.confirmed.add(sub)
         elif what == 6 and sub != "q":
             start_at = rng.choice(["latest", None])
-            call = controller.register(sub, f"c{rng.randrange(3)}", "STREAM", start_at, Inbox())  # type: ignore[arg-type]
+            call = controller.register(sub, f"c{rng.randrange(3)}", "STREAM", start_at, FakeConsumer())  # type: ignore[arg-type]
             self.registrations.append(await plant.call(call))
         elif what == 7 and self.registrations:
             registration = rng.choice(self.registrations)

@@ -18,7 +18,7 @@ producers = st.sampled_from(["p", "q"])
 
 
 @dataclass
-class Message:
+class ModelMessage:
     producer: str
     sequence: int
     slot: int
@@ -26,20 +26,20 @@ class Message:
 
 
 @dataclass
-class Log:
+class ModelLog:
     """A segment: what it stored last of each producer, what it inherited, and what did not arrive yet."""
 
     range: HashRange
     inherited: Pieces = ()
     own: dict[str, int] = field(default_factory=dict)
-    late: list[Message] = field(default_factory=list)
+    late: list[ModelMessage] = field(default_factory=list)
 
-    def is_duplicate(self, message: Message, slot: int | None) -> bool:
+    def is_duplicate(self, message: ModelMessage, slot: int | None) -> bool:
         if message.sequence <= self.own.get(message.producer, -1):
             return True
         return Known(self.inherited, message.producer).is_duplicate(message.sequence, slot)
 
-    def take(self, message: Message) -> None:
+    def take(self, message: ModelMessage) -> None:
         if not self.is_duplicate(message, message.slot):
             message.stored += 1
             self.own[message.producer] = message.sequence
@@ -57,15 +57,15 @@ class TopicMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.logs = [Log(FULL)]
-        self.messages: list[Message] = []
+        self.logs = [ModelLog(FULL)]
+        self.messages: list[ModelMessage] = []
 
-    def log_of(self, slot: int) -> Log:
+    def log_of(self, slot: int) -> ModelLog:
         return next(log for log in self.logs if slot in log.range)
 
     @rule(producer=producers, slot=slots, late=st.booleans())
     def send(self, producer: str, slot: int, late: bool) -> None:
-        message = Message(producer, len(self.messages), slot)
+        message = ModelMessage(producer, len(self.messages), slot)
         self.messages.append(message)
         log = self.log_of(slot)
         if late or any(waiting.producer == producer for waiting in log.late):
@@ -110,14 +110,14 @@ class TopicMachine(RuleBasedStateMachine):
         log = data.draw(st.sampled_from(self.logs))
         self.replace([log], [log.range])
 
-    def replace(self, parents: list[Log], ranges: list[HashRange]) -> None:
+    def replace(self, parents: list[ModelLog], ranges: list[HashRange]) -> None:
         told = [
             piece
             for log in parents
             for piece in handed_on(log.range, log.own, log.inherited, bytes_max=self.bytes_max)
         ]
         children = [
-            Log(part, inherit(part, told, pieces_max=self.pieces_max, bytes_max=self.bytes_max))
+            ModelLog(part, inherit(part, told, pieces_max=self.pieces_max, bytes_max=self.bytes_max))
             for part in ranges
         ]
         self.logs = sorted(

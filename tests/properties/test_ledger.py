@@ -29,6 +29,7 @@ from anabranch.testing.faults import SimClock
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop, SimProcess
 from tests.fakes.disk import DictDisk
+from tests.unit.ledger.support import FixedClock
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
@@ -156,11 +157,6 @@ async def _story_of(log: SegmentLog) -> list[object]:
         dict(log.sequences.own),
         log.sequences.inherited,
     ]
-
-
-class FixedClock:
-    def wall_ms(self) -> int:
-        return 1
 
 
 @settings(max_examples=150)

@@ -29,7 +29,7 @@ RESTART_S = 4.5
 
 
 @dataclass(slots=True)
-class Reader:
+class ScriptReader:
     """One consumer, in a process of its own."""
 
     process: SimProcess
@@ -51,7 +51,7 @@ class Script:
         self.cluster.tree.seen = self.trace.changed
         self.cluster.network.tap = WireTap(self.trace)
         self._producer: AsyncProducer[bytes] | None = None
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, ScriptReader] = {}
         self._commands: tuple[tuple[str, Callable[..., Awaitable[None]]], ...] = (
             (r"start the brokers", self._start),
             (r"create the topic with (\d+) segments?", self._create),
@@ -121,10 +121,10 @@ class Script:
 
     async def _join(self, name: str, subscription: str) -> None:
         process = SimProcess(self.loop, f"consumer {name}")
-        reader = self._readers[name] = Reader(process)
+        reader = self._readers[name] = ScriptReader(process)
         process.spawn(self._read(name, subscription, reader))
 
-    async def _read(self, name: str, subscription: str, reader: Reader) -> None:
+    async def _read(self, name: str, subscription: str, reader: ScriptReader) -> None:
         async with self.cluster.client(reader.process) as client:
             reader.consumer = consumer = await client.subscribe_stream(
                 str(TOPIC), subscription, name=name, initial_position="earliest"

@@ -27,7 +27,7 @@ TAKEOVER_S = LEASE_S + 2.0
 How = Literal["cumulative", "each", "none"]
 
 
-class Traffic:
+class OwnedTraffic:
     """A producer that never rests, a consumer of each kind, and what they saw."""
 
     def __init__(self, loop: SimLoop, client: AsyncClient) -> None:
@@ -95,7 +95,7 @@ async def test_clients_follow_segments_from_broker_to_broker(loop: SimLoop, seed
     await asyncio.sleep(2)
     await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, 4))
     process = SimProcess(loop, "client")
-    traffic = Traffic(loop, cluster.client(process))
+    traffic = OwnedTraffic(loop, cluster.client(process))
     work = process.spawn(traffic.run())
     await asyncio.sleep(3)
     victim = cluster.hosts[seed % 2]

@@ -127,6 +127,11 @@ class SimProcess:
         if self.state is State.DEAD:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
+    def unfinished(self) -> list[str]:
+        """Return a description of each task and timer of this process that is still pending."""
+        tasks = [f"task {task.get_name()}" for task in self._tasks if not task.done()]
+        return tasks + [f"timer {timer!r}" for timer in self.loop.timers_of(self)]
+
     def withhold(self, handle: asyncio.Handle) -> None:
         """Keep a callback of a paused process for later; drop that of a dead one."""
         if self.state is State.PAUSED:
@@ -180,7 +185,7 @@ class _SimHandle(asyncio.Handle):
 
 
 class _SimTimerHandle(asyncio.TimerHandle):
-    __slots__ = ("_process",)
+    __slots__ = ("process",)
 
     _scheduled: bool
 
@@ -193,10 +198,10 @@ class _SimTimerHandle(asyncio.TimerHandle):
         context: contextvars.Context | None,
     ) -> None:
         super().__init__(when, callback, args, loop, context)
-        self._process: SimProcess | None = PROCESS.get() if context is None else context.get(PROCESS)
+        self.process: SimProcess | None = PROCESS.get() if context is None else context.get(PROCESS)
 
     def _run(self) -> None:
-        process = self._process
+        process = self.process
         if process is None or process.state is State.RUNNING:
             super()._run()
         else:
@@ -332,6 +337,14 @@ class SimLoop(asyncio.BaseEventLoop):
     def outside(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
         """Call something as the world, not as the process that happens to be running."""
         return self._world.copy().run(call, *args)
+
+    def timers_of(self, process: SimProcess) -> list[asyncio.TimerHandle]:
+        """Return the timers of a process that are set."""
+        return [
+            timer
+            for timer in self._scheduled
+            if isinstance(timer, _SimTimerHandle) and timer.process is process and not timer.cancelled()
+        ]
 
     def ready_again(self, handle: asyncio.Handle) -> None:
         """Queue a callback that was withheld."""

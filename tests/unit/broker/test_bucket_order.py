@@ -41,7 +41,7 @@ LOW = {key for (quarter, _), key in KEYS.items() if quarter < 2}
 HIGH = set(KEYS.values()) - LOW
 
 
-class Publisher:
+class RoundPublisher:
     """Sends every key to the segment that takes it now."""
 
     def __init__(self, client: WireClient) -> None:
@@ -66,7 +66,7 @@ class Publisher:
         self.rounds += 1
 
 
-class Member:
+class BucketReader:
     """A registered consumer: reads what it is assigned and acknowledges all but the keys it is stuck on."""
 
     def __init__(self, client: WireClient, name: str, stuck: Iterable[str] = ()) -> None:
@@ -167,14 +167,14 @@ class Member:
             assert found == sorted(set(found)), f"{key} came as {found}"
 
 
-async def open_world(world: World, *names: str) -> tuple[TopicController, Publisher, list[Member]]:
+async def open_world(world: World, *names: str) -> tuple[TopicController, RoundPublisher, list[BucketReader]]:
     client = await world.connect()
     client.send(pb.CommandScalableTopicLookup(session_id=1, topic=str(NAME)))
     await client.expect(pb.CommandScalableTopicUpdate)
-    members = [Member(await world.connect(), name) for name in names]
+    members = [BucketReader(await world.connect(), name) for name in names]
     for member in members:
         await member.register()
-    return await leader(world), Publisher(client), members
+    return await leader(world), RoundPublisher(client), members
 
 
 async def leader(world: World) -> TopicController:
@@ -183,7 +183,7 @@ async def leader(world: World) -> TopicController:
     return found
 
 
-async def work(*members: Member) -> None:
+async def work(*members: BucketReader) -> None:
     await asyncio.gather(*(member.work() for member in members))
 
 
@@ -320,11 +320,11 @@ async def test_a_restart_in_the_middle_opens_no_more_and_no_less(world: World) -
     before = controller.subscriptions()["stream"]
     assert before.partly_drained
     await world.restart()
-    again = Member(await world.connect(), "a", {stuck})
+    again = BucketReader(await world.connect(), "a", {stuck})
     await again.register()
     controller = await leader(world)
     assert controller.subscriptions()["stream"].consumers == before.consumers
-    publisher = Publisher(await world.connect())
+    publisher = RoundPublisher(await world.connect())
     publisher.rounds = 1
     await publisher.round(controller.layout)
     await work(again)

@@ -11,6 +11,7 @@ from anabranch.errors import MetadataError
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.records import BrokerRecord, StoreRecord
+from tests.fakes.metadata import FailingStore
 
 
 async def put_broker(store: MemoryStore, id_: int, generation: int) -> None:
@@ -55,29 +56,18 @@ async def test_an_owner_counts_while_the_start_that_took_the_store_lives() -> No
     await directory.stop()
 
 
-class FailingStore(MemoryStore):
-    """Answers no question while it fails."""
-
-    failing = False
-
-    async def children(self, path: str) -> list[str]:
-        if self.failing:
-            raise MetadataError("no answer")
-        return await super().children(path)
-
-
 async def test_a_change_is_seen_although_whoever_looked_first_got_no_answer() -> None:
     tree = MemoryTree()
-    mine, theirs = FailingStore(tree), MemoryStore(tree)
+    mine, theirs = FailingStore(MemoryStore(tree)), MemoryStore(tree)
     directory = Directory(mine)
     await directory.start()
-    mine.failing = True
+    mine.down = True
     await put_broker(theirs, 1, generation=1)
     await asyncio.sleep(0.01)
     with pytest.raises(MetadataError):
-        # Another than the one who follows, while that one pauses.
+        # The directory pauses after its own failure; this call fails during that pause.
         await directory.look()
-    mine.failing = False
+    mine.down = False
     await asyncio.sleep(2 * RETRY_S)
     assert 1 in directory.brokers
     await directory.stop()

@@ -15,6 +15,7 @@ from anabranch.errors import CorruptDataError, HeldError, MetadataError
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.records import BrokerRecord, StoreRecord
+from tests.fakes.metadata import FailingStore
 
 PATIENCE_S = 5.0
 
@@ -23,14 +24,14 @@ def broker_record(number: int, generation: int = 1) -> BrokerRecord:
     return BrokerRecord(id=number, url=f"pulsar://b{number}", http_url="", generation=generation)
 
 
-class Storages:
+class LockedStorages:
     """Stores whose locks several brokers contend for; a fenced broker does nothing more."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, owners: StoreOwners) -> None:
         self.opened: list[int] = []
         self.name = ""
         self.alive = True
-        self._world = world
+        self._world = owners
 
     async def open(self, store: int, name: str = "", fence: str | None = None) -> None:
         await asyncio.sleep(0.01)
@@ -63,26 +64,13 @@ class Storages:
             del self._world.holders[store]
 
 
-class FailingStore(MemoryStore):
-    """Refuses to write as often as it is told to."""
-
-    refusals = 0
-
-    async def put(
-        self, path: str, value: bytes, *, expected: int | None = None, ephemeral: bool = False
-    ) -> int:
-        if self.refusals:
-            self.refusals -= 1
-            raise MetadataError("no")
-        return await super().put(path, value, expected=expected, ephemeral=ephemeral)
-
-
-class Member:
+class OwningBroker:
     """One broker, as far as owning goes."""
 
-    def __init__(self, world: World, number: int, workers: int) -> None:
-        self.store = FailingStore(world.tree)
-        self.storages = Storages(world)
+    def __init__(self, owners: StoreOwners, number: int, workers: int) -> None:
+        self.memory = MemoryStore(owners.tree)
+        self.store = FailingStore(self.memory)
+        self.storages = LockedStorages(owners)
         self.directory = Directory(self.store)
         self.told: list[str] = []
         self.failures = 0
@@ -94,7 +82,7 @@ class Member:
     def record(self) -> BrokerRecord:
         return self.lease.me
 
-    async def start(self) -> Member:
+    async def start(self) -> OwningBroker:
         await self.directory.start()
         await self.ownership.start()
         return self
@@ -107,7 +95,7 @@ class Member:
     def kill(self) -> None:
         """The lease runs out and the locks are free; nothing it did is undone."""
         self.storages.die()
-        self.store.expire()
+        self.memory.expire()
 
     async def _opened(self, number: int) -> None:
         self._fail()
@@ -124,26 +112,26 @@ class Member:
             raise MetadataError("not now")
 
 
-class World:
+class StoreOwners:
     """Brokers on one tree of metadata and one set of locks."""
 
     def __init__(self) -> None:
         self.tree = MemoryTree()
-        self.holders: dict[int, Storages] = {}
+        self.holders: dict[int, LockedStorages] = {}
         self.fenced: list[str] = []
         self.opens = 0
         self.damaged = 0
         self.checkpoint_s = 0.01
-        # A member that was killed is kept: what it waits for is never collected while the world lasts.
-        self.members: list[Member] = []
+        # A member that was killed is kept: what it waits for is never collected while the owners lasts.
+        self.members: list[OwningBroker] = []
 
-    def member(self, number: int, workers: int = 2) -> Member:
-        member = Member(self, number, workers)
+    def member(self, number: int, workers: int = 2) -> OwningBroker:
+        member = OwningBroker(self, number, workers)
         self.members.append(member)
         return member
 
-    async def survivor(self) -> Member:
-        """Member 0, after member 1 has died and its store was taken over."""
+    async def survivor(self) -> OwningBroker:
+        """OwningBroker 0, after member 1 has died and its store was taken over."""
         survivor, dead = await self.member(0).start(), await self.member(1).start()
         await asyncio.sleep(2 * PATIENCE_S)
         dead.kill()
@@ -157,8 +145,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def owners() -> StoreOwners:
+    return StoreOwners()
 
 
 def test_a_store_belongs_to_the_broker_of_its_number_else_to_one_that_all_agree_on() -> None:
@@ -185,75 +173,75 @@ def test_only_brokers_are_judged_and_only_by_the_start_that_took_the_lock() -> N
     assert holder_name(living[1]) == "broker 1/7"
 
 
-async def test_a_broker_claims_its_own_store_and_each_owner_has_a_higher_term(world: World) -> None:
-    first = await world.member(0, workers=1).start()
+async def test_a_broker_claims_its_own_store_and_each_owner_has_a_higher_term(owners: StoreOwners) -> None:
+    first = await owners.member(0, workers=1).start()
     assert first.storages.opened == [0]
     assert first.told == ["opened 0"]
     assert first.directory.owner_of(0) == first.record
-    assert await world.owner(0) == StoreRecord(owner=0, generation=0, term=1)
+    assert await owners.owner(0) == StoreRecord(owner=0, generation=0, term=1)
     await first.ownership.stop()
     assert first.told == ["opened 0", "closing 0"]
-    assert await world.owner(0) == StoreRecord(owner=None, generation=0, term=1)
-    assert await MemoryStore(world.tree).children(records.BROKERS) == []
+    assert await owners.owner(0) == StoreRecord(owner=None, generation=0, term=1)
+    assert await MemoryStore(owners.tree).children(records.BROKERS) == []
     await first.stop()
-    second = await world.member(0, workers=1).start()
-    assert await world.owner(0) == StoreRecord(owner=0, generation=1, term=2)
+    second = await owners.member(0, workers=1).start()
+    assert await owners.owner(0) == StoreRecord(owner=0, generation=1, term=2)
     await second.stop()
 
 
-async def test_a_broker_without_others_claims_every_store_there_is(world: World) -> None:
-    members = [await world.member(number, workers=3).start() for number in range(3)]
+async def test_a_broker_without_others_claims_every_store_there_is(owners: StoreOwners) -> None:
+    members = [await owners.member(number, workers=3).start() for number in range(3)]
     for member in members:
         await member.stop()
-    alone = await world.member(0, workers=1).start()
+    alone = await owners.member(0, workers=1).start()
     assert alone.storages.opened == [0, 1, 2]
     assert alone.directory.served == (0, 1, 2)
     await alone.stop()
 
 
-async def test_a_holder_whose_lease_is_over_is_ended_before_its_store_is_opened(world: World) -> None:
-    survivor, paused = await world.member(0).start(), await world.member(1).start()
+async def test_a_holder_whose_lease_is_over_is_ended_before_its_store_is_opened(owners: StoreOwners) -> None:
+    survivor, paused = await owners.member(0).start(), await owners.member(1).start()
     await asyncio.sleep(2 * PATIENCE_S)
-    paused.store.expire()
+    paused.memory.expire()
     await asyncio.sleep(1)
-    assert world.fenced == ["broker 1/1"]
+    assert owners.fenced == ["broker 1/1"]
     assert not paused.storages.alive
     assert survivor.storages.opened == [0, 1]
     assert survivor.told == ["opened 0", "opened 1"]
-    assert await world.owner(1) == StoreRecord(owner=0, generation=0, term=2)
+    assert await owners.owner(1) == StoreRecord(owner=0, generation=0, term=2)
     await survivor.stop()
 
 
-async def test_a_living_holder_is_left_alone_though_it_has_published_nothing_yet(world: World) -> None:
-    recovering = world.member(1)
+async def test_a_living_holder_is_left_alone_though_it_has_published_nothing_yet(owners: StoreOwners) -> None:
+    recovering = owners.member(1)
     await recovering.store.put(records.broker_path(1), records.encode(recovering.record), ephemeral=True)
     await recovering.storages.open(0, holder_name(recovering.record))
-    waiting = asyncio.ensure_future(world.member(0).start())
+    waiting = asyncio.ensure_future(owners.member(0).start())
     await asyncio.sleep(10 * PATIENCE_S)
     assert not waiting.done()
-    assert world.fenced == []
+    assert owners.fenced == []
     await recovering.storages.close(0)
     await (await waiting).stop()
 
 
-async def test_a_store_goes_back_to_its_own_broker_when_that_lives_again(world: World) -> None:
-    survivor = await world.survivor()
+async def test_a_store_goes_back_to_its_own_broker_when_that_lives_again(owners: StoreOwners) -> None:
+    survivor = await owners.survivor()
     assert survivor.storages.opened == [0, 1]
-    back = await world.member(1).start()
+    back = await owners.member(1).start()
     await asyncio.sleep(1)
     assert survivor.told == ["opened 0", "opened 1", "closing 1"]
     assert survivor.storages.opened == [0]
     assert back.storages.opened == [1]
-    assert await world.owner(1) == StoreRecord(owner=1, generation=2, term=3)
-    assert world.fenced == []
+    assert await owners.owner(1) == StoreRecord(owner=1, generation=2, term=3)
+    assert owners.fenced == []
     await survivor.stop()
     await back.stop()
 
 
-async def test_a_store_is_served_until_it_can_be_handed_over_quickly(world: World) -> None:
-    survivor = await world.survivor()
-    world.checkpoint_s = 20.0
-    back = world.member(1)
+async def test_a_store_is_served_until_it_can_be_handed_over_quickly(owners: StoreOwners) -> None:
+    survivor = await owners.survivor()
+    owners.checkpoint_s = 20.0
+    back = owners.member(1)
     starting = asyncio.ensure_future(back.start())
     await asyncio.sleep(10)
     assert survivor.directory.owner_of(1) == survivor.record
@@ -266,11 +254,11 @@ async def test_a_store_is_served_until_it_can_be_handed_over_quickly(world: Worl
 
 
 async def test_a_store_is_kept_when_its_own_broker_died_again_before_it_could_be_handed_over(
-    world: World,
+    owners: StoreOwners,
 ) -> None:
-    survivor = await world.survivor()
-    world.checkpoint_s = 20.0
-    back = world.member(1)
+    survivor = await owners.survivor()
+    owners.checkpoint_s = 20.0
+    back = owners.member(1)
     starting = asyncio.ensure_future(back.start())
     await asyncio.sleep(10)
     starting.cancel()
@@ -281,8 +269,8 @@ async def test_a_store_is_kept_when_its_own_broker_died_again_before_it_could_be
     await survivor.stop()
 
 
-async def test_a_store_is_left_to_a_broker_that_is_expected_but_not_for_ever(world: World) -> None:
-    early = await world.member(0).start()
+async def test_a_store_is_left_to_a_broker_that_is_expected_but_not_for_ever(owners: StoreOwners) -> None:
+    early = await owners.member(0).start()
     await asyncio.sleep(PATIENCE_S - 1)
     assert early.storages.opened == [0]
     await asyncio.sleep(2)
@@ -290,34 +278,36 @@ async def test_a_store_is_left_to_a_broker_that_is_expected_but_not_for_ever(wor
     await early.stop()
 
 
-async def test_a_broker_that_stops_gives_its_stores_to_the_others(world: World) -> None:
-    stayer, leaver = await world.member(0).start(), await world.member(1).start()
+async def test_a_broker_that_stops_gives_its_stores_to_the_others(owners: StoreOwners) -> None:
+    stayer, leaver = await owners.member(0).start(), await owners.member(1).start()
     await asyncio.sleep(2 * PATIENCE_S)
     await leaver.stop()
     await asyncio.sleep(1)
     assert leaver.told == ["opened 1", "closing 1"]
     assert stayer.storages.opened == [0, 1]
-    assert world.fenced == []
+    assert owners.fenced == []
     await stayer.stop()
 
 
-async def test_a_broker_whose_lease_was_over_goes_on_with_the_stores_it_still_holds(world: World) -> None:
-    member = await world.member(0, workers=1).start()
-    opens = world.opens
-    member.store.lapse()
-    assert await MemoryStore(world.tree).children(records.BROKERS) == []
+async def test_a_broker_whose_lease_was_over_goes_on_with_the_stores_it_still_holds(
+    owners: StoreOwners,
+) -> None:
+    member = await owners.member(0, workers=1).start()
+    opens = owners.opens
+    member.memory.lapse()
+    assert await MemoryStore(owners.tree).children(records.BROKERS) == []
     await asyncio.sleep(1)
     assert member.directory.owner_of(0) == member.record
-    assert world.opens == opens
+    assert owners.opens == opens
     assert member.told == ["opened 0"]
     await member.stop()
 
 
 @pytest.mark.parametrize("what", ["open", "publish", "tell"])
-async def test_a_takeover_that_fails_is_tried_until_it_succeeds(world: World, what: str) -> None:
-    survivor, dead = await world.member(0).start(), await world.member(1).start()
+async def test_a_takeover_that_fails_is_tried_until_it_succeeds(owners: StoreOwners, what: str) -> None:
+    survivor, dead = await owners.member(0).start(), await owners.member(1).start()
     await asyncio.sleep(2 * PATIENCE_S)
-    world.damaged = 6 if what == "open" else 0
+    owners.damaged = 6 if what == "open" else 0
     survivor.store.refusals = 6 if what == "publish" else 0
     survivor.failures = 6 if what == "tell" else 0
     dead.kill()
@@ -329,11 +319,11 @@ async def test_a_takeover_that_fails_is_tried_until_it_succeeds(world: World, wh
 
 
 @pytest.mark.parametrize("what", ["publish", "tell"])
-async def test_giving_back_goes_on_when_a_part_of_it_fails(world: World, what: str) -> None:
-    survivor = await world.survivor()
+async def test_giving_back_goes_on_when_a_part_of_it_fails(owners: StoreOwners, what: str) -> None:
+    survivor = await owners.survivor()
     survivor.store.refusals = 3 if what == "publish" else 0
     survivor.failures = 3 if what == "tell" else 0
-    back = await world.member(1).start()
+    back = await owners.member(1).start()
     await asyncio.sleep(10)
     assert survivor.storages.opened == [0]
     assert back.directory.owner_of(1) == back.record
@@ -342,30 +332,30 @@ async def test_giving_back_goes_on_when_a_part_of_it_fails(world: World, what: s
 
 
 async def test_nobody_is_said_to_own_what_was_given_back_also_when_that_could_not_be_said_at_once(
-    world: World,
+    owners: StoreOwners,
 ) -> None:
-    survivor = await world.survivor()
+    survivor = await owners.survivor()
     survivor.store.refusals = 3
-    slow = world.member(1)
+    slow = owners.member(1)
     await slow.store.put(records.broker_path(1), records.encode(slow.record), ephemeral=True)
     await asyncio.sleep(10)
     assert survivor.storages.opened == [0]
-    assert (await world.owner(1)).owner is None
+    assert (await owners.owner(1)).owner is None
     await survivor.stop()
 
 
-async def test_a_start_fails_when_the_own_store_cannot_be_opened(world: World) -> None:
-    world.damaged = 1
-    member = world.member(0, workers=1)
+async def test_a_start_fails_when_the_own_store_cannot_be_opened(owners: StoreOwners) -> None:
+    owners.damaged = 1
+    member = owners.member(0, workers=1)
     with pytest.raises(CorruptDataError):
         await member.start()
     await member.stop()
-    assert await MemoryStore(world.tree).children(records.BROKERS) == []
+    assert await MemoryStore(owners.tree).children(records.BROKERS) == []
 
 
-async def test_a_stop_does_not_wait_for_ever_for_a_store_that_cannot_be_told(world: World) -> None:
-    member = await world.member(0, workers=1).start()
+async def test_a_stop_does_not_wait_for_ever_for_a_store_that_cannot_be_told(owners: StoreOwners) -> None:
+    member = await owners.member(0, workers=1).start()
     member.store.refusals = 10_000
     async with asyncio.timeout(60):
         await member.stop()
-    assert world.holders == {}
+    assert owners.holders == {}

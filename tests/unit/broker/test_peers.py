@@ -46,7 +46,7 @@ SECRET = b"only brokers know"
 
 
 @dataclass(frozen=True)
-class Follower:
+class PeerFollower:
     token: int
 
 
@@ -58,10 +58,10 @@ class Echo(Protocol):
     async def hang(self) -> None: ...
 
     @opens_session(push="push", lost="forget")
-    async def follow(self, topic: str, push: Callable[[str | None], None]) -> Follower: ...
+    async def follow(self, topic: str, push: Callable[[str | None], None]) -> PeerFollower: ...
 
     @ends_session("follower")
-    def forget(self, follower: Follower) -> None: ...
+    def forget(self, follower: PeerFollower) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -94,11 +94,11 @@ class LocalEcho:
     async def hang(self) -> None:
         await self.going.wait()
 
-    async def follow(self, topic: str, push: Callable[[str | None], None]) -> Follower:
+    async def follow(self, topic: str, push: Callable[[str | None], None]) -> PeerFollower:
         self.followers.append(push)
-        return Follower(len(self.followers))
+        return PeerFollower(len(self.followers))
 
-    def forget(self, follower: Follower) -> None:
+    def forget(self, follower: PeerFollower) -> None:
         self.forgotten.append(follower.token)
 
     def note(self, text: str) -> None:
@@ -113,7 +113,7 @@ async def cluster_secret(value: bytes) -> ClusterSecret:
     return secret
 
 
-class Host:
+class PeerHost:
     """A broker that answers calls to an echo, and nothing else."""
 
     def __init__(self) -> None:
@@ -174,9 +174,9 @@ class Caller:
 
 
 @pytest.fixture
-async def host(loop: SimLoop) -> AsyncIterator[Host]:
+async def host(loop: SimLoop) -> AsyncIterator[PeerHost]:
     SimNetwork(loop)
-    host = Host()
+    host = PeerHost()
     await host.start()
     yield host
     await host.stop()
@@ -188,7 +188,7 @@ def secret() -> bytes:
 
 
 @pytest.fixture
-async def peers(host: Host, secret: bytes) -> AsyncIterator[Peers]:
+async def peers(host: PeerHost, secret: bytes) -> AsyncIterator[Peers]:
     peers = Peers(await cluster_secret(secret))
     yield peers
     await peers.close()
@@ -205,7 +205,7 @@ def echo(caller: Caller) -> Echo:
 
 
 async def test_calls_are_answered_out_of_order_over_one_connection(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     slow = asyncio.get_running_loop().create_task(echo.hang())
     said = await asyncio.gather(*(echo.say(str(number), 2) for number in range(50)))
@@ -217,7 +217,7 @@ async def test_calls_are_answered_out_of_order_over_one_connection(
 
 
 async def test_an_error_is_raised_as_its_own_class_and_a_bug_stays_where_it_is(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     with pytest.raises(LayoutError, match="the layout says no"):
         await echo.fail("layout")
@@ -233,7 +233,7 @@ async def test_an_error_is_raised_as_its_own_class_and_a_bug_stays_where_it_is(
 
 
 async def test_a_call_fails_in_time_and_when_the_connection_is_lost_and_the_next_one_dials_again(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     with pytest.raises(OperationTimeoutError, match="did not answer hang"):
         await echo.hang()
@@ -250,7 +250,7 @@ async def test_a_call_fails_in_time_and_when_the_connection_is_lost_and_the_next
 
 
 async def test_a_call_does_not_wait_for_the_address_of_a_broker_that_is_gone(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     waiting = asyncio.get_running_loop().create_task(echo.say("hello"))
     await asyncio.sleep(0)
@@ -262,7 +262,7 @@ async def test_a_call_does_not_wait_for_the_address_of_a_broker_that_is_gone(
 
 
 async def test_calls_under_way_are_bounded_and_others_wait_for_their_turn(
-    host: Host, peers: Peers, echo: Echo, caller: Caller, monkeypatch: pytest.MonkeyPatch
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_link, "PENDING_MAX", 3)
     monkeypatch.setattr(peer_link, "WAITING_MAX", 5)
@@ -281,7 +281,7 @@ async def test_calls_under_way_are_bounded_and_others_wait_for_their_turn(
 
 
 async def test_what_is_too_large_to_be_sent_fails_and_the_connection_lives(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     await echo.say("hello")
     with pytest.raises(LocalProtocolError):
@@ -293,12 +293,12 @@ async def test_what_is_too_large_to_be_sent_fails_and_the_connection_lives(
 
 
 async def test_pushes_come_until_the_session_ends_and_none_when_the_connection_does(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     one: list[str | None] = []
     two: list[str | None] = []
-    assert await echo.follow("a", one.append) == Follower(1)
-    assert await echo.follow("b", two.append) == Follower(2)
+    assert await echo.follow("a", one.append) == PeerFollower(1)
+    assert await echo.follow("b", two.append) == PeerFollower(2)
     first = caller.sessions[0]
     for push in host.echo.followers:
         push("news")
@@ -317,7 +317,7 @@ async def test_pushes_come_until_the_session_ends_and_none_when_the_connection_d
 
 
 async def test_what_is_told_comes_before_what_is_called_later(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     await echo.follow("a", print)
     await echo.say("first")
@@ -332,7 +332,7 @@ async def test_what_is_told_comes_before_what_is_called_later(
 
 
 async def test_a_session_that_opens_after_its_caller_gave_up_is_ended(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     await echo.say("connect")
     task = asyncio.get_running_loop().create_task(echo.follow("a", print))
@@ -344,7 +344,7 @@ async def test_a_session_that_opens_after_its_caller_gave_up_is_ended(
 
 
 async def test_a_dead_broker_is_hung_up_on_at_once(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     waiting = asyncio.get_running_loop().create_task(echo.hang())
     await asyncio.sleep(1.0)
@@ -358,7 +358,7 @@ async def test_a_dead_broker_is_hung_up_on_at_once(
 
 @pytest.mark.parametrize("secret", [b"guess", b""])
 async def test_who_does_not_know_the_secret_is_no_broker(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     with pytest.raises((NotConnectedError, ConnectError)):
         await echo.say("let me in")
@@ -366,7 +366,7 @@ async def test_who_does_not_know_the_secret_is_no_broker(
 
 
 async def test_a_client_cannot_call_what_brokers_call(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     client = await connect("Anabranch-Test")
     arguments = ECHO.verb("say").encode_arguments({"text": "hello"})
@@ -378,7 +378,7 @@ async def test_a_client_cannot_call_what_brokers_call(
 
 
 async def test_who_only_says_that_it_is_a_broker_must_go(
-    host: Host, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     client = await connect(PEER_VERSION)
     await asyncio.sleep(0.5)

@@ -21,7 +21,7 @@ from tests.harness.wire import single
 SPLITS = (0x4000, 0x8000)
 
 
-class Link:
+class FakeLink:
     """Keeps what was written."""
 
     address = client_version = ""
@@ -54,7 +54,7 @@ class Link:
         return True
 
 
-class Log:
+class FakeLog:
     """Takes entries and answers when the test says so."""
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class Log:
             done(None, PersistenceError("no space left"))
 
 
-def make() -> tuple[ServedProducer, Log, Link]:
-    log, link = Log(), Link()
+def make() -> tuple[ServedProducer, FakeLog, FakeLink]:
+    log, link = FakeLog(), FakeLink()
     return ServedProducer(link, 7, "p", log), log, link  # type: ignore[arg-type]
 
 

@@ -34,7 +34,7 @@ class ColdLog:
         return self.entries[ordinal : ordinal + max_entries]
 
 
-class Reader:
+class ColdReader:
     def __init__(self, log: ColdLog) -> None:
         self.woken = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
@@ -55,7 +55,7 @@ class Reader:
 
 async def test_a_cold_read_comes_back_when_it_is_done_and_serves_what_follows() -> None:
     log = ColdLog(30)
-    reader = Reader(log)
+    reader = ColdReader(log)
     assert reader.source.read(5, 3) is None
     assert reader.source.read(5, 3) is None, "one read at a time"
     await reader.woken.wait()
@@ -72,7 +72,7 @@ async def test_a_cold_read_comes_back_when_it_is_done_and_serves_what_follows() 
 
 async def test_reading_stops_at_a_damaged_entry_until_somebody_moves_on() -> None:
     log = ColdLog(5)
-    reader = Reader(log)
+    reader = ColdReader(log)
     log.failure = CorruptDataError("rotten")
     assert reader.source.read(0, 1) is None
     await reader.settle()
@@ -90,7 +90,7 @@ async def test_reading_stops_at_a_damaged_entry_until_somebody_moves_on() -> Non
 
 async def test_a_read_that_failed_is_tried_again_with_the_next_event() -> None:
     log = ColdLog(5)
-    reader = Reader(log)
+    reader = ColdReader(log)
     log.failure = PersistenceError("busy")
     assert reader.source.read(0, 1) is None
     await reader.settle()

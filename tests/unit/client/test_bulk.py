@@ -18,7 +18,7 @@ from anabranch.protocol.entries import decode_columns
 from tests.harness.cluster import TOPIC, Orders, World
 
 
-class Rows:
+class ListRows:
     """Columns as plain lists; one part per bucket, in the order of highest sequence ids."""
 
     def __init__(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
@@ -89,7 +89,7 @@ async def test_columns_and_single_messages_keep_their_order_through_kills_and_sp
                 for n in range(number, min(number + count, 150))
                 for key in range(15)
             ]
-            rows = Rows([key for key, _ in pairs], [value for _, value in pairs])
+            rows = ListRows([key for key, _ in pairs], [value for _, value in pairs])
             waiting.append(await producer.enqueue_encoded(rows))  # type: ignore[arg-type]
             number = min(number + count, 150)
         await asyncio.sleep(rng.uniform(0.0, 0.004))
@@ -107,7 +107,7 @@ async def test_columns_are_stored_as_entries_of_their_buckets(world: World) -> N
     async with world.client() as client:
         producer = await client.create_producer(TOPIC)
         keys = [f"key-{n}" for n in range(100)]
-        await (await producer.enqueue_encoded(Rows(keys, [b"%d" % n for n in range(100)])))
+        await (await producer.enqueue_encoded(ListRows(keys, [b"%d" % n for n in range(100)])))
         assert producer.last_sequence_id == 99
         layout = await client.layout(TOPIC)
         (segment,) = layout.layout.active
@@ -122,4 +122,4 @@ async def test_a_closed_producer_takes_no_columns(world: World) -> None:
         producer = await client.create_producer(TOPIC)
         await producer.close()
         with pytest.raises(AlreadyClosedError):
-            await producer.enqueue_encoded(Rows(["k"], [b"v"]))
+            await producer.enqueue_encoded(ListRows(["k"], [b"v"]))

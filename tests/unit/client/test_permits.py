@@ -9,7 +9,7 @@ from anabranch.client.decide.permits import GROWN_BYTES_MAX, MESSAGE_BYTES_MIN, 
 SIZE = 1000
 
 
-class Reader:
+class BufferedReader:
     """A buffer, and a broker that has messages without end."""
 
     def __init__(self, permits: Permits) -> None:
@@ -33,8 +33,8 @@ class Reader:
                     self.grant(due)
 
 
-def grown(message_bytes: float) -> Reader:
-    reader = Reader(Permits(SIZE, grows=True))
+def grown(message_bytes: float) -> BufferedReader:
+    reader = BufferedReader(Permits(SIZE, grows=True))
     reader.read(message_bytes, 10)
     return reader
 
@@ -76,7 +76,7 @@ def test_it_grows_up_to_a_number_of_bytes(message_bytes: float, size: int) -> No
 
 
 def test_it_stays_when_it_does_not_grow_or_is_never_emptied() -> None:
-    given = Reader(Permits(SIZE))
+    given = BufferedReader(Permits(SIZE))
     given.read(100, 10)
     assert given.permits.size == SIZE
     slow = Permits(SIZE, grows=True)

@@ -23,7 +23,7 @@ from anabranch.metadata.topics import TopicStore
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
 from tests.fakes.metadata import FailingStore
-from tests.harness.control import TOPIC, Inbox, Plant, ids_of
+from tests.harness.control import TOPIC, FakeConsumer, Plant, ids_of
 
 
 async def lead(plant: Plant, segments: int = 2) -> TopicController:
@@ -44,10 +44,10 @@ async def lead_on_failing_store(plant: Plant, segments: int) -> tuple[TopicContr
     return await plant.controller(), stores[-1]
 
 
-async def join(plant: Plant, name: str, inbox: Inbox | None = None, sub: str = "s") -> Membership:
+async def join(plant: Plant, name: str, inbox: FakeConsumer | None = None, sub: str = "s") -> Membership:
     controller = await plant.controller()
     return await plant.call(
-        controller.register(sub, name, "STREAM", "earliest", inbox if inbox is not None else Inbox())
+        controller.register(sub, name, "STREAM", "earliest", inbox if inbox is not None else FakeConsumer())
     )
 
 
@@ -59,7 +59,7 @@ async def stored(plant: Plant, sub: str = "s") -> dict[str, list[int]]:
 
 async def test_registration_assignment_and_generation_are_durable(plant: Plant) -> None:
     await lead(plant)
-    first, second = Inbox(), Inbox()
+    first, second = FakeConsumer(), FakeConsumer()
     one = await join(plant, "a", first)
     assert ids_of(one.assignment) == [0, 1]
     two = await join(plant, "b", second)
@@ -74,7 +74,7 @@ async def test_registration_assignment_and_generation_are_durable(plant: Plant) 
 
 async def test_reconnecting_within_the_grace_period_gives_the_same_and_disturbs_nobody(plant: Plant) -> None:
     controller = await lead(plant)
-    other = Inbox()
+    other = FakeConsumer()
     one, _ = await join(plant, "a"), await join(plant, "b", other)
     before = await stored(plant)
     told = len(other.told)
@@ -91,7 +91,7 @@ async def test_reconnecting_within_the_grace_period_gives_the_same_and_disturbs_
 
 async def test_eviction_comes_after_the_full_grace_period_and_moves_the_share(plant: Plant) -> None:
     controller = await lead(plant)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     one, _ = await join(plant, "a"), await join(plant, "b", inbox)
     controller.connection_lost(one)
     await asyncio.sleep(59.9)
@@ -107,7 +107,7 @@ async def test_eviction_comes_after_the_full_grace_period_and_moves_the_share(pl
 
 async def test_a_late_loss_of_an_old_connection_is_ignored(plant: Plant) -> None:
     controller = await lead(plant)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     old = await join(plant, "a")
     controller.connection_lost(old)
     await join(plant, "a", inbox)
@@ -133,7 +133,7 @@ async def test_the_same_name_twice_has_one_owner(plant: Plant) -> None:
 
 async def test_leaving_frees_at_once(plant: Plant) -> None:
     controller = await lead(plant)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     one, _ = await join(plant, "a"), await join(plant, "b", inbox)
     await plant.call(controller.leave(one))
     await plant.call(controller.leave(one))
@@ -166,7 +166,7 @@ async def test_a_caller_that_dies_while_it_registers_is_not_a_member_for_ever(
     plant: Plant, delay_s: float
 ) -> None:
     controller = await lead(plant)
-    task = plant.process.spawn(controller.register("s", "a", "STREAM", "earliest", Inbox()))
+    task = plant.process.spawn(controller.register("s", "a", "STREAM", "earliest", FakeConsumer()))
     await asyncio.sleep(delay_s)
     assert not task.done()
     task.cancel()
@@ -179,7 +179,7 @@ async def test_a_caller_that_dies_while_it_registers_is_not_a_member_for_ever(
 
 async def test_a_consumer_that_could_not_leave_is_evicted_as_soon_as_that_can_be_stored(plant: Plant) -> None:
     controller, store = await lead_on_failing_store(plant, 1)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     one, _ = await join(plant, "a"), await join(plant, "b", inbox)
     store.fails = lambda path: "subscriptions" in path
     with pytest.raises(MetadataError):
@@ -240,7 +240,7 @@ async def test_an_eviction_whose_turn_ends_before_it_is_tried_again(plant: Plant
 
 async def test_children_are_handed_over_when_their_parent_is_drained(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     plant.publish(controller.layout)
     await plant.call(controller.split(0))
@@ -256,7 +256,7 @@ async def test_children_are_handed_over_when_their_parent_is_drained(plant: Plan
 
 async def test_a_parent_without_backlog_is_drained_as_soon_as_it_is_sealed(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     await plant.call(controller.split(0))
     await asyncio.sleep(0)
@@ -266,7 +266,7 @@ async def test_a_parent_without_backlog_is_drained_as_soon_as_it_is_sealed(plant
 
 async def test_drains_across_generations_open_one_generation_at_a_time(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     for id_ in (0, 1):
         plant.publish(controller.layout)
@@ -284,7 +284,7 @@ async def test_drains_across_generations_open_one_generation_at_a_time(plant: Pl
 
 async def test_a_drain_told_after_a_turn_that_failed_is_not_overlooked(plant: Plant) -> None:
     controller, store = await lead_on_failing_store(plant, 2)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     plant.publish(controller.layout)
     await plant.call(controller.split(0))
@@ -334,7 +334,7 @@ async def test_after_a_failover_nothing_that_was_legally_owned_is_revoked(plant:
 
 async def test_a_message_about_draining_that_a_seek_overtook_is_not_believed(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     plant.publish(controller.layout)
     await plant.call(controller.split(0))
@@ -346,7 +346,7 @@ async def test_a_message_about_draining_that_a_seek_overtook_is_not_believed(pla
 
 async def test_a_seek_takes_the_children_back_and_the_drained_parent_gives_them_again(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     plant.publish(controller.layout)
     await asyncio.sleep(10)
@@ -367,7 +367,7 @@ async def test_a_seek_takes_the_children_back_and_the_drained_parent_gives_them_
 
 async def test_a_seek_takes_children_back_before_it_rewinds_their_parents(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     await plant.call(controller.split(0))
     assert inbox.ids == [1, 2]
@@ -386,7 +386,7 @@ async def test_a_seek_takes_children_back_before_it_rewinds_their_parents(plant:
 
 async def test_a_seek_past_a_sealed_segment_leaves_it_drained(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     plant.publish(controller.layout)
     await asyncio.sleep(10)
@@ -403,7 +403,7 @@ async def test_a_seek_to_before_a_subscription_began_reads_what_was_sealed_by_th
     controller = await lead(plant, 1)
     plant.publish(controller.layout)
     await plant.call(controller.split(0))
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await plant.call(controller.register("s", "a", "STREAM", "latest", inbox))
     plant.publish(controller.layout)
     await plant.call(controller.seek("s", 0))
@@ -418,7 +418,7 @@ async def test_a_seek_to_before_a_subscription_began_reads_what_was_sealed_by_th
 
 async def test_skipping_all_drains_everything_sealed(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     plant.publish(controller.layout)
     await plant.call(controller.split(0))
@@ -435,7 +435,7 @@ async def test_a_registration_without_a_position_waits_for_the_first_to_give_one
     controller = await lead(plant, 1)
     plant.publish(controller.layout)
     layout = await plant.call(controller.split(0))
-    inbox = Inbox()
+    inbox = FakeConsumer()
     one = await plant.call(controller.register("s", "a", "STREAM", None, inbox))
     assert ids_of(one.assignment) == [0]
     assert plant.world.backlog(plant.segment(layout, 0), "s") is None
@@ -450,7 +450,7 @@ async def test_a_registration_without_a_position_waits_for_the_first_to_give_one
 async def test_checkpoint_groups_register_without_cursors(plant: Plant) -> None:
     controller = await lead(plant, 1)
     layout = await plant.call(controller.split(0))
-    inbox = Inbox()
+    inbox = FakeConsumer()
     one = await plant.call(controller.register("g", "a", "CHECKPOINT", None, inbox))
     assert ids_of(one.assignment) == [0, 1, 2]
     assert all(not found.cursors for found in plant.world.stored.values())
@@ -474,9 +474,9 @@ async def test_a_subscription_has_one_kind_at_a_time(plant: Plant) -> None:
     await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
     assert controller.subscriptions()["s"].type == "QUEUE"
     with pytest.raises(ConflictError):
-        await plant.call(controller.register("s", "a", "CHECKPOINT", None, Inbox()))
+        await plant.call(controller.register("s", "a", "CHECKPOINT", None, FakeConsumer()))
     with pytest.raises(NotAllowedError):
-        await plant.call(controller.register("s", "a", "QUEUE", None, Inbox()))
+        await plant.call(controller.register("s", "a", "QUEUE", None, FakeConsumer()))
     await plant.stop()
 
 
@@ -496,7 +496,7 @@ async def test_a_stream_does_not_take_a_subscription_from_attached_queue_consume
 
 async def test_deleting_a_subscription_with_connected_consumers_must_be_forced(plant: Plant) -> None:
     controller = await lead(plant)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     with pytest.raises(ConsumerBusyError):
         await plant.call(controller.delete_subscription("s"))
@@ -513,7 +513,7 @@ async def test_deleting_a_subscription_with_connected_consumers_must_be_forced(p
 
 async def test_surplus_consumers_share_and_pushes_are_coalesced(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    inboxes = [Inbox() for _ in range(4)]
+    inboxes = [FakeConsumer() for _ in range(4)]
     await asyncio.gather(*(join(plant, f"c{n}", inbox) for n, inbox in enumerate(inboxes)))
     await asyncio.sleep(0.1)
     record = controller.subscriptions()["s"]
@@ -545,9 +545,9 @@ async def test_why_says_that_a_subscription_is_not_moved_everywhere_yet(plant: P
 
 async def test_one_subscription_in_trouble_holds_up_no_other(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox, "good")
-    await join(plant, "a", Inbox(), "bad")
+    await join(plant, "a", FakeConsumer(), "bad")
     world_drained = plant.segments.drained
 
     async def drained(place: Place, subscription: str) -> Ranges | None:

@@ -34,7 +34,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
 from anabranch.model.ranges import HashRange
 from tests.fakes.segments import MemorySegments, SegmentWorld, StoredSegment
-from tests.harness.control import MANUAL, TOPIC, Inbox, Plant, ids_of
+from tests.harness.control import MANUAL, TOPIC, FakeConsumer, Plant, ids_of
 
 
 async def lead(plant: Plant, segments: int = 2) -> TopicController:
@@ -131,7 +131,7 @@ async def test_a_checkpoint_group_that_registers_beside_a_split_gets_the_childre
     plant: Plant, turns: int, first: str
 ) -> None:
     controller = await lead(plant)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     if first == "split":
         split = plant.process.spawn(controller.split(0))
         await asyncio.sleep(turns * 0.0004)
@@ -202,7 +202,7 @@ async def test_an_unreachable_segment_delays_a_split_but_does_not_lose_it(plant:
 async def test_a_deposed_leader_can_do_nothing_any_more(plant: Plant) -> None:
     old = await lead(plant)
     await plant.call(old.ensure_subscription("s", "STREAM", "earliest"))
-    inbox = Inbox()
+    inbox = FakeConsumer()
     held = await plant.call(old.register("s", "a", "STREAM", None, inbox))
     old_process, old_service = plant.process, plant.service
     await plant.boot()
@@ -219,7 +219,7 @@ async def test_a_deposed_leader_can_do_nothing_any_more(plant: Plant) -> None:
         "seek": old.seek("s", 0),
         "seek_segment": old.seek_segment("s", 0, Aim(0, 0)),
         "skip_all": old.skip_all("s"),
-        "register": old.register("s", "b", "STREAM", None, Inbox()),
+        "register": old.register("s", "b", "STREAM", None, FakeConsumer()),
         "admit": old.admit("s", "STREAM", "earliest", 0, "a", held.assignment.generation),
         "drained": old.drained(Drained(plant.segment(new.layout, 1), "s")),
         "set_policy": old.set_policy(AutoScaleOverride(max_segments=9)),
@@ -249,7 +249,7 @@ async def test_a_stale_leader_s_unconfirmed_subscription_is_finished_by_the_true
     await plant.controller()
     assert plant.world.terms[TOPIC] == old.record.term + 1, "the new term is known at once"
     with pytest.raises(NotLeaderError):
-        await old_process.spawn(old.register("g", "a", "CHECKPOINT", None, Inbox()))
+        await old_process.spawn(old.register("g", "a", "CHECKPOINT", None, FakeConsumer()))
     await old_process.spawn(old_service.stop())
     plant.kill()
     await plant.boot()
@@ -418,7 +418,7 @@ async def test_why_says_where_an_operation_stands_and_what_waits_behind_it(plant
 
 async def test_why_says_what_each_subscription_waits_for(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    await plant.call(controller.register("s", "a", "STREAM", "earliest", Inbox()))
+    await plant.call(controller.register("s", "a", "STREAM", "earliest", FakeConsumer()))
     plant.publish(controller.layout)
     await plant.call(controller.split(0))
     why = controller.why()
@@ -433,7 +433,7 @@ async def test_why_says_what_each_subscription_waits_for(plant: Plant) -> None:
 
 async def test_stats_count_rates_backlog_and_consumers_and_tolerate_silence(plant: Plant) -> None:
     controller = await lead(plant, 1)
-    await plant.call(controller.register("s", "a", "STREAM", "earliest", Inbox()))
+    await plant.call(controller.register("s", "a", "STREAM", "earliest", FakeConsumer()))
     plant.publish(controller.layout)
     name = plant.segment(controller.layout, 0)
     plant.world.stored[name].load = SegmentLoad(msg_rate_in=5.0, size_bytes=77)
@@ -465,9 +465,9 @@ async def test_it_works_on_the_real_loop_too() -> None:
     await controller.merge([0, 1])
     writable = [name.segment.id for name, found in world.stored.items() if name.segment and not found.sealed]
     assert writable == [2]
-    await controller.register("s", "a", "STREAM", "earliest", Inbox())
+    await controller.register("s", "a", "STREAM", "earliest", FakeConsumer())
     with pytest.raises(ConsumerBusyError):
-        await controller.register("s", "a", "STREAM", "earliest", Inbox())
+        await controller.register("s", "a", "STREAM", "earliest", FakeConsumer())
     await service.stop()
     await asyncio.sleep(0)
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []

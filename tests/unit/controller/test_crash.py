@@ -18,7 +18,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
 from tests.fakes.metadata import FailingStore
 from tests.fakes.segments import StoredSegment
-from tests.harness.control import TOPIC, DiedError, Inbox, Plant
+from tests.harness.control import TOPIC, DiedError, FakeConsumer, Plant
 
 KINDS = ["split", "merge", "rebucket"]
 
@@ -142,7 +142,7 @@ async def test_a_migration_killed_at_a_step_is_finished(plant: Plant, step: str)
     assert [segment.parents for segment in layout.active] == [(0, 1, 2)] * 3
     controller = await plant.controller()
     assert sorted(controller.subscriptions()) == ["q", "s"]
-    inbox = Inbox()
+    inbox = FakeConsumer()
     told = await plant.call(controller.register("s", "a", "STREAM", None, inbox))
     assert [part.segment_id for part in told.assignment.segments] == [0, 1, 2]
     assert [part.topic for part in told.assignment.segments] == [str(place.name) for place in classic]
@@ -255,7 +255,7 @@ async def test_a_write_that_fails_anywhere_in_a_split_is_made_good(
     faulty = FailNth(number, applied)
     await plant.boot(wrap=faulty.wrap)
     controller = await plant.controller()
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await plant.call(controller.register("stream", "a", "STREAM", None, inbox))
     plant.drain(before, "stream", 1)
     await asyncio.sleep(1)
@@ -309,7 +309,7 @@ async def test_a_latest_subscription_made_across_a_split_waits_for_nothing_befor
         return ConnectError("owner is away") if verb == "create_subscription" and down else None
 
     plant.segments.fails = fails
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await plant.call(controller.register("s", "a", "STREAM", None, inbox))
     with pytest.raises(ConnectError):
         await plant.call(controller.ensure_subscription("s", "STREAM", "latest"))

@@ -10,17 +10,9 @@ from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import Membership
 from anabranch.controller.topic.members import RETURN_S
 from anabranch.errors import ConsumerBusyError
-from tests.harness.control import TOPIC, Inbox, Plant, ids_of
+from tests.harness.control import TOPIC, FakeConsumer, Plant, SilentConsumer, ids_of
 
 MINE, THEIRS = 11, 22
-
-
-class Silent(Inbox):
-    """A push to a connection that gives no sign of life."""
-
-    async def alive(self) -> bool:
-        await asyncio.sleep(5)
-        return False
 
 
 async def lead(plant: Plant) -> None:
@@ -29,18 +21,18 @@ async def lead(plant: Plant) -> None:
 
 
 async def join(
-    plant: Plant, instance: int | None, attempt: int = 1, inbox: Inbox | None = None
+    plant: Plant, instance: int | None, attempt: int = 1, inbox: FakeConsumer | None = None
 ) -> Membership:
     controller = await plant.controller()
     said = RegistrationRequest(address=f"host-{instance}:1", instance=instance, attempt=attempt)
-    push = Inbox() if inbox is None else inbox
+    push = FakeConsumer() if inbox is None else inbox
     return await plant.call(controller.register("s", "a", "STREAM", "earliest", push, said))
 
 
 async def test_who_comes_back_takes_its_name_over_at_once_and_is_told_alone(plant: Plant) -> None:
     await lead(plant)
     controller = await plant.controller()
-    old, new = Silent(), Inbox()
+    old, new = SilentConsumer(), FakeConsumer()
     first = await join(plant, MINE, 1, old)
     began_at = plant.loop.time()
     second = await join(plant, MINE, 2, new)
@@ -73,7 +65,7 @@ async def test_clients_without_an_instance_are_never_taken_for_one_another(plant
 
 async def test_a_request_that_was_overtaken_by_a_later_one_takes_nothing_back(plant: Plant) -> None:
     await lead(plant)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, MINE, 2, inbox)
     with pytest.raises(ConsumerBusyError):
         await join(plant, MINE, 1)
@@ -85,7 +77,7 @@ async def test_a_request_that_was_overtaken_by_a_later_one_takes_nothing_back(pl
 
 async def test_a_name_that_a_dead_connection_holds_is_free_once_it_gave_no_sign(plant: Plant) -> None:
     await lead(plant)
-    await join(plant, MINE, 1, Silent())
+    await join(plant, MINE, 1, SilentConsumer())
     assert ids_of((await join(plant, THEIRS)).assignment) == [0, 1]
     await plant.stop()
 

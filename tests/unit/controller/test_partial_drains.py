@@ -17,12 +17,12 @@ from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from tests.harness.control import TOPIC, Inbox, Plant, ids_of
+from tests.harness.control import TOPIC, FakeConsumer, Plant, ids_of
 
 LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
 
 
-async def split_with_backlog(plant: Plant, *names: str) -> tuple[TopicController, list[Inbox]]:
+async def split_with_backlog(plant: Plant, *names: str) -> tuple[TopicController, list[FakeConsumer]]:
     """A topic whose first segment, of four buckets, is sealed and not drained."""
     await plant.boot()
     await plant.call(plant.service.create_topic(TOPIC, 1))
@@ -33,8 +33,8 @@ async def split_with_backlog(plant: Plant, *names: str) -> tuple[TopicController
     return controller, inboxes
 
 
-async def join(plant: Plant, name: str, *, whole: bool = False) -> Inbox:
-    inbox = Inbox()
+async def join(plant: Plant, name: str, *, whole: bool = False) -> FakeConsumer:
+    inbox = FakeConsumer()
     controller = await plant.controller()
     registered = await plant.call(
         controller.register("s", name, "STREAM", "earliest", inbox, RegistrationRequest(whole=whole))

@@ -20,7 +20,7 @@ from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from tests.fakes.segments import MemorySegments
-from tests.harness.control import TOPIC, DiedError, Inbox, Plant, ids_of
+from tests.harness.control import TOPIC, DiedError, FakeConsumer, Plant, SilentConsumer, ids_of
 
 
 async def lead(plant: Plant, segments: int = 2) -> None:
@@ -28,9 +28,9 @@ async def lead(plant: Plant, segments: int = 2) -> None:
     await plant.call(plant.service.create_topic(TOPIC, segments))
 
 
-async def join(plant: Plant, name: str, inbox: Inbox | None = None) -> Assignment:
+async def join(plant: Plant, name: str, inbox: FakeConsumer | None = None) -> Assignment:
     controller = await plant.controller()
-    push = inbox if inbox is not None else Inbox()
+    push = inbox if inbox is not None else FakeConsumer()
     return (await plant.call(controller.register("s", name, "STREAM", "earliest", push))).assignment
 
 
@@ -46,7 +46,7 @@ async def standing(plant: Plant, name: str, segment_id: int, generation: int) ->
     return None if roster is None else roster.state_of(name, generation, by_buckets=False)
 
 
-class Witness(Inbox):
+class RosterWitness(FakeConsumer):
     """Notes what owners had been told of another consumer when this one was told what it reads."""
 
     def __init__(self, plant: Plant, other: str) -> None:
@@ -64,7 +64,7 @@ class Witness(Inbox):
 
 async def test_owners_hear_of_an_eviction_before_the_next_reader_does(plant: Plant) -> None:
     await lead(plant)
-    witness = Witness(plant, "a")
+    witness = RosterWitness(plant, "a")
     held = await join(plant, "a")
     for segment_id in (0, 1):
         await attach(plant, "a", segment_id, held.generation)
@@ -110,7 +110,7 @@ async def test_an_owner_that_does_not_answer_holds_nobody_up_and_hears_later(
     plant: Plant, silent: bool
 ) -> None:
     await lead(plant)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a")
     await join(plant, "b", inbox)
     controller = await plant.controller()
@@ -193,7 +193,7 @@ async def test_a_leader_that_was_replaced_lets_nobody_in(plant: Plant) -> None:
 
 async def test_a_seek_of_one_segment_moves_no_other(plant: Plant) -> None:
     await lead(plant)
-    inbox = Inbox()
+    inbox = FakeConsumer()
     await join(plant, "a", inbox)
     controller = await plant.controller()
     before = controller.layout
@@ -235,26 +235,14 @@ async def test_a_seek_of_one_segment_is_finished_by_the_next_leader(plant: Plant
     await plant.stop()
 
 
-class Silent(Inbox):
-    """The push of a connection that broke where nobody noticed."""
-
-    async def alive(self) -> bool:
-        await asyncio.sleep(5)
-        return self.lives
-
-    def __init__(self, lives: bool) -> None:
-        super().__init__()
-        self.lives = lives
-
-
 @pytest.mark.parametrize("lives", [False, True])
 async def test_a_name_is_refused_only_while_its_holder_shows_a_sign_of_life(
     plant: Plant, lives: bool
 ) -> None:
     await lead(plant)
-    held = await join(plant, "a", Silent(lives))
+    held = await join(plant, "a", SilentConsumer(lives=lives))
     controller = await plant.controller()
-    again = plant.process.spawn(controller.register("s", "a", "STREAM", "earliest", Inbox()))
+    again = plant.process.spawn(controller.register("s", "a", "STREAM", "earliest", FakeConsumer()))
     other = await join(plant, "b")
     assert not again.done(), "others do not wait for the answer"
     if lives:
@@ -271,7 +259,7 @@ async def test_subscriptions_that_follow_side_by_side_are_told_after_their_own_o
     controller = await plant.controller()
     late: list[str] = []
 
-    class Judge(Inbox):
+    class Judge(FakeConsumer):
         def __init__(self, sub: str) -> None:
             super().__init__()
             self._sub = sub

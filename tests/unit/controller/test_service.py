@@ -23,7 +23,7 @@ from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
-from tests.harness.control import TOPIC, Inbox, Plant
+from tests.harness.control import TOPIC, FakeConsumer, Plant
 
 
 class Epochs:
@@ -144,7 +144,7 @@ async def test_a_deleted_topic_is_gone_with_all_it_had_and_its_watchers_know(pla
     service = await plant.boot()
     await plant.call(service.create_topic(TOPIC, 2))
     controller = await plant.controller()
-    inbox, epochs = Inbox(), Epochs()
+    inbox, epochs = FakeConsumer(), Epochs()
     await plant.call(controller.register("s", "a", "STREAM", "earliest", inbox))
     service.watch_layout(TOPIC, epochs)
     with pytest.raises(ConsumerBusyError):

@@ -10,7 +10,7 @@ from anabranch.testing.network import Mode, SimLink, SimNetwork, SimTransport
 from anabranch.testing.simloop import SimLoop, SimProcess
 
 
-class Recorder(asyncio.Protocol):
+class ProtocolRecorder(asyncio.Protocol):
     """Keeps what it got."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Recorder(asyncio.Protocol):
         self.lost.set_result(exc)
 
 
-class World:
+class LinkedPair:
     """A server process and a client process with one connection between them."""
 
     def __init__(self, loop: SimLoop) -> None:
@@ -46,10 +46,10 @@ class World:
         self.network = SimNetwork(loop)
         self.server = SimProcess(loop, "server")
         self.client = SimProcess(loop, "client")
-        self.accepted: list[Recorder] = []
+        self.accepted: list[ProtocolRecorder] = []
 
-    def accept(self) -> Recorder:
-        self.accepted.append(Recorder())
+    def accept(self) -> ProtocolRecorder:
+        self.accepted.append(ProtocolRecorder())
         return self.accepted[-1]
 
     async def listen(self) -> None:
@@ -58,14 +58,14 @@ class World:
     async def _listen(self) -> None:
         await asyncio.get_running_loop().create_server(self.accept, "server", 6650)
 
-    async def dial(self) -> Recorder:
+    async def dial(self) -> ProtocolRecorder:
         _, protocol = await self.client.spawn(self._dial())
         return protocol
 
-    async def _dial(self) -> tuple[asyncio.Transport, Recorder]:
-        return await asyncio.get_running_loop().create_connection(Recorder, "server", 6650)
+    async def _dial(self) -> tuple[asyncio.Transport, ProtocolRecorder]:
+        return await asyncio.get_running_loop().create_connection(ProtocolRecorder, "server", 6650)
 
-    async def pair(self) -> tuple[Recorder, Recorder]:
+    async def pair(self) -> tuple[ProtocolRecorder, ProtocolRecorder]:
         await self.listen()
         ours = await self.dial()
         await asyncio.sleep(0.1)
@@ -77,9 +77,9 @@ class World:
 
 
 async def test_bytes_arrive_in_order_and_in_pieces(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
-    world.link.pieces = 0.5
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
+    ends.link.pieces = 0.5
     data = bytes(range(256)) * 40
     for start in range(0, len(data), 100):
         ours.transport.write(memoryview(data)[start : start + 100])
@@ -89,9 +89,9 @@ async def test_bytes_arrive_in_order_and_in_pieces(loop: SimLoop) -> None:
 
 
 async def test_bytes_take_their_time(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
-    world.link.latency_s = (0.5, 0.6)
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
+    ends.link.latency_s = (0.5, 0.6)
     ours.transport.write(b"hello")
     await asyncio.sleep(0.49)
     assert not theirs.received
@@ -100,16 +100,16 @@ async def test_bytes_take_their_time(loop: SimLoop) -> None:
 
 
 async def test_nobody_listening_refuses(loop: SimLoop) -> None:
-    world = World(loop)
+    ends = LinkedPair(loop)
     with pytest.raises(ConnectionRefusedError):
-        await world.dial()
+        await ends.dial()
 
 
 async def test_a_port_is_taken_once(loop: SimLoop) -> None:
-    world = World(loop)
-    await world.listen()
+    ends = LinkedPair(loop)
+    await ends.listen()
     with pytest.raises(OSError, match="in use"):
-        await world.listen()
+        await ends.listen()
 
 
 async def test_those_who_share_an_address_take_turns_and_the_dead_take_none(loop: SimLoop) -> None:
@@ -118,22 +118,22 @@ async def test_those_who_share_an_address_take_turns_and_the_dead_take_none(loop
     accepted: list[str] = []
 
     async def listen(name: str) -> None:
-        def accept() -> Recorder:
+        def accept() -> ProtocolRecorder:
             accepted.append(name)
-            return Recorder()
+            return ProtocolRecorder()
 
         await loop.create_server(accept, "service", 6650, reuse_port=True)
 
     for broker in brokers:
         await broker.spawn(listen(broker.name))
     for _ in range(20):
-        await loop.create_connection(Recorder, "service", 6650)
+        await loop.create_connection(ProtocolRecorder, "service", 6650)
         await asyncio.sleep(0.1)
     assert set(accepted) == {"one", "two"}
     brokers[0].kill()
     accepted.clear()
     for _ in range(5):
-        await loop.create_connection(Recorder, "service", 6650)
+        await loop.create_connection(ProtocolRecorder, "service", 6650)
         await asyncio.sleep(0.1)
     assert accepted == ["two"] * 5
     assert network.link("test", "two").ends, "a link leads to the process, not to the address"
@@ -147,8 +147,8 @@ async def test_port_zero_picks_a_free_one(loop: SimLoop) -> None:
 
 
 async def test_close_delivers_what_was_written_first(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
     ours.transport.write(b"last words")
     ours.transport.close()
     assert await ours.lost is None
@@ -157,62 +157,62 @@ async def test_close_delivers_what_was_written_first(loop: SimLoop) -> None:
 
 
 async def test_abort_resets_the_peer(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
     ours.transport.abort()
     assert isinstance(await theirs.lost, ConnectionResetError)
 
 
 async def test_a_held_link_delivers_after_it_opens(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
-    world.network.set_mode(world.link, Mode.HELD)
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
+    ends.network.set_mode(ends.link, Mode.HELD)
     ours.transport.write(b"one")
     ours.transport.write(b"two")
     await asyncio.sleep(60)
     assert not theirs.received
-    world.network.heal()
+    ends.network.heal()
     await asyncio.sleep(1)
     assert theirs.received == b"onetwo"
 
 
 async def test_a_black_hole_tells_nobody_and_resets_after_it_heals(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
-    world.network.set_mode(world.link, Mode.BLACK_HOLE)
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
+    ends.network.set_mode(ends.link, Mode.BLACK_HOLE)
     ours.transport.write(b"lost")
     await asyncio.sleep(60)
     assert not theirs.received
     assert not ours.lost.done()
-    world.network.heal()
+    ends.network.heal()
     ours.transport.write(b"more")
     assert isinstance(await ours.lost, ConnectionResetError)
     assert not theirs.received
 
 
 async def test_connecting_through_a_black_hole_waits_for_it_to_heal(loop: SimLoop) -> None:
-    world = World(loop)
-    await world.listen()
-    world.network.set_mode(world.link, Mode.BLACK_HOLE)
-    dialing = asyncio.ensure_future(world.dial())
+    ends = LinkedPair(loop)
+    await ends.listen()
+    ends.network.set_mode(ends.link, Mode.BLACK_HOLE)
+    dialing = asyncio.ensure_future(ends.dial())
     await asyncio.sleep(10)
     assert not dialing.done()
-    world.network.heal()
+    ends.network.heal()
     await dialing
 
 
 async def test_reset_breaks_both_ends(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
-    assert world.network.reset(world.link) == 1
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
+    assert ends.network.reset(ends.link) == 1
     assert isinstance(await ours.lost, ConnectionResetError)
     assert isinstance(await theirs.lost, ConnectionResetError)
 
 
 async def test_a_cut_delivers_the_front_of_a_write_only(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
-    world.link.pieces = 0
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
+    ends.link.pieces = 0
     ours.transport.cut_next(3)
     ours.transport.write(b"abcdef")
     assert isinstance(await theirs.lost, ConnectionResetError)
@@ -220,38 +220,38 @@ async def test_a_cut_delivers_the_front_of_a_write_only(loop: SimLoop) -> None:
 
 
 async def test_bytes_sent_before_a_kill_still_arrive(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
     theirs.transport.write(b"receipt")
-    world.server.kill()
+    ends.server.kill()
     await ours.lost
     assert ours.received == b"receipt"
     with pytest.raises(ConnectionRefusedError):
-        await world.dial()
+        await ends.dial()
 
 
 async def test_a_process_that_died_can_be_started_again_on_its_port(loop: SimLoop) -> None:
-    world = World(loop)
-    await world.pair()
-    world.server.kill()
-    world.server = SimProcess(loop, "server")
-    ours, theirs = await world.pair()
+    ends = LinkedPair(loop)
+    await ends.pair()
+    ends.server.kill()
+    ends.server = SimProcess(loop, "server")
+    ours, theirs = await ends.pair()
     ours.transport.write(b"again")
     await asyncio.sleep(1)
     assert theirs.received == b"again"
 
 
 async def test_a_lost_machine_tells_nobody(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, _ = await world.pair()
-    world.server.kill(machine=True)
+    ends = LinkedPair(loop)
+    ours, _ = await ends.pair()
+    ends.server.kill(machine=True)
     await asyncio.sleep(60)
     assert not ours.lost.done()
 
 
 async def test_a_reader_that_pauses_slows_the_writer(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
     theirs.transport.pause_reading()
     for _ in range(20):
         ours.transport.write(bytes(8192))
@@ -265,12 +265,12 @@ async def test_a_reader_that_pauses_slows_the_writer(loop: SimLoop) -> None:
 
 
 async def test_the_sockets_of_a_paused_process_fill_and_are_read_later(loop: SimLoop) -> None:
-    world = World(loop)
-    ours, theirs = await world.pair()
-    world.server.pause()
+    ends = LinkedPair(loop)
+    ours, theirs = await ends.pair()
+    ends.server.pause()
     ours.transport.write(b"while you slept")
     await asyncio.sleep(60)
     assert not theirs.received
-    world.server.resume()
+    ends.server.resume()
     await asyncio.sleep(0.01)
     assert theirs.received == b"while you slept"

@@ -184,7 +184,7 @@ def test_a_member_is_evicted_after_a_whole_grace_period_without_a_connection(loo
             scene.witness.leaving(member)
         elif gone_s >= 0:
             scene.witness.registration_lost(member)
-            loop._now += gone_s
+            loop.advance(gone_s)
         scene.write_members(2)
         return scene.wrong
 
@@ -201,7 +201,7 @@ def test_who_registered_through_a_broker_is_lost_when_that_loses_the_leader(loop
         member = RegistrationSeen(SimProcess(loop, "relay"), "a", "a", SUB, TOPIC)
         scene.witness.registered(member, pb.ScalableConsumerAssignment(layout_epoch=0, generation=1))
         scene.witness.peer_lost(None, lost)
-        loop._now += gone_s
+        loop.advance(gone_s)
         scene.write_members(2)
         return scene.wrong
 

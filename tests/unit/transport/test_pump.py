@@ -29,7 +29,7 @@ FLOW = pb.CommandFlow(consumer_id=1, messagePermits=2)
 CONNECT = ClientMachine(now=0.0).start()
 
 
-class Recorder:
+class PumpRecorder:
     """A handler that remembers what it was told."""
 
     def __init__(self, reply: Callable[[Pump, list[Command]], None] | None = None) -> None:
@@ -54,7 +54,7 @@ class Recorder:
         self.log.append("closed")
 
 
-class WireTap(asyncio.Transport):
+class CapturingTransport(asyncio.Transport):
     """A transport that keeps each write, and a peer as slow as the test wants."""
 
     def __init__(self) -> None:
@@ -90,10 +90,10 @@ class WireTap(asyncio.Transport):
         self.log.append("abort")
 
 
-def server_pump(handler: Recorder, **options: Any) -> tuple[Pump, WireTap]:
+def server_pump(handler: PumpRecorder, **options: Any) -> tuple[Pump, CapturingTransport]:
     """A broker's pump whose handshake is done."""
     pump = Pump(ServerMachine(now=asyncio.get_running_loop().time(), **options), handler)
-    tap = WireTap()
+    tap = CapturingTransport()
     pump.connection_made(tap)
     pump.data_received(CONNECT)
     tap.writes.clear()
@@ -106,7 +106,7 @@ def network(loop: SimLoop) -> SimNetwork:
 
 
 async def link(
-    loop: SimLoop, client: Recorder, server: Recorder, **options: Any
+    loop: SimLoop, client: PumpRecorder, server: PumpRecorder, **options: Any
 ) -> tuple[Pump, asyncio.AbstractServer]:
     listening = await listen("broker", 6650, lambda: Pump(ServerMachine(now=loop.time(), **options), server))
     pump = await dial("broker", 6650, lambda: ClientMachine(now=loop.time(), **options), client, timeout_s=10)
@@ -114,7 +114,7 @@ async def link(
 
 
 async def test_writes_of_one_turn_become_one_write() -> None:
-    pump, tap = server_pump(Recorder())
+    pump, tap = server_pump(PumpRecorder())
     pump.write(b"a")
     pump.write_many([b"b", bytearray(b"c"), memoryview(b"d")])
     pump.write(b"e")
@@ -131,14 +131,14 @@ async def test_answers_leave_with_the_read_that_asked_for_them() -> None:
             if isinstance(command, Send):
                 pump.write(encode_receipt(1, command.sequence_id, 0, 5, 6))
 
-    pump, tap = server_pump(Recorder(answer))
+    pump, tap = server_pump(PumpRecorder(answer))
     sends = b"".join(b"".join(encode_send(1, n, 1, 0, b"entry")) for n in range(3))
     pump.data_received(PING + sends)
     assert tap.writes == [PONG + b"".join(encode_receipt(1, n, 0, 5, 6) for n in range(3))]
 
 
 async def test_a_lot_of_bytes_do_not_wait_for_the_end_of_the_turn() -> None:
-    pump, tap = server_pump(Recorder())
+    pump, tap = server_pump(PumpRecorder())
     pump.write(b"x" * (QUEUED_BYTES_MAX - 1))
     assert tap.writes == []
     pump.write_many([b"y"])
@@ -148,14 +148,14 @@ async def test_a_lot_of_bytes_do_not_wait_for_the_end_of_the_turn() -> None:
 
 
 async def test_large_buffers_leave_in_order_too() -> None:
-    pump, tap = server_pump(Recorder())
+    pump, tap = server_pump(PumpRecorder())
     pump.write_many([b"head", b"x" * 100_000, b"y" * 100_000])
     await asyncio.sleep(0)
     assert tap.writes == [b"head" + b"x" * 100_000 + b"y" * 100_000]
 
 
 async def test_the_handler_hears_of_the_handshake_first() -> None:
-    handler = Recorder()
+    handler = PumpRecorder()
     pump, _ = server_pump(handler)
     assert handler.log == ["connected", "commands"]
     assert [type(command) for command in handler.got] == [pb.CommandConnect]
@@ -163,7 +163,7 @@ async def test_the_handler_hears_of_the_handshake_first() -> None:
 
 
 async def test_a_broken_stream_closes_the_connection_after_what_was_written() -> None:
-    handler = Recorder()
+    handler = PumpRecorder()
     pump, tap = server_pump(handler)
     pump.write(b"answer")
     pump.data_received(b"\xff" * 8)
@@ -176,7 +176,7 @@ async def test_a_broken_stream_closes_the_connection_after_what_was_written() ->
 
 
 async def test_a_slow_peer_makes_the_pump_unwritable_and_the_broker_deaf() -> None:
-    pump, tap = server_pump(Recorder())
+    pump, tap = server_pump(PumpRecorder())
     called: list[bool] = []
     pump.on_writable = lambda: called.append(pump.writable)
     assert tap.high == UNSENT_BYTES_MAX
@@ -193,8 +193,8 @@ async def test_a_slow_peer_makes_the_pump_unwritable_and_the_broker_deaf() -> No
 
 
 async def test_a_client_goes_on_listening_to_a_slow_broker() -> None:
-    pump = Pump(ClientMachine(now=asyncio.get_running_loop().time()), Recorder())
-    tap = WireTap()
+    pump = Pump(ClientMachine(now=asyncio.get_running_loop().time()), PumpRecorder())
+    tap = CapturingTransport()
     pump.connection_made(tap)
     pump.pause_writing()
     assert not pump.writable
@@ -202,7 +202,7 @@ async def test_a_client_goes_on_listening_to_a_slow_broker() -> None:
 
 
 async def test_reading_pauses_when_told_and_both_reasons_must_go() -> None:
-    pump, tap = server_pump(Recorder())
+    pump, tap = server_pump(PumpRecorder())
     pump.pause_reading()
     pump.pause_reading()
     pump.pause_writing()
@@ -213,7 +213,7 @@ async def test_reading_pauses_when_told_and_both_reasons_must_go() -> None:
 
 
 async def test_drain_fails_when_the_connection_goes() -> None:
-    pump, _ = server_pump(Recorder())
+    pump, _ = server_pump(PumpRecorder())
     pump.pause_writing()
     drained = asyncio.ensure_future(pump.drain())
     await asyncio.sleep(0)
@@ -226,7 +226,7 @@ async def test_drain_fails_when_the_connection_goes() -> None:
 
 
 async def test_closing_sends_what_was_written_and_nothing_after() -> None:
-    pump, tap = server_pump(Recorder())
+    pump, tap = server_pump(PumpRecorder())
     pump.write(b"last words")
     pump.close()
     pump.write(b"too late")
@@ -239,7 +239,7 @@ async def test_closing_sends_what_was_written_and_nothing_after() -> None:
 
 
 async def test_aborting_drops_what_was_written() -> None:
-    pump, tap = server_pump(Recorder())
+    pump, tap = server_pump(PumpRecorder())
     pump.write(b"never sent")
     pump.abort()
     await asyncio.sleep(0)
@@ -254,7 +254,7 @@ async def test_commands_go_both_ways_over_a_network(loop: SimLoop) -> None:
             if isinstance(command, Send):
                 pump.write(encode_receipt(1, command.sequence_id, 0, 5, command.sequence_id))
 
-    client, server = Recorder(), Recorder(answer)
+    client, server = PumpRecorder(), PumpRecorder(answer)
     pump, listening = await link(loop, client, server)
     assert client.log == ["connected", "commands"]
     for number in range(2000):
@@ -273,7 +273,7 @@ async def test_commands_go_both_ways_over_a_network(loop: SimLoop) -> None:
 
 @pytest.mark.virtual_time(limit_s=4000)
 async def test_an_idle_connection_stays_open(loop: SimLoop) -> None:
-    client, server = Recorder(), Recorder()
+    client, server = PumpRecorder(), PumpRecorder()
     pump, _ = await link(loop, client, server, keep_alive_s=30.0)
     await asyncio.sleep(3600)
     assert not pump.closed
@@ -281,7 +281,7 @@ async def test_an_idle_connection_stays_open(loop: SimLoop) -> None:
 
 
 async def test_a_silent_peer_is_dropped_within_two_intervals(loop: SimLoop) -> None:
-    client, server = Recorder(), Recorder()
+    client, server = PumpRecorder(), PumpRecorder()
     pump, _ = await link(loop, client, server, keep_alive_s=30.0)
     assert loop.network is not None
     loop.network.set_mode(loop.network.link("test", "broker"), Mode.BLACK_HOLE)
@@ -293,7 +293,7 @@ async def test_a_silent_peer_is_dropped_within_two_intervals(loop: SimLoop) -> N
 
 
 async def test_a_peer_is_not_blamed_for_silence_while_nobody_listens_to_it(loop: SimLoop) -> None:
-    client, server = Recorder(), Recorder()
+    client, server = PumpRecorder(), PumpRecorder()
     pump, _ = await link(loop, client, server, keep_alive_s=30.0)
     assert server.pump is not None
     server.pump.pause_reading()
@@ -326,7 +326,7 @@ async def test_a_client_that_takes_nothing_cannot_fill_the_brokers_memory(loop: 
         assert isinstance(pump, OpenPump)
         unsent.append(pump.transport.get_write_buffer_size())
 
-    server = Recorder(answer)
+    server = PumpRecorder(answer)
     listening = await listen("broker", 1, lambda: OpenPump(ServerMachine(now=loop.time()), server))
     transport, _ = await loop.create_connection(asyncio.Protocol, "broker", 1)
     transport.write(CONNECT)
@@ -344,7 +344,7 @@ async def test_a_client_that_takes_nothing_cannot_fill_the_brokers_memory(loop: 
 
 
 async def test_a_client_that_takes_a_little_is_slow_and_not_dead(loop: SimLoop) -> None:
-    handler = Recorder()
+    handler = PumpRecorder()
     pump, tap = server_pump(handler, keep_alive_s=30.0)
     pump.write(bytes(1000))
     pump.pause_writing()
@@ -358,7 +358,7 @@ async def test_a_client_that_takes_a_little_is_slow_and_not_dead(loop: SimLoop) 
 
 
 async def test_a_closing_connection_does_not_wait_for_a_dead_peer(loop: SimLoop) -> None:
-    handler = Recorder()
+    handler = PumpRecorder()
     pump, tap = server_pump(handler)
     pump.close()
     await asyncio.sleep(LINGER_S + 1)
@@ -369,7 +369,7 @@ async def test_a_closing_connection_does_not_wait_for_a_dead_peer(loop: SimLoop)
 
 
 async def test_a_peer_that_never_says_connect_is_dropped(loop: SimLoop) -> None:
-    server = Recorder()
+    server = PumpRecorder()
     listening = await listen("broker", 1, lambda: Pump(ServerMachine(now=loop.time()), server))
     transport, _ = await loop.create_connection(asyncio.Protocol, "broker", 1)
     for _ in range(35):
@@ -381,7 +381,7 @@ async def test_a_peer_that_never_says_connect_is_dropped(loop: SimLoop) -> None:
 
 async def test_dialling_nobody_is_a_connect_error(loop: SimLoop) -> None:
     with pytest.raises(ConnectError, match="broker:1"):
-        await dial("broker", 1, lambda: ClientMachine(now=loop.time()), Recorder(), timeout_s=10)
+        await dial("broker", 1, lambda: ClientMachine(now=loop.time()), PumpRecorder(), timeout_s=10)
 
 
 async def dial_against(
@@ -396,7 +396,7 @@ async def dial_against(
                 transport.close()
 
     listening = await loop.create_server(Rude, "broker", 1)
-    handler = Recorder()
+    handler = PumpRecorder()
     started = loop.time()
     with pytest.raises(expected):
         await dial("broker", 1, lambda: ClientMachine(now=loop.time()), handler, timeout_s=10)
@@ -424,7 +424,7 @@ async def test_a_broker_that_says_nothing_times_out(loop: SimLoop) -> None:
 
 
 async def test_a_cancelled_dial_leaves_nothing_open(loop: SimLoop) -> None:
-    server = Recorder()
+    server = PumpRecorder()
     listening = await loop.create_server(asyncio.Protocol, "broker", 1)
     dialling = asyncio.ensure_future(
         dial("broker", 1, lambda: ClientMachine(now=loop.time()), server, timeout_s=10)
