@@ -14,7 +14,8 @@ import pytest
 from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
-from anabranch.broker.wire.handlers import watch
+from anabranch.broker.wire import layouts
+from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.control import AssignmentPush
 from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.client.net import registration
@@ -163,7 +164,7 @@ def strike_garbage_off_without_deleting_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def tell_an_old_epoch_now_and_then(patch: pytest.MonkeyPatch) -> None:
-    honest = watch.dag_of
+    honest = layouts.dag_of
     calls = count()
 
     def dag_of(layout: Layout, *args: Any) -> pb.ScalableTopicDAG:
@@ -172,7 +173,7 @@ def tell_an_old_epoch_now_and_then(patch: pytest.MonkeyPatch) -> None:
             dag.epoch -= 1
         return dag
 
-    patch.setattr(watch, "dag_of", dag_of)
+    patch.setattr(layout_watch, "dag_of", dag_of)
 
 
 def evict_before_the_grace_period_is_over(patch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,10 @@ from anabranch.broker.serving.log_producers import ProducerContext
 from anabranch.broker.serving.rates import RateMeter
 from anabranch.broker.serving.served_log import LogContext
 from anabranch.broker.serving.subscription import SubscriptionLimits
-from anabranch.broker.wire.connection import ListeningMachine, ServerConnection
+from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.lookup import owner_of
 from anabranch.broker.wire.handlers.table import HANDLERS
+from anabranch.broker.wire.liveness import ListeningMachine
 from anabranch.broker.wire.services import Services
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig

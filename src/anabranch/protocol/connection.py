@@ -20,7 +20,7 @@ SERVER_VERSION: Final = "Anabranch 0.1.0"
 OUR_CLIENTS: Final = "Anabranch"
 """Prefix of the client version of every Anabranch client."""
 
-_WITHOUT_BUCKETS: Final = "Pulsar-Java-v5.0.0-M1"
+_HEARS_END_OF_TOPIC: Final = (OUR_CLIENTS, "Pulsar-Java")
 _AUTH_ROUNDS_MAX: Final = 10
 _PING: Final = encode(pb.CommandPing())
 _PONG: Final = encode(pb.CommandPong())
@@ -113,9 +113,8 @@ class ServerMachine(_Machine):
         self.peer_version = ""
         """The client version in CONNECT; empty before CONNECT."""
         self.peer_is_ours = False
-        self.peer_is_java = False
-        self.peer_knows_buckets = True
-        """Whether the stream consumers of this client can share a segment, and retry when it is busy."""
+        self.peer_hears_end_of_topic = False
+        """Whether the client understands REACHED_END_OF_TOPIC; others drop the connection on it."""
         self._server_version = server_version
         self._max_message_bytes = max_message_bytes
         self._features = features or pb.FeatureFlags(supports_scalable_topics=True)
@@ -127,8 +126,7 @@ class ServerMachine(_Machine):
             raise RemoteProtocolError("the peer sent CONNECT twice")
         self.peer_version = command.client_version
         self.peer_is_ours = command.client_version.startswith(OUR_CLIENTS)
-        self.peer_is_java = command.client_version.startswith("Pulsar-Java")
-        self.peer_knows_buckets = not command.client_version.startswith(_WITHOUT_BUCKETS)
+        self.peer_hears_end_of_topic = command.client_version.startswith(_HEARS_END_OF_TOPIC)
         self._establish(now, self._max_message_bytes)
         self._output.append(
             encode(

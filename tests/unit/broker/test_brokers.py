@@ -59,7 +59,7 @@ def segments_of(dag: pb.ScalableTopicDAG) -> dict[str, int]:
 def sessions_of_peers(world: World) -> int:
     """Sessions that the brokers have open at each other."""
     known = (connection for broker in world.living.values() for connection in broker.connections)
-    return sum(len(connection.sessions) for connection in known if connection.is_peer)
+    return sum(len(connection.pushes.sessions) for connection in known if connection.is_peer)
 
 
 async def test_segments_of_a_topic_are_spread_over_brokers_and_every_broker_says_where(

@@ -340,7 +340,7 @@ async def test_a_session_that_opens_after_its_caller_gave_up_is_ended(
     task.cancel()
     await asyncio.sleep(1.0)
     assert (len(host.echo.followers), host.echo.forgotten) == (1, [1])
-    assert [connection.sessions for connection in host.connections] == [{}]
+    assert [connection.pushes.sessions for connection in host.connections] == [{}]
 
 
 async def test_a_dead_broker_is_hung_up_on_at_once(

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.wire.handlers.consume import HANDOVER_S
+from anabranch.broker.wire.java_m1 import HANDOVER_S
 from anabranch.controller.ports.segments import Drained
 from anabranch.metadata.records import NamespaceRecord, TopicRecord
 from anabranch.model.drains import ALL

@@ -48,7 +48,7 @@ def test_both_ends_learn_about_each_other() -> None:
     (connect,) = server.receive(client.start(), 1.0)
     assert isinstance(connect, pb.CommandConnect)
     assert server.peer_version == CLIENT_VERSION
-    assert (server.peer_is_ours, server.peer_is_java) == (True, False)
+    assert (server.peer_is_ours, server.peer_hears_end_of_topic) == (True, True)
     (answer,) = client.receive(b"".join(server.take_output()), 1.0)
     assert isinstance(answer, pb.CommandConnected)
     assert client.server_version == "Anabranch 9"
@@ -58,9 +58,7 @@ def test_both_ends_learn_about_each_other() -> None:
 
 def test_the_server_knows_java_and_old_clients() -> None:
     java = connect_with(client_version="Pulsar-Java-v5.0.0")
-    assert (java.peer_is_ours, java.peer_is_java) == (False, True)
-    assert java.peer_knows_buckets
-    assert not connect_with(client_version="Pulsar-Java-v5.0.0-M1-described").peer_knows_buckets
+    assert (java.peer_is_ours, java.peer_hears_end_of_topic) == (False, True)
     old = pb.CommandConnect(client_version="Pulsar-CPP-v2", protocol_version=17)
     old.feature_flags.supports_broker_entry_metadata = True
     server = ServerMachine(now=0.0)

@@ -1,12 +1,11 @@
-"""One client: its commands go to handlers, its producers, consumers and watches live here.
+"""One client connection: its commands go to handlers, its producers, consumers and watches live here.
 
-The loop over SENDs is the broker's hottest; everything else is looked up by type. The fault of one object
-is answered to that object: the connection is shared, and closed only when the peer breaks the protocol.
+The loop over SENDs is the broker's hottest; every other command is looked up by type. An error is answered to
+the producer, consumer or request it concerns; only a peer that breaks the protocol loses the connection.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,10 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.java_m1 import is_java_m1
+from anabranch.broker.wire.liveness import ListeningMachine, answers
+from anabranch.broker.wire.pushes import Pushes
 from anabranch.broker.wire.services import Services
 from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.errors import (
@@ -31,43 +34,22 @@ from anabranch.errors import (
 from anabranch.protocol.commands import NO_ID, Command, Send, encode
 from anabranch.protocol.connection import ServerMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for
 from anabranch.transport.pump import Pump
 
 _logger = logging.getLogger(__name__)
 
 REQUESTS_MAX = 1000
-"""Requests of one connection that may be under way; more are refused."""
+"""Most requests of one connection that are under way; the broker refuses more."""
 
 OBJECTS_MAX = 20_000
-"""Producers and consumers of one connection, and its watches."""
-
-PROBE_S = 5.0
-"""How long a peer may take to show that it lives, when another wants what it holds."""
+"""Producers and consumers of one connection."""
 
 FORMER_MAX = 10_000
 """Closed producers whose late SENDs are recognised."""
 
-_PING = encode(pb.CommandPing())
-
-
-class ListeningMachine(ServerMachine):
-    """A server machine that tells whoever waits for a sign of life."""
-
-    heard: asyncio.Future[None] | None = None
-
-    def receive(self, data: bytes, now: float) -> list[Command]:
-        self.stop_listening()
-        return super().receive(data, now)
-
-    def stop_listening(self) -> None:
-        """Whoever waits has waited long enough: there was a sign, or the connection is gone."""
-        if self.heard is not None and not self.heard.done():
-            self.heard.set_result(None)
-
 
 class Attached(NamedTuple):
-    """A consumer and where it reads."""
+    """A consumer, and the subscription and log that it reads."""
 
     segment: ServedLog
     subscription: Subscription
@@ -75,28 +57,14 @@ class Attached(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """A stream or checkpoint consumer and who assigns it segments."""
+    """A registered consumer, and the leader that assigns it segments."""
 
     controller: TopicLeader
     registration: Membership
 
 
-def refuse_plainly(connection: ServerConnection, command: Message, error: Exception) -> None:
-    """ERROR, for commands that have a request id; others have no way to be told."""
-    request_id = getattr(command, "request_id", None)
-    if request_id is not None:
-        connection.send(pb.CommandError(request_id=request_id, error=code_for(error), message=str(error)))
-
-
-class CommandHandler(NamedTuple):
-    """How a command is handled, and how its failure is told."""
-
-    act: Callable[[ServerConnection, Any], Coroutine[Any, Any, None] | None]
-    refuse: Callable[[ServerConnection, Any, Exception], None] = refuse_plainly
-
-
 class ServerConnection:
-    """Handles the commands of one pump and is the link of all objects on it."""
+    """Handles the commands of one pump and is the link of all its producers and consumers."""
 
     def __init__(
         self,
@@ -108,37 +76,35 @@ class ServerConnection:
         self.producers: dict[int, ServedProducer] = {}
         self.waiting: dict[int, ServedProducer] = {}
         """Producers that may not send yet."""
-        self.homes: dict[int, ServedLog] = {}
-        """Where each producer, also a waiting one, is attached."""
+        self.producer_logs: dict[int, ServedLog] = {}
+        """The log of each producer, also of a waiting one."""
         self.consumers: dict[int, Attached] = {}
-        self.sessions: dict[tuple[str, int], Callable[[], None]] = {}
-        """Open watches, and how to end each."""
         self.registrations: dict[int, Registered] = {}
         self.publish_bytes = 0
         self.throttled = False
         self.ended = False
-        """Whether the connection is gone; what is still being made for it is nobody's."""
-        self.write: Callable[[bytes], None] = _nowhere
-        self.write_many: Callable[[Sequence[bytes]], None] = _nowhere
+        """Whether the connection is gone; a producer or consumer that is still being made is dropped."""
+        self.write: Callable[[bytes], None] = _discard
+        self.write_many: Callable[[Sequence[bytes]], None] = _discard
         self.address = ""
         self.client_version = ""
         self.peer_is_ours = False
         self.wants_entry_metadata = False
         self.hears_end_of_topic = False
-        self.knows_buckets = True
+        self.is_java_m1 = False
         self.is_peer = False
         """Whether a broker of this cluster is at the other end."""
         self._handlers = handlers
         self._connections = connections
         self._pump: Pump | None = None
         self._opening: dict[tuple[str, int], bool] = {}
-        """Producers and consumers being made; True once their client gave them up."""
+        """Producers, consumers and registrations being made; True once their client closed them."""
         self._former: dict[int, None] = {}
         self._requests = 0
-        self._unsent: dict[tuple[str, int], Callable[[], None]] = {}
+        self.pushes = Pushes(lambda: self.writable)
         self._publish_bytes_max = services.config.publish_pending_bytes_max
 
-    # What the pump calls.
+    # Called by the pump.
 
     def connected(self, pump: Pump) -> None:
         machine = pump.machine
@@ -149,8 +115,8 @@ class ServerConnection:
         self.address = pump.peer
         self.client_version = machine.peer_version
         self.peer_is_ours = self.wants_entry_metadata = machine.peer_is_ours
-        self.hears_end_of_topic = machine.peer_is_ours or machine.peer_is_java
-        self.knows_buckets = machine.peer_knows_buckets
+        self.hears_end_of_topic = machine.peer_hears_end_of_topic
+        self.is_java_m1 = is_java_m1(machine.peer_version)
         pump.on_writable = self._writable_again
         said_broker = machine.peer_version == PEER_VERSION
         if len(self._connections) >= self.services.config.connections_max and not said_broker:
@@ -177,7 +143,7 @@ class ServerConnection:
             self.throttled = True
             pump.pause_reading()
 
-    # Handlers: how they run, and what becomes of what they raise.
+    # Running handlers, and answering the errors they raise.
 
     def _handle(self, command: Command) -> None:
         handler = self._handlers.get(type(command)) if isinstance(command, Message) else None
@@ -208,7 +174,7 @@ class ServerConnection:
         finally:
             self._requests -= 1
             if self.ended:
-                # It may have opened something after everything was taken away.
+                # The handler may have attached a producer or consumer after all others were released.
                 self._release()
 
     def _refuse(self, handler: CommandHandler, command: Message, error: Exception) -> None:
@@ -218,22 +184,22 @@ class ServerConnection:
         handler.refuse(self, command, error)
 
     def _stray_send(self, producer_id: int) -> None:
-        """A SEND for a producer that is not there: late ones of a closed producer are swallowed."""
+        """Drop a late SEND of a closed producer; close the connection for a producer that never existed."""
         opening = ("producer", producer_id) in self._opening or producer_id in self.waiting
         if opening or producer_id in self._former:
             return
         assert self._pump is not None
         self._pump.close(RemoteProtocolError(f"{self.address} sent for the unknown producer {producer_id}"))
 
-    # What handlers call.
+    # Called by handlers.
 
     @contextmanager
-    def opens(self, what: str, number: int) -> Iterator[None]:
-        """A producer or consumer of this number is being made; ServiceNotReadyError when it is already."""
+    def opening(self, what: str, number: int) -> Iterator[None]:
+        """Mark a producer or consumer as being made; ServiceNotReadyError when it is being made already."""
         key = (what, number)
         if key in self._opening:
             raise ServiceNotReadyError(f"{what} {number} is being made already")
-        if len(self.homes) + len(self.consumers) >= OBJECTS_MAX:
+        if len(self.producer_logs) + len(self.consumers) >= OBJECTS_MAX:
             raise TooManyRequestsError(f"a connection has at most {OBJECTS_MAX} producers and consumers")
         self._opening[key] = False
         try:
@@ -241,40 +207,18 @@ class ServerConnection:
         finally:
             del self._opening[key]
 
-    def give_up(self, what: str, number: int) -> bool:
-        """The client closes what may still be in the making; whether it is."""
+    def cancel_opening(self, what: str, number: int) -> bool:
+        """Note that the client closed a producer or consumer which may still be made; whether it is."""
         if (what, number) not in self._opening:
             return False
         self._opening[what, number] = True
         return True
 
-    def given_up(self, what: str, number: int) -> bool:
-        """Whether nobody wants any more what is being made."""
+    def opening_cancelled(self, what: str, number: int) -> bool:
+        """Whether the client closed, or lost, the producer or consumer that is being made."""
         return self.ended or self._opening.get((what, number), False)
 
-    def open_session(self, key: tuple[str, int], end: Callable[[], None]) -> None:
-        """Keep a watch until its client closes it or goes; an earlier one of the same number ends."""
-        self.end_session(key)
-        if len(self.sessions) >= OBJECTS_MAX:
-            end()
-            raise TooManyRequestsError(f"a connection has at most {OBJECTS_MAX} watches")
-        self.sessions[key] = end
-
-    def end_session(self, key: tuple[str, int]) -> None:
-        """Close a watch; an unknown one is fine."""
-        end = self.sessions.pop(key, None)
-        if end is not None:
-            end()
-        self._unsent.pop(key, None)
-
-    def when_writable(self, key: tuple[str, int], push: Callable[[], None]) -> None:
-        """Call `push` now, or when the peer takes more again; then only the last one of this key."""
-        if self.writable:
-            push()
-        elif not self.ended:
-            self._unsent[key] = push
-
-    # What producers and consumers call: the link.
+    # Called by producers and consumers: the link.
 
     @property
     def writable(self) -> bool:
@@ -292,7 +236,7 @@ class ServerConnection:
     def forget_producer(self, producer_id: int) -> None:
         self.producers.pop(producer_id, None)
         self.waiting.pop(producer_id, None)
-        self.homes.pop(producer_id, None)
+        self.producer_logs.pop(producer_id, None)
         if len(self._former) >= FORMER_MAX:
             del self._former[next(iter(self._former))]
         self._former[producer_id] = None
@@ -304,27 +248,14 @@ class ServerConnection:
         if self.ended or self._pump is None:
             return False
         if self.throttled or not self.writable:
-            # Nobody listens to the peer just now, so its silence says nothing.
+            # The connection is not read just now, so the peer's silence proves nothing.
             return True
-        machine = self._pump.machine
-        assert isinstance(machine, ListeningMachine)
-        if machine.heard is None or machine.heard.done():
-            machine.heard = asyncio.get_running_loop().create_future()
-            self.write(_PING)
-        try:
-            async with asyncio.timeout(PROBE_S):
-                await asyncio.shield(machine.heard)
-        except TimeoutError:
-            self._pump.abort()
-            return False
-        return not self.ended
+        return await answers(self._pump) and not self.ended
 
     # The end.
 
     def _writable_again(self) -> None:
-        unsent, self._unsent = self._unsent, {}
-        for key, push in unsent.items():
-            self.when_writable(key, push)
+        self.pushes.flush()
         for attached in self.consumers.values():
             attached.subscription.schedule()
 
@@ -334,17 +265,17 @@ class ServerConnection:
         self.lost()
 
     def stop_reading(self) -> None:
-        """Take nothing more from the client; what it is owed still goes out."""
+        """Take no more commands from the client; waiting answers still go out."""
         if self._pump is not None:
             self._pump.pause_reading()
 
     def hang_up(self) -> None:
-        """Send what waits and close."""
+        """Send the waiting bytes and close."""
         if self._pump is not None:
             self._pump.close()
 
     def lost(self) -> None:
-        """Take everything of this client away; what it sent is stored all the same."""
+        """Release all objects of this client; the entries that it sent are stored all the same."""
         if not self.ended:
             self.ended = True
             self._connections.pop(self, None)
@@ -354,21 +285,18 @@ class ServerConnection:
 
     def _release(self) -> None:
         for producer in (*self.producers.values(), *self.waiting.values()):
-            self.homes[producer.id].producers.detach(producer)
+            self.producer_logs[producer.id].producers.detach(producer)
         for segment, subscription, consumer in list(self.consumers.values()):
             segment.detach(subscription, consumer)
-        for end in list(self.sessions.values()):
-            end()
+        self.pushes.close()
         for controller, registration in self.registrations.values():
             controller.connection_lost(registration)
         self.producers.clear()
         self.waiting.clear()
-        self.homes.clear()
+        self.producer_logs.clear()
         self.consumers.clear()
-        self.sessions.clear()
         self.registrations.clear()
-        self._unsent.clear()
 
 
-def _nowhere(buffers: object) -> None:
-    """Where bytes go before the handshake."""
+def _discard(buffers: object) -> None:
+    """Drop bytes that are written before the handshake."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any
 
 from anabranch.broker.serving.acknowledging import position_from
 from anabranch.broker.serving.consumer import ConsumerOptions, ServedConsumer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
-from anabranch.broker.wire.connection import Attached, CommandHandler, ServerConnection
+from anabranch.broker.wire import java_m1
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.connection import Attached, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
 from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.admission import Admission
@@ -30,15 +31,12 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX
 from anabranch.protocol.wire_errors import code_for
 
-HANDOVER_S = 20
-"""How long a client that would not ask again waits until the former reader of a segment is gone."""
-
 
 async def subscribe(connection: ServerConnection, command: pb.CommandSubscribe) -> None:
     if command.consumer_id in connection.consumers:
         connection.send(pb.CommandSuccess(request_id=command.request_id))
         return
-    with connection.opens("consumer", command.consumer_id):
+    with connection.opening("consumer", command.consumer_id):
         await _subscribe(connection, command)
 
 
@@ -77,20 +75,21 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
         ),
     )
     if command.subType == pb.CommandSubscribe.Exclusive and command.durable:
-        await _drop_dead(segment, subscription)
-        if name.is_segment and not connection.knows_buckets:
-            await _wait_for_turn(services, name, subscription, consumer)
-            if subscription.consumers and subscription.reader_state(consumer, command.subType) == "finishes":
-                _let_go(connection, command)
-                return
+        await _detach_dead(segment, subscription)
+        waits = name.is_segment and connection.is_java_m1
+        if waits and not await java_m1.wait_for_former_reader(services, name, subscription, consumer):
+            java_m1.attach_and_close(connection, command)
+            return
     try:
         async with subscription.busy:
-            if connection.given_up("consumer", command.consumer_id):
+            if connection.opening_cancelled("consumer", command.consumer_id):
                 raise ServiceNotReadyError("the client gave the consumer up")
             if segment.subscriptions.get(subscription.name) is not subscription:
                 raise ServiceNotReadyError(f"{subscription.name} is being deleted")
-            if connection.knows_buckets and subscription.reader_state(consumer, command.subType) != "reads":
-                raise ConsumerBusyError(f"{name} was given to another while {consumer.member} attached")
+            if not connection.is_java_m1 and subscription.reader_state(consumer, command.subType) != "reads":
+                raise ConsumerBusyError(
+                    f"{name} was assigned to another consumer while {consumer.member} attached"
+                )
             subscription.add(consumer, command.subType, command.keySharedMeta)
     except AnabranchError:
         segment.forget_unused(subscription)
@@ -148,35 +147,6 @@ async def _admit(services: Services, name: TopicName, command: pb.CommandSubscri
     )
 
 
-async def _wait_for_turn(
-    services: Services, name: TopicName, subscription: Subscription, consumer: ServedConsumer
-) -> None:
-    """Wait a while until nobody reads, unless the segment is another's by now.
-
-    Clients that wait may miss an assignment, so they are told again.
-    """
-    for _ in range(HANDOVER_S):
-        if not subscription.consumers:
-            return
-        with suppress(AnabranchError):
-            # A leader that is away just now is no reason to turn the client away.
-            controller = await services.controllers.controller(name.topic)
-            await controller.remind(subscription.name)
-        if subscription.reader_state(consumer, pb.CommandSubscribe.Exclusive) == "finishes":
-            return
-        await subscription.wait_until_free(1.0)
-
-
-def _let_go(connection: ServerConnection, command: pb.CommandSubscribe) -> None:
-    """Let a client in that was given the segment before another got it, and out again.
-
-    Refused at its first attempt it would give all of its segments up; so it goes on, and tries this one again
-    until it hears what it reads.
-    """
-    connection.send(pb.CommandSuccess(request_id=command.request_id))
-    connection.send(pb.CommandCloseConsumer(consumer_id=command.consumer_id, request_id=NO_ID))
-
-
 def _start(segment: ServedLog, command: pb.CommandSubscribe, metadata: dict[str, str], now_ms: int) -> int:
     """The first entry of a new subscription."""
     log = segment.log
@@ -195,8 +165,8 @@ def _start(segment: ServedLog, command: pb.CommandSubscribe, metadata: dict[str,
     return log.extent.next_ordinal
 
 
-async def _drop_dead(segment: ServedLog, subscription: Subscription) -> None:
-    """Before a newcomer is turned away: does the one who excludes it still live?"""
+async def _detach_dead(segment: ServedLog, subscription: Subscription) -> None:
+    """Detach exclusive consumers whose peers are dead, before a new consumer is refused for them."""
     for holder in list(subscription.consumers):
         if not await holder.link.alive():
             segment.detach(subscription, holder)
@@ -261,15 +231,16 @@ async def unsubscribe(connection: ServerConnection, command: pb.CommandUnsubscri
 def close_consumer(
     connection: ServerConnection, command: pb.CommandCloseConsumer
 ) -> Coroutine[Any, Any, None] | None:
-    if command.consumer_id in connection.consumers or connection.give_up("consumer", command.consumer_id):
+    number = command.consumer_id
+    if number in connection.consumers or connection.cancel_opening("consumer", number):
         _close_consumer(connection, command)
         return None
     return _close_late(connection, command)
 
 
 async def _close_late(connection: ServerConnection, command: pb.CommandCloseConsumer) -> None:
-    """The SUBSCRIBE may have come in the same breath; then it has begun by now."""
-    connection.give_up("consumer", command.consumer_id)
+    """Close a consumer whose SUBSCRIBE came in the same read; the task of the SUBSCRIBE has begun by now."""
+    connection.cancel_opening("consumer", command.consumer_id)
     _close_consumer(connection, command)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from anabranch.broker.wire.connection import CommandHandler, Registered, ServerConnection
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.connection import Registered, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded
+from anabranch.broker.wire.java_m1 import registers_again
 from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import TopicLeader
@@ -40,7 +42,7 @@ class AssignmentPush:
             self._end()
             return
         self._newest = assignment
-        self._connection.when_writable(("assignment", self._consumer_id), self._send)
+        self._connection.pushes.send(("assignment", self._consumer_id), self._send)
 
     async def alive(self) -> bool:
         """Whether the client answers."""
@@ -51,7 +53,7 @@ class AssignmentPush:
         if self.active:
             self.active = False
             self._connection.registrations.pop(self._consumer_id, None)
-            if not self._connection.peer_is_ours:
+            if not registers_again(self._connection):
                 self._connection.hang_up()
                 return
             self._connection.send(pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=NO_ID))
@@ -66,7 +68,7 @@ class AssignmentPush:
 
 
 async def register(connection: ServerConnection, command: pb.CommandScalableTopicSubscribe) -> None:
-    with connection.opens("registration", command.consumer_id):
+    with connection.opening("registration", command.consumer_id):
         await _register(connection, command)
 
 
@@ -87,7 +89,7 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
         _start(command),
         push,
         RegistrationRequest(
-            whole=not connection.knows_buckets,
+            whole=connection.is_java_m1,
             finished=_finished(command),
             address=connection.address,
             instance=command.instance if command.HasField("instance") else None,
@@ -99,7 +101,7 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
         push.active = False
         controller.connection_lost(registration)
         return
-    if connection.given_up("registration", command.consumer_id):
+    if connection.opening_cancelled("registration", command.consumer_id):
         # Nobody would ever take it away: the connection lives on, and so would its share.
         push.active = False
         await controller.leave(registration)
@@ -150,7 +152,7 @@ def refuse_registration(
 
 async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUnsubscribe) -> None:
     """The consumer will not come back: what it read goes to the others at once."""
-    connection.give_up("registration", command.consumer_id)
+    connection.cancel_opening("registration", command.consumer_id)
     registered = connection.registrations.pop(command.consumer_id, None)
     if registered is None:
         raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not registered")

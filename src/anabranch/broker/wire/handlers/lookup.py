@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from google_crc32c import value as crc32c
 
-from anabranch.broker.wire.connection import CommandHandler, ServerConnection
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.services import Services
 from anabranch.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.metadata.records import BrokerRecord

@@ -8,7 +8,8 @@ from typing import Any
 
 from anabranch.broker.cluster.peers import PEER_AUTHENTICATION, PEER_VERSION
 from anabranch.broker.cluster.remote_calls import VerbCall, encode_push
-from anabranch.broker.wire.connection import CommandHandler, ServerConnection
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.connection import ServerConnection
 from anabranch.errors import AuthorizationError, LocalProtocolError, RemoteProtocolError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -39,7 +40,7 @@ class _NewestPush:
 
     def __call__(self, value: Any) -> None:
         self._newest = value
-        self._connection.when_writable(("push", self._number), self._send)
+        self._connection.pushes.send(("push", self._number), self._send)
 
     def _send(self) -> None:
         self._connection.send(pb.CommandPeerPush(request_id=self._number, value=encode_push(self._newest)))
@@ -62,11 +63,11 @@ async def call(connection: ServerConnection, command: pb.CommandPeerCall) -> Non
     if inspect.isawaitable(result):
         result = await result
     if made.session is not None:
-        connection.sessions.pop((SESSION, made.session.token), None)
+        connection.pushes.sessions.pop((SESSION, made.session.token), None)
     if verb.opens is not None:
         # A connection that is gone by now ends the session as soon as this handler returns.
         lost = verb.loss_of(result)
-        connection.sessions[SESSION, result.token] = lambda: lost.invoke(served)
+        connection.pushes.sessions[SESSION, result.token] = lambda: lost.invoke(served)
     data = verb.encode_result(result)
     if len(data) > connection.services.config.max_message_bytes:
         raise LocalProtocolError(f"the result of {verb.name} is too large to be sent: {len(data)} bytes")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from anabranch.broker.serving.acknowledging import position_from
 from anabranch.broker.serving.kinds import kind_name
 from anabranch.broker.serving.shared_reading import PendingReading
-from anabranch.broker.wire.connection import Attached, CommandHandler, ServerConnection
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.connection import Attached, ServerConnection
 from anabranch.controller.ports.segments import Aim
 from anabranch.errors import ConsumerNotFoundError, MetadataError, RemoteProtocolError, UnknownServerError
 from anabranch.ledger.storage import SegmentLog

@@ -8,7 +8,8 @@ from typing import Any
 
 from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.wire.connection import CommandHandler, ServerConnection
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
 from anabranch.broker.wire.services import Services
 from anabranch.errors import ServiceNotReadyError
@@ -21,9 +22,9 @@ from anabranch.protocol.properties import SETTLE
 async def open_producer(connection: ServerConnection, command: pb.CommandProducer) -> None:
     known = connection.producers.get(command.producer_id)
     if known is not None and command.epoch <= known.epoch:
-        _succeed(connection, command, known.name, connection.homes[known.id], known)
+        _succeed(connection, command, known.name, connection.producer_logs[known.id], known)
         return
-    with connection.opens("producer", command.producer_id):
+    with connection.opening("producer", command.producer_id):
         await _open_producer(connection, command)
 
 
@@ -64,11 +65,11 @@ async def _open_producer(connection: ServerConnection, command: pb.CommandProduc
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         promoted=partial(_promoted, connection, command, segment, producer, schema_version),
     )
-    if connection.given_up("producer", command.producer_id):
+    if connection.opening_cancelled("producer", command.producer_id):
         segment.producers.detach(producer)
         raise ServiceNotReadyError("the client gave the producer up")
     (connection.producers if ready else connection.waiting)[producer.id] = producer
-    connection.homes[producer.id] = segment
+    connection.producer_logs[producer.id] = segment
     _succeed(connection, command, producer.name, segment, producer, schema_version, ready=ready)
 
 
@@ -126,15 +127,16 @@ def close_producer(
     connection: ServerConnection, command: pb.CommandCloseProducer
 ) -> Coroutine[Any, Any, None] | None:
     """Answer once everything the producer sent is answered; an unknown one is closed already."""
-    if command.producer_id in connection.homes or connection.give_up("producer", command.producer_id):
+    number = command.producer_id
+    if number in connection.producer_logs or connection.cancel_opening("producer", number):
         _close_producer(connection, command)
         return None
     return _close_late(connection, command)
 
 
 async def _close_late(connection: ServerConnection, command: pb.CommandCloseProducer) -> None:
-    """The PRODUCER may have come in the same breath; then it has begun by now."""
-    connection.give_up("producer", command.producer_id)
+    """Close a producer whose PRODUCER came in the same read; the task of the PRODUCER has begun by now."""
+    connection.cancel_opening("producer", command.producer_id)
     _close_producer(connection, command)
 
 
@@ -144,7 +146,7 @@ def _close_producer(connection: ServerConnection, command: pb.CommandCloseProduc
     if producer is None:
         connection.send(pb.CommandSuccess(request_id=command.request_id))
         return
-    segment = connection.homes[command.producer_id]
+    segment = connection.producer_logs[command.producer_id]
     connection.forget_producer(command.producer_id)
 
     def closed() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from anabranch.broker.catalog.schemas import to_wire
-from anabranch.broker.wire.connection import CommandHandler, ServerConnection
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.connection import ServerConnection
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from google.protobuf.message import Message
 
-from anabranch.broker.wire.connection import CommandHandler, ServerConnection, refuse_plainly
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_plainly
+from anabranch.broker.wire.connection import ServerConnection
 from anabranch.errors import NotAllowedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for

@@ -1,24 +1,36 @@
-"""Every command a client may send, and who handles it."""
+"""Every command that a client may send, and its handler."""
 
 from __future__ import annotations
 
 from google.protobuf.message import Message
 
-from anabranch.broker.wire.connection import CommandHandler
+from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.handlers import (
     consume,
     control,
+    layout_watch,
     lookup,
+    namespace_watch,
     peer,
     position,
     produce,
     schema,
     session,
-    watch,
+)
+
+MODULES = (
+    session,
+    lookup,
+    produce,
+    consume,
+    position,
+    schema,
+    layout_watch,
+    namespace_watch,
+    control,
+    peer,
 )
 
 HANDLERS: dict[type[Message], CommandHandler] = {
-    command: handler
-    for module in (session, lookup, produce, consume, position, schema, watch, control, peer)
-    for command, handler in module.HANDLERS.items()
+    command: handler for module in MODULES for command, handler in module.HANDLERS.items()
 }

@@ -1,0 +1,152 @@
+"""Namespace watches (76-78): a snapshot of the topics first, then the topics that came and went."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.handlers.lookup import topics_hash
+from anabranch.errors import MetadataError
+from anabranch.metadata import records
+from anabranch.metadata.store import Change
+from anabranch.model.names import parse_namespace
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+
+COALESCE_S = 0.05
+"""Changes of a namespace within this time are sent together."""
+RETRY_S = 0.5
+"""Delay before a namespace that could not be read is read again."""
+
+_NAMESPACE = "namespace"
+
+
+class NamespaceSession:
+    """One open namespace watch: a snapshot first, then what came and went.
+
+    One look at a time: a slow one that a later one overtook would tell what is no longer true.
+    """
+
+    def __init__(self, connection: ServerConnection, command: pb.CommandWatchScalableTopics) -> None:
+        tenant, local = parse_namespace(command.namespace)
+        self.namespace = f"{tenant}/{local}"
+        self._connection = connection
+        self._watch_id = command.watch_id
+        self._filters = {(pair.key, pair.value) for pair in command.property_filters}
+        self._told: dict[str, int] = {}
+        self._looking = True
+        self._again = False
+        self._stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        path = records.namespace_path(records.TOPICS, self.namespace)
+        self._depth = path.count("/") + 1
+        self._undo: Callable[[], None] = connection.services.records.store.watch(path, self._changed)
+
+    async def start(self, current_hash: str | None) -> None:
+        """Tell all topics, unless the client says that it knows them."""
+        self._told = await self._load()
+        names = list(self._told)
+        if self._stopped:
+            return
+        if current_hash is None or current_hash != topics_hash(names):
+            self._connection.send(
+                pb.CommandWatchScalableTopicsUpdate(
+                    watch_id=self._watch_id, snapshot=pb.ScalableTopicsSnapshot(topics=names)
+                )
+            )
+        self._looking = False
+        if self._again:
+            self._look()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._undo()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _changed(self, change: Change) -> None:
+        # Subscriptions lie deeper; they do not change which topics there are.
+        if change.path.count("/") <= self._depth:
+            self._look_within(COALESCE_S)
+
+    def _look_within(self, delay_s: float) -> None:
+        if self._timer is None and not self._stopped:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._connection.pushes.send((_NAMESPACE, self._watch_id), self._start_looking)
+
+    def _start_looking(self) -> None:
+        self._again = self._looking
+        if not self._looking:
+            self._looking = True
+            self._connection.services.tasks.spawn(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        try:
+            await self._tell()
+        except MetadataError:
+            self._again = False
+            self._look_within(RETRY_S)
+        finally:
+            self._looking = False
+        if self._again:
+            self._look()
+
+    async def _tell(self) -> None:
+        now = await self._load()
+        if self._stopped:
+            return
+        before, self._told = self._told, now
+        # A topic that was deleted and made again is another one of the same name.
+        added = [name for name, incarnation in now.items() if before.get(name) != incarnation]
+        removed = [name for name, incarnation in before.items() if now.get(name) != incarnation]
+        if added or removed:
+            self._connection.send(
+                pb.CommandWatchScalableTopicsUpdate(
+                    watch_id=self._watch_id, diff=pb.ScalableTopicsDiff(added=added, removed=removed)
+                )
+            )
+
+    async def _load(self) -> dict[str, int]:
+        found = await self._connection.services.records.load_all(self.namespace)
+        return {
+            str(name): record.incarnation
+            for name, record in found
+            if not record.deleted and self._filters <= record.properties.items()
+        }
+
+
+async def watch_namespace(connection: ServerConnection, command: pb.CommandWatchScalableTopics) -> None:
+    key = (_NAMESPACE, command.watch_id)
+    session = NamespaceSession(connection, command)
+    connection.pushes.open_session(key, session.stop)
+    try:
+        await connection.services.records.load_namespace(session.namespace)
+        await session.start(command.current_hash if command.HasField("current_hash") else None)
+    except Exception:
+        connection.pushes.end_session(key)
+        raise
+
+
+def refuse_namespace(
+    connection: ServerConnection, command: pb.CommandWatchScalableTopics, error: Exception
+) -> None:
+    connection.send(
+        pb.CommandWatchScalableTopicsUpdate(
+            watch_id=command.watch_id, error=code_for(error), message=str(error)
+        )
+    )
+
+
+def close_namespace(connection: ServerConnection, command: pb.CommandWatchScalableTopicsClose) -> None:
+    connection.pushes.end_session((_NAMESPACE, command.watch_id))
+
+
+HANDLERS = {
+    pb.CommandWatchScalableTopics: CommandHandler(watch_namespace, refuse_namespace),
+    pb.CommandWatchScalableTopicsClose: CommandHandler(close_namespace),
+}

@@ -1,0 +1,59 @@
+"""Commands that a broker sends without a request: the watches of one connection, and pushes that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch.errors import TooManyRequestsError
+
+SESSIONS_MAX = 20_000
+
+PushKey = tuple[str, int]
+"""The kind of a push, and the number that the client gave to its watch, consumer or call."""
+
+
+class Pushes:
+    """Keeps the newest push of each key until the peer takes more; a slow peer skips the older ones."""
+
+    def __init__(self, is_writable: Callable[[], bool]) -> None:
+        self._is_writable = is_writable
+        self.sessions: dict[PushKey, Callable[[], None]] = {}
+        """Open watches, and registrations of other brokers, each with the function that ends it."""
+        self._unsent: dict[PushKey, Callable[[], None]] = {}
+        self._closed = False
+
+    def open_session(self, key: PushKey, end: Callable[[], None]) -> None:
+        """Keep a session until its client closes it or goes; an earlier one of the same number ends."""
+        self.end_session(key)
+        if len(self.sessions) >= SESSIONS_MAX:
+            end()
+            raise TooManyRequestsError(f"a connection has at most {SESSIONS_MAX} watches")
+        self.sessions[key] = end
+
+    def end_session(self, key: PushKey) -> None:
+        """Close a session; an unknown one is fine."""
+        end = self.sessions.pop(key, None)
+        if end is not None:
+            end()
+        self._unsent.pop(key, None)
+
+    def send(self, key: PushKey, push: Callable[[], None]) -> None:
+        """Call `push` now, or when the peer takes more again; then only the last one of this key."""
+        if self._is_writable():
+            push()
+        elif not self._closed:
+            self._unsent[key] = push
+
+    def flush(self) -> None:
+        """Send the waiting pushes, because the peer takes more again."""
+        unsent, self._unsent = self._unsent, {}
+        for key, push in unsent.items():
+            self.send(key, push)
+
+    def close(self) -> None:
+        """End all sessions; the connection is gone. May be called again for sessions opened since."""
+        self._closed = True
+        for end in list(self.sessions.values()):
+            end()
+        self.sessions.clear()
+        self._unsent.clear()
