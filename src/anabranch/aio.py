@@ -147,6 +147,9 @@ class KeyedLocks:
     def __init__(self) -> None:
         self._locks: dict[object, tuple[asyncio.Lock, int]] = {}
 
+    def __len__(self) -> int:
+        return len(self._locks)
+
     @asynccontextmanager
     async def held(self, key: object) -> AsyncIterator[None]:
         lock, users = self._locks.get(key, (asyncio.Lock(), 0))

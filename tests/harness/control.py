@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.groups import has_cursors, open_for
+from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest, has_cursors, open_for
 from anabranch.controller.decide.operation import segment_name
-from anabranch.controller.service import ControllerService
+from anabranch.controller.ports.leader import Membership
+from anabranch.controller.service import NO_PROPERTIES, ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.failpoints import Failpoints
-from anabranch.metadata.memory import MemoryTree
+from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore, layout_of
@@ -101,11 +102,37 @@ class Plant:
     async def controller(self, name: TopicName = TOPIC) -> TopicController:
         return await self.call(self.service.lead(name))
 
+    async def lead(self, segments: int = 2, properties: Mapping[str, str] = NO_PROPERTIES) -> TopicController:
+        """Start a process that leads a new topic."""
+        await self.boot()
+        await self.call(self.service.create_topic(TOPIC, segments, properties))
+        return await self.controller()
+
+    async def join(
+        self,
+        name: str,
+        inbox: FakeConsumer | None = None,
+        sub: str = "s",
+        request: RegistrationRequest = PLAIN_REQUEST,
+    ) -> Membership:
+        """Register a stream consumer."""
+        push = FakeConsumer() if inbox is None else inbox
+        controller = await self.controller()
+        return await self.call(controller.register(sub, name, "STREAM", "earliest", push, request))
+
+    async def stored(self, sub: str = "s") -> SubscriptionRecord:
+        """The record of a subscription."""
+        record = await TopicStore(MemoryStore(self.tree)).load_subscription(TOPIC, sub)
+        assert record is not None
+        return record
+
     def kill(self) -> None:
         self.process.kill()
 
     async def stop(self) -> None:
-        """Stop cleanly; nothing may be left running."""
+        """Stop the process if one runs; nothing may be left running."""
+        if not self.boots or not self.process.alive:
+            return
         await self.call(self.service.stop())
         await asyncio.sleep(0)
         assert self.process.unfinished() == []

@@ -48,10 +48,10 @@ class ControllerService:
         self.context = context
         self._leaders: Leaders = leaders or Alone()
         self._tasks = TaskRegistry()
-        self._watches = LayoutWatches()
-        self._led = LedTopics(context, self._leaders.owns, self._watches, self._lost)
+        self.watches = LayoutWatches()
+        self._led = LedTopics(context, self._leaders.owns, self.watches, self._lost)
         self._recovery = TopicRecovery(context, self._led, self._tasks)
-        self._followed = FollowedLayouts(context, self._watches, self._led.__contains__, self._tasks.spawn)
+        self._followed = FollowedLayouts(context, self.watches, self._led.__contains__, self._tasks.spawn)
         self._stopped = False
 
     async def start(self) -> None:
@@ -187,7 +187,7 @@ class ControllerService:
         """
         name = name.topic
         led = self._led.find(name)
-        undo = self._watches.add(name, changed, None if led is None else led.layout)
+        undo = self.watches.add(name, changed, None if led is None else led.layout)
         if not self._stopped:
             self._followed.follow(name)
         if led is None:
@@ -195,7 +195,7 @@ class ControllerService:
 
         def stop() -> None:
             undo()
-            if not self._watches.watched(name):
+            if not self.watches.watched(name):
                 self._followed.leave(name)
 
         return stop
@@ -216,7 +216,7 @@ class ControllerService:
     async def _find_layout(self, name: TopicName) -> None:
         """Offer the newest layout to the watchers of a topic, and make sure that the topic has a leader."""
         delays_s = self.context.delays_s()
-        while self._watches.watched(name):
+        while self.watches.watched(name):
             try:
                 await self._followed.look(name)
                 controller = await self.controller(name)
@@ -224,7 +224,7 @@ class ControllerService:
                     await controller.settled()
                 return
             except TopicNotFoundError:
-                self._watches.offer(name, None)
+                self.watches.offer(name, None)
                 return
             except Exception as error:
                 if isinstance(error, AnabranchError) and not error.retryable:
@@ -237,7 +237,7 @@ class ControllerService:
     async def _after_loss(self, controller: TopicController) -> None:
         await controller.stop()
         await self._recovery.await_deletion(controller.name)
-        if self._watches.watched(controller.name):
+        if self.watches.watched(controller.name):
             await self._find_layout(controller.name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,10 @@ from tests.harness.control import MANUAL, Plant
 
 
 @pytest.fixture
-def plant(loop: SimLoop, request: pytest.FixtureRequest) -> Plant:
+async def plant(loop: SimLoop, request: pytest.FixtureRequest) -> AsyncIterator[Plant]:
     """A control plane without a process; the marker `plant` changes its settings."""
     changes = marker_options(request.node, "plant")
     settings = changes.pop("settings", MANUAL)
-    return Plant(loop, replace(settings, **changes))
+    plant = Plant(loop, replace(settings, **changes))
+    yield plant
+    await plant.stop()

@@ -65,13 +65,11 @@ class Settler:
 
 @pytest.fixture
 async def settler(plant: Plant) -> AsyncIterator[Settler]:
-    await plant.boot()
-    await plant.call(plant.service.create_topic(TOPIC, 1))
+    await plant.lead(1)
     settler = Settler(await plant.call(Leadership.take_over(plant.context, TOPIC)))
     await settler.changes.start()
     yield settler
     await settler.changes.stop()
-    await plant.stop()
 
 
 async def test_earlier_changes_are_finished_first_and_the_parts_follow_afterwards(settler: Settler) -> None:

@@ -1,4 +1,4 @@
-"""Layout operations, fencing, pruning and reports of one topic."""
+"""Layout operations and fencing of one topic."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from anabranch.cli.topic import state_lines
 from anabranch.clock import SystemClock
-from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import TopicLeader
-from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
+from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.service import ControllerService
-from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.leadership import ControllerContext, Leadership
+from anabranch.controller.topic.leadership import ControllerContext
 from anabranch.errors import (
     AnabranchError,
     ConsumerBusyError,
@@ -32,15 +28,8 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
-from anabranch.model.ranges import HashRange
-from tests.fakes.segments import MemorySegments, SegmentWorld, StoredSegment
+from tests.fakes.segments import MemorySegments, SegmentWorld
 from tests.harness.control import MANUAL, TOPIC, FakeConsumer, Plant, ids_of
-
-
-async def lead(plant: Plant, segments: int = 2) -> TopicController:
-    await plant.boot()
-    await plant.call(plant.service.create_topic(TOPIC, segments, {"team": "blue"}))
-    return await plant.controller()
 
 
 def no_seal(verb: str, name: TopicName) -> Exception | None:
@@ -48,7 +37,7 @@ def no_seal(verb: str, name: TopicName) -> Exception | None:
 
 
 async def test_split_merge_and_rebucket_leave_layout_and_storage_agreed(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead(2, {"team": "blue"})
     assert len((await plant.call(controller.split(0, [100, 200]))).active) == 4
     assert len((await plant.call(controller.merge([3, 2, 4]))).active) == 2
     layout = await plant.call(controller.rebucket(5, [7, 9]))
@@ -56,11 +45,10 @@ async def test_split_merge_and_rebucket_leave_layout_and_storage_agreed(plant: P
     assert layout == await plant.audit()
     assert layout.epoch == 3
     assert controller.record.properties == {"team": "blue"}
-    await plant.stop()
 
 
 async def test_children_are_made_before_parents_are_sealed_and_visible_after(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead()
     plant.world.log.clear()
     seen: list[int] = []
     plant.service.watch_layout(TOPIC, lambda layout: seen.append(layout.epoch if layout else -1))
@@ -68,22 +56,20 @@ async def test_children_are_made_before_parents_are_sealed_and_visible_after(pla
     assert plant.world.log == ["create 0000-ffff-2", "seal 0000-7fff-0", "seal 8000-ffff-1"]
     await asyncio.sleep(0)
     assert seen == [0, 1]
-    await plant.stop()
 
 
 async def test_one_operation_goes_from_1_to_64_segments(plant: Plant) -> None:
-    controller = await lead(plant, 1)
+    controller = await plant.lead(1)
     for sub in "abcd":
         await plant.call(controller.ensure_subscription(sub, "QUEUE", "earliest"))
     layout = await plant.call(controller.split(0, [1024 * n for n in range(1, 64)]))
     assert len(layout.active) == 64
     assert layout.epoch == 1
     await plant.audit()
-    await plant.stop()
 
 
 async def test_what_the_layout_does_not_allow_is_refused_and_changes_nothing(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead()
     await plant.call(controller.split(0))
     before = controller.record
     for call, error in (
@@ -100,7 +86,6 @@ async def test_what_the_layout_does_not_allow_is_refused_and_changes_nothing(pla
             await plant.call(call)
     assert controller.record == before
     await plant.audit()
-    await plant.stop()
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
@@ -109,7 +94,7 @@ async def test_what_the_layout_does_not_allow_is_refused_and_changes_nothing(pla
 async def test_a_subscription_confirmed_while_a_split_runs_is_on_the_children(
     plant: Plant, turns: int, kind: str, start: str
 ) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead()
     split = plant.process.spawn(controller.split(0))
     await asyncio.sleep(turns * 0.0004)
     await plant.call(controller.ensure_subscription("s", kind, start))  # type: ignore[arg-type]
@@ -122,7 +107,6 @@ async def test_a_subscription_confirmed_while_a_split_runs_is_on_the_children(
     published = sum(len(stored.entries) for stored in plant.world.stored.values())
     waiting = sum(plant.world.backlog(name, "s") or 0 for name in plant.world.stored)
     assert published == waiting
-    await plant.stop()
 
 
 @pytest.mark.parametrize("first", ["split", "group"])
@@ -130,7 +114,7 @@ async def test_a_subscription_confirmed_while_a_split_runs_is_on_the_children(
 async def test_a_checkpoint_group_that_registers_beside_a_split_gets_the_children(
     plant: Plant, turns: int, first: str
 ) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead()
     inbox = FakeConsumer()
     if first == "split":
         split = plant.process.spawn(controller.split(0))
@@ -146,12 +130,11 @@ async def test_a_checkpoint_group_that_registers_beside_a_split_gets_the_childre
     known = inbox.told[-1] if inbox.told else held.assignment
     assert ids_of(known) == sorted(layout.segments)
     await plant.audit()
-    await plant.stop()
 
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_many_changes_in_the_same_instant_are_answered_and_agree(plant: Plant, seed: int) -> None:
-    controller = await lead(plant, 4)
+    controller = await plant.lead(4)
     calls: list[Coroutine[Any, Any, object]] = [
         controller.split(0),
         controller.split(0),
@@ -170,21 +153,19 @@ async def test_many_changes_in_the_same_instant_are_answered_and_agree(plant: Pl
         assert not isinstance(outcome, BaseException) or isinstance(outcome, AnabranchError)
     assert sum(not isinstance(outcome, BaseException) for outcome in outcomes) >= 4
     assert await plant.audit() == controller.layout
-    await plant.stop()
 
 
 async def test_a_cancelled_caller_does_not_leave_half_a_split(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead()
     caller = plant.process.spawn(controller.split(0))
     await asyncio.sleep(0.0001)
     caller.cancel()
     await plant.call(controller.settled())
     assert (await plant.audit()).epoch == 1
-    await plant.stop()
 
 
 async def test_an_unreachable_segment_delays_a_split_but_does_not_lose_it(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead()
     plant.segments.fails = no_seal
     with pytest.raises(NotConnectedError):
         await plant.call(controller.split(0))
@@ -196,11 +177,10 @@ async def test_an_unreachable_segment_delays_a_split_but_does_not_lose_it(plant:
     await asyncio.sleep(10)
     layout = await plant.audit()
     assert (layout.epoch, controller.why()["operation"], controller.why()["troubles"]) == (1, None, {})
-    await plant.stop()
 
 
 async def test_a_deposed_leader_can_do_nothing_any_more(plant: Plant) -> None:
-    old = await lead(plant)
+    old = await plant.lead()
     await plant.call(old.ensure_subscription("s", "STREAM", "earliest"))
     inbox = FakeConsumer()
     held = await plant.call(old.register("s", "a", "STREAM", None, inbox))
@@ -239,11 +219,10 @@ async def test_a_deposed_leader_can_do_nothing_any_more(plant: Plant) -> None:
     assert inbox.told == []
     await plant.audit()
     await old_process.spawn(old_service.stop())
-    await plant.stop()
 
 
 async def test_a_stale_leader_s_unconfirmed_subscription_is_finished_by_the_true_one(plant: Plant) -> None:
-    old = await lead(plant)
+    old = await plant.lead()
     old_process, old_service = plant.process, plant.service
     await plant.boot()
     await plant.controller()
@@ -255,11 +234,10 @@ async def test_a_stale_leader_s_unconfirmed_subscription_is_finished_by_the_true
     await plant.boot()
     await plant.controller()
     await plant.audit()
-    await plant.stop()
 
 
 async def test_a_missing_active_segment_is_made_again_and_a_missing_sealed_one_is_not(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead()
     await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
     layout = await plant.call(controller.split(0))
     plant.kill()
@@ -270,100 +248,11 @@ async def test_a_missing_active_segment_is_made_again_and_a_missing_sealed_one_i
     await plant.controller()
     assert lost[0] not in plant.world.stored
     assert plant.world.stored[lost[1]].cursors == {"s": 0}
-    await plant.stop()
-
-
-@pytest.mark.plant(retention_s=100.0, auto_scale_interval_s=10.0)
-async def test_sealed_segments_are_pruned_when_drained_and_old_enough(plant: Plant) -> None:
-    controller = await lead(plant, 1)
-    await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
-    plant.publish(controller.layout)
-    await plant.call(controller.split(0))
-    seen: list[int] = []
-    plant.service.watch_layout(TOPIC, lambda layout: seen.append(layout.epoch if layout else -1))
-    await asyncio.sleep(200)
-    assert 0 in controller.layout.segments, "a queue subscription still has backlog there"
-    plant.drain(controller.layout, "s", 0)
-    await asyncio.sleep(200)
-    layout = await plant.audit()
-    assert sorted(layout.segments) == [1, 2]
-    assert seen[-1] == layout.epoch == 2
-    assert controller.subscriptions()["s"].drained == ()
-    await plant.stop()
-
-
-@pytest.mark.plant(auto_scale_interval_s=10.0)
-@pytest.mark.parametrize(
-    "left",
-    [
-        pytest.param(2, marks=pytest.mark.plant(retention_s=100.0)),
-        pytest.param(3, marks=pytest.mark.plant(retention_s=None)),
-    ],
-)
-async def test_without_subscriptions_retention_alone_decides_and_none_keeps_for_ever(
-    plant: Plant, left: int
-) -> None:
-    controller = await lead(plant, 1)
-    await plant.call(controller.split(0))
-    await asyncio.sleep(90)
-    assert len(controller.layout.segments) == 3
-    await asyncio.sleep(40)
-    assert len(controller.layout.segments) == left
-    await plant.stop()
-
-
-async def test_a_topic_gives_back_the_oldest_of_what_is_acknowledged_when_it_is_too_large(
-    plant: Plant,
-) -> None:
-    megabyte = 1024 * 1024
-
-    controller = await lead(plant, 2)
-    policy = {"retentionTimeInMinutes": -1, "retentionSizeInMB": 10}
-    topics = TopicStore(MemoryStore(plant.tree))
-    await topics.update_namespace(
-        "public/default", lambda record: replace(record, policies={"retention_policies": policy})
-    )
-    await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
-    plant.publish(controller.layout)
-    await plant.call(controller.split(0))
-    await plant.call(controller.split(1))
-    for name, stored in plant.world.stored.items():
-        assert name.segment is not None
-        stored.load = SegmentLoad(size_bytes=(5 if name.segment.id < 2 else 3) * megabyte)
-    plant.drain(controller.layout, "s", 0, 1)
-    await plant.call(controller.settled())
-    await plant.call(controller.upkeep.prune())
-    layout = controller.layout
-    assert sorted(layout.segments) == [2, 3, 4, 5], "12 MiB are left, and that is enough"
-    sizes = [plant.world.stored[plant.segment(layout, id_)].load.size_bytes for id_ in layout.segments]
-    assert 10 * megabyte <= sum(sizes) <= 10 * megabyte + len(sizes), "and active ones gave up the rest"
-    await plant.stop()
-
-
-@pytest.mark.plant(retention_s=0.0)
-async def test_garbage_is_retried_until_it_is_gone(plant: Plant) -> None:
-    controller = await lead(plant, 1)
-    await plant.call(controller.split(0))
-    down = True
-
-    def fails(verb: str, name: TopicName) -> Exception | None:
-        return NotConnectedError("owner is away") if verb == "delete" and down else None
-
-    plant.segments.fails = fails
-    await plant.call(controller.upkeep.prune())
-    await asyncio.sleep(60)
-    assert controller.why()["garbage"] == ["segment://public/default/orders/0000-ffff-0"]
-    assert "owner is away" in str(controller.why()["troubles"])
-    down = False
-    await asyncio.sleep(10)
-    await plant.audit()
-    assert controller.why()["troubles"] == {}
-    await plant.stop()
 
 
 @pytest.mark.plant(retention_s=0.0)
 async def test_many_splits_and_merges_leave_the_record_small(plant: Plant) -> None:
-    controller = await lead(plant, 1)
+    controller = await plant.lead(1)
     await plant.call(controller.ensure_subscription("s", "STREAM", "earliest"))
     sizes = []
     for _ in range(50):
@@ -375,11 +264,10 @@ async def test_many_splits_and_merges_leave_the_record_small(plant: Plant) -> No
     assert max(sizes) < sizes[0] + 200
     assert len(plant.world.stored) == 1
     await plant.audit()
-    await plant.stop()
 
 
 async def test_policies_and_properties_can_be_changed_and_survive_operations(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead()
     await plant.call(controller.set_policy(AutoScaleOverride(max_segments=3)))
     await plant.call(controller.set_properties({"team": "red"}))
     await plant.call(controller.split(0))
@@ -393,60 +281,6 @@ async def test_policies_and_properties_can_be_changed_and_survive_operations(pla
     assert controller.record.properties == {"team": "red"}
     await plant.call(controller.set_policy(None))
     assert controller.policy() == MANUAL.auto_scale
-    await plant.stop()
-
-
-async def test_why_says_where_an_operation_stands_and_what_waits_behind_it(plant: Plant) -> None:
-    controller = await lead(plant)
-    plant.segments.fails = no_seal
-    callers = [plant.process.spawn(controller.split(id_)) for id_ in (0, 1, 1)]
-    await asyncio.sleep(0.0001)
-    assert state_lines(controller.why()) == ["2 changes in the queue"]
-    for caller in callers:
-        with pytest.raises(NotConnectedError):
-            await caller
-    under_way = "under way: split of segment 0, by request; sealing"
-    assert state_lines(controller.why()) == [under_way]
-    await asyncio.sleep(2)
-    trouble = "trouble with background: NotConnectedError: owner is away"
-    assert state_lines(controller.why()) == [under_way, trouble]
-    plant.segments.fails = lambda verb, name: None
-    await asyncio.sleep(10)
-    assert state_lines(controller.why()) == []
-    await plant.stop()
-
-
-async def test_why_says_what_each_subscription_waits_for(plant: Plant) -> None:
-    controller = await lead(plant, 1)
-    await plant.call(controller.register("s", "a", "STREAM", "earliest", FakeConsumer()))
-    plant.publish(controller.layout)
-    await plant.call(controller.split(0))
-    why = controller.why()
-    assert why["epoch"] == 1
-    subscription = why["subscriptions"]["s"]  # type: ignore[index]
-    blocker = {"segment": 0, "buckets": ["0000-ffff"], "consumers": ["a"]}
-    assert subscription["waiting"] == {"1": [blocker], "2": [blocker]}
-    assert subscription["consumers"]["a"]["connected"] is True
-    assert subscription["consumers"]["a"]["segments"] == [0]
-    await plant.stop()
-
-
-async def test_stats_count_rates_backlog_and_consumers_and_tolerate_silence(plant: Plant) -> None:
-    controller = await lead(plant, 1)
-    await plant.call(controller.register("s", "a", "STREAM", "earliest", FakeConsumer()))
-    plant.publish(controller.layout)
-    name = plant.segment(controller.layout, 0)
-    plant.world.stored[name].load = SegmentLoad(msg_rate_in=5.0, size_bytes=77)
-    stats: Any = await plant.call(controller.stats())
-    assert stats["segments"]["0"]["msgRateIn"] == 5.0
-    assert stats["segments"]["0"]["storageSize"] == 77
-    assert stats["subscriptions"]["s"]["backlog"] == 1
-    assert stats["subscriptions"]["s"]["consumerCount"] == 1
-    plant.segments.fails = lambda verb, name: NotConnectedError("away")
-    stats = await plant.call(controller.stats())
-    assert "msgRateIn" not in stats["segments"]["0"]
-    assert stats["subscriptions"]["s"]["backlog"] == 0
-    await plant.stop()
 
 
 async def test_it_works_on_the_real_loop_too() -> None:
@@ -471,19 +305,3 @@ async def test_it_works_on_the_real_loop_too() -> None:
     await service.stop()
     await asyncio.sleep(0)
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-
-
-async def test_a_segment_is_found_by_its_name_also_one_that_was_a_classic_topic(plant: Plant) -> None:
-    classic = [TopicName.parse(f"persistent://public/default/old-partition-{n}") for n in (0, 1)]
-    await plant.boot()
-    for name in classic:
-        plant.world.stored[name] = StoredSegment()
-    places = [Place(name, 0) for name in classic]
-    await plant.call(plant.service.migrate_topic(TOPIC, places, {}))
-    lead = await plant.call(Leadership.take_over(plant.context, TOPIC))
-    for segment in lead.layout.segments.values():
-        assert lead.find(lead.segment_name(segment)) is segment
-    assert lead.find(TopicName.parse("persistent://public/default/old-partition-2")) is None
-    assert lead.find(TOPIC.segment_name(HashRange(0, 1), 2)) is None, "another range"
-    assert lead.find(TOPIC.segment_name(HashRange(0, 1), 99)) is None
-    await plant.stop()

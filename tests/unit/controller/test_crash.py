@@ -76,7 +76,6 @@ async def test_an_operation_killed_at_a_step_is_finished_by_the_next_start(
     for id_ in controller.layout.segments:
         for sub in ("stream", "late", "queue"):
             assert plant.world.backlog(plant.segment(controller.layout, id_), sub) is not None
-    await plant.stop()
 
 
 @pytest.mark.parametrize("second", STEPS)
@@ -94,7 +93,6 @@ async def test_a_second_kill_while_finishing_does_no_harm(plant: Plant, first: s
             await plant.boot(kill_at=f"split.{second}")
     await plant.boot()
     check_outcome("split", await plant.audit())
-    await plant.stop()
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -108,7 +106,6 @@ async def test_an_operation_that_fails_at_a_step_is_finished_by_the_same_process
         await operate(plant, kind)
     await asyncio.sleep(1)
     check_outcome(kind, await plant.audit())
-    await plant.stop()
 
 
 @pytest.mark.parametrize("step", ["planned", "created.first", "created", "sealed", "committed"])
@@ -119,7 +116,6 @@ async def test_a_creation_killed_at_a_step_is_finished(plant: Plant, step: str) 
     await plant.boot()
     assert len((await plant.audit()).active) == 3
     assert await plant.call(plant.service.list_topics("public/default", {("team", "blue")})) == [TOPIC]
-    await plant.stop()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +148,6 @@ async def test_a_migration_killed_at_a_step_is_finished(plant: Plant, step: str)
     assert inbox.ids == [3, 4, 5]
     with pytest.raises(TopicExistsError):
         await plant.call(plant.service.migrate_topic(TOPIC, classic, {}))
-    await plant.stop()
 
 
 @pytest.mark.parametrize("step", ["marked", "listed", "forgotten", "swept"])
@@ -170,7 +165,6 @@ async def test_a_deletion_killed_at_a_step_is_finished(plant: Plant, step: str) 
     after = await plant.audit()
     assert min(after.segments) >= before.next_id
     assert after.epoch > before.epoch
-    await plant.stop()
 
 
 @pytest.mark.parametrize("step", ["recorded", "applied"])
@@ -196,7 +190,6 @@ async def test_a_change_of_a_subscription_killed_at_a_step_is_finished(
     backlog = [plant.world.backlog(plant.segment(layout, id_), sub) for id_ in layout.segments]
     assert backlog == [{"create": 1, "delete": None, "seek": 1, "skip": 0}[change]] * 3
     assert ("stream" in controller.subscriptions()) == (change != "delete")
-    await plant.stop()
 
 
 @pytest.mark.plant(retention_s=0.5)
@@ -212,7 +205,6 @@ async def test_pruning_killed_after_its_commit_leaves_no_storage_behind(plant: P
     await plant.boot()
     layout = await plant.audit()
     assert sorted(layout.segments) == [1, 2]
-    await plant.stop()
 
 
 async def test_a_topic_is_made_whole_although_its_maker_never_heard_that_it_was_begun(plant: Plant) -> None:
@@ -225,7 +217,6 @@ async def test_a_topic_is_made_whole_although_its_maker_never_heard_that_it_was_
     assert service.layouts() == {}
     await asyncio.sleep(10)
     assert len((await plant.audit()).active) == 2
-    await plant.stop()
 
 
 @pytest.mark.plant(retention_s=0.5)
@@ -243,7 +234,6 @@ async def test_pruning_whose_answer_was_lost_leaves_no_storage_behind(plant: Pla
     await asyncio.sleep(2)
     layout = await plant.audit()
     assert sorted(layout.segments) == [1, 2]
-    await plant.stop()
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["refused", "answer lost"])
@@ -274,7 +264,6 @@ async def test_a_write_that_fails_anywhere_in_a_split_is_made_good(
     else:
         check_outcome("split", layout)
         assert inbox.ids == [0, 2, 3, 4, 5]
-    await plant.stop()
 
 
 async def test_a_subscription_whose_confirmation_was_lost_is_on_the_children_all_the_same(
@@ -295,13 +284,10 @@ async def test_a_subscription_whose_confirmation_was_lost_is_on_the_children_all
     assert faulty.failed
     await asyncio.sleep(2)
     await plant.audit()
-    await plant.stop()
 
 
 async def test_a_latest_subscription_made_across_a_split_waits_for_nothing_before_it(plant: Plant) -> None:
-    await plant.boot()
-    await plant.call(plant.service.create_topic(TOPIC, 1))
-    controller = await plant.controller()
+    controller = await plant.lead(1)
     plant.publish(controller.layout)
     down = True
 
@@ -318,7 +304,6 @@ async def test_a_latest_subscription_made_across_a_split_waits_for_nothing_befor
     await asyncio.sleep(10)
     await plant.audit()
     assert inbox.ids == [1, 2]
-    await plant.stop()
 
 
 class FailOnce:

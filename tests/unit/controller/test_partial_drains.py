@@ -10,23 +10,18 @@ import pytest
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import ServiceNotReadyError
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.records import SubscriptionRecord
-from anabranch.metadata.topics import TopicStore
 from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from tests.harness.control import TOPIC, FakeConsumer, Plant, ids_of
+from tests.harness.control import FakeConsumer, Plant, ids_of
 
 LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
 
 
 async def split_with_backlog(plant: Plant, *names: str) -> tuple[TopicController, list[FakeConsumer]]:
     """A topic whose first segment, of four buckets, is sealed and not drained."""
-    await plant.boot()
-    await plant.call(plant.service.create_topic(TOPIC, 1))
-    controller = await plant.controller()
+    controller = await plant.lead(1)
     inboxes = [await join(plant, name) for name in names]
     plant.publish(controller.layout)
     await plant.call(controller.split(0))
@@ -35,22 +30,13 @@ async def split_with_backlog(plant: Plant, *names: str) -> tuple[TopicController
 
 async def join(plant: Plant, name: str, *, whole: bool = False) -> FakeConsumer:
     inbox = FakeConsumer()
-    controller = await plant.controller()
-    registered = await plant.call(
-        controller.register("s", name, "STREAM", "earliest", inbox, RegistrationRequest(whole=whole))
-    )
+    registered = await plant.join(name, inbox, request=RegistrationRequest(whole=whole))
     inbox.told.append(registered.assignment)
     return inbox
 
 
 def drain_part(plant: Plant, layout: Layout, id_: int, *ranges: HashRange) -> None:
     plant.world.acknowledge_part(plant.segment(layout, id_), "s", *ranges)
-
-
-async def stored(plant: Plant) -> SubscriptionRecord:
-    record = await TopicStore(MemoryStore(plant.tree)).load_subscription(TOPIC, "s")
-    assert record is not None
-    return record
 
 
 def told_open(plant: Plant, layout: Layout, id_: int) -> Ranges | None:
@@ -64,7 +50,7 @@ async def test_children_are_assigned_with_the_first_open_bucket_and_owners_hear_
     await asyncio.sleep(0.1)
     assert inbox.ids == [0, 1, 2]
     assert [len(s.bucket_ranges) for s in inbox.told[-1].segments if s.segment_id] == [2, 2]
-    record = await stored(plant)
+    record = await plant.stored()
     assert list(record.partly_drained) == [0]
     described: Any = controller.why()["subscriptions"]
     assert described["s"]["partlyDrained"] == {"0": [str(LOWER)]}
@@ -76,9 +62,8 @@ async def test_children_are_assigned_with_the_first_open_bucket_and_owners_hear_
     assert [told_open(plant, controller.layout, id_) for id_ in (1, 2)] == [None, None]
     assert inbox.ids == [1, 2]
     assert len(inbox.told) == told + 1
-    assert (await stored(plant)).partly_drained == {}
+    assert (await plant.stored()).partly_drained == {}
     await plant.audit()
-    await plant.stop()
 
 
 async def test_the_next_leader_goes_on_with_what_was_open(plant: Plant) -> None:
@@ -86,19 +71,18 @@ async def test_the_next_leader_goes_on_with_what_was_open(plant: Plant) -> None:
     layout = controller.layout
     drain_part(plant, layout, 0, LOWER)
     await asyncio.sleep(0.1)
-    before = await stored(plant)
+    before = await plant.stored()
     plant.kill()
     plant.world.rosters.clear()
     # The owner has started anew too, and does not know any more what is drained in part.
     plant.world.stored[plant.segment(layout, 0)].parts.clear()
     await plant.boot()
     again = await join(plant, "a")
-    after = await stored(plant)
+    after = await plant.stored()
     assert (after.consumers, after.partly_drained) == (before.consumers, before.partly_drained)
     assert ids_of(again.told[0]) == sorted(s.segment_id for s in before.consumers["a"].segments)
     assert [told_open(plant, layout, id_) for id_ in (1, 2)] == [(LOWER,), (LOWER,)]
     await plant.audit()
-    await plant.stop()
 
 
 async def test_an_owner_that_does_not_answer_is_told_later_what_is_open(plant: Plant) -> None:
@@ -118,7 +102,6 @@ async def test_an_owner_that_does_not_answer_is_told_later_what_is_open(plant: P
     plant.segments.fails = lambda verb, name: None
     await asyncio.sleep(60)
     assert [told_open(plant, layout, id_) for id_ in (1, 2)] == [None, None]
-    await plant.stop()
 
 
 async def test_a_seek_forgets_it_and_news_from_before_change_nothing(plant: Plant) -> None:
@@ -127,7 +110,7 @@ async def test_a_seek_forgets_it_and_news_from_before_change_nothing(plant: Plan
     drain_part(plant, layout, 0, LOWER)
     await asyncio.sleep(0.1)
     await plant.call(controller.seek("s", 0))
-    assert (await stored(plant)).partly_drained == {}
+    assert (await plant.stored()).partly_drained == {}
     await asyncio.sleep(0.1)
     assert inbox.ids == [0]
     assert told_open(plant, layout, 1) == ()
@@ -136,9 +119,8 @@ async def test_a_seek_forgets_it_and_news_from_before_change_nothing(plant: Plan
     assert inbox.ids == [0], "the owner was asked, and knows better"
     drain_part(plant, layout, 0, UPPER)
     await asyncio.sleep(0.1)
-    assert (await stored(plant)).partly_drained.keys() == {0}
+    assert (await plant.stored()).partly_drained.keys() == {0}
     assert inbox.ids == [0, 1, 2]
-    await plant.stop()
 
 
 async def test_a_group_with_a_member_that_reads_whole_segments_waits_for_them(plant: Plant) -> None:
@@ -153,7 +135,6 @@ async def test_a_group_with_a_member_that_reads_whole_segments_waits_for_them(pl
     await asyncio.sleep(0.1)
     assert sorted(inbox.ids + other.ids) == [1, 2]
     assert not any(s.bucket_ranges for told in (inbox, other) for s in told.told[-1].segments)
-    await plant.stop()
 
 
 @pytest.mark.plant(retention_s=0.0)
@@ -167,6 +148,5 @@ async def test_a_segment_drained_in_part_is_not_pruned(plant: Plant) -> None:
     await asyncio.sleep(1)
     await plant.call(controller.upkeep.prune())
     assert 0 not in controller.layout.segments
-    assert (await stored(plant)).drained == ()
+    assert (await plant.stored()).drained == ()
     await asyncio.sleep(1)
-    await plant.stop()

@@ -23,15 +23,8 @@ from tests.fakes.segments import MemorySegments
 from tests.harness.control import TOPIC, DiedError, FakeConsumer, Plant, SilentConsumer, ids_of
 
 
-async def lead(plant: Plant, segments: int = 2) -> None:
-    await plant.boot()
-    await plant.call(plant.service.create_topic(TOPIC, segments))
-
-
 async def join(plant: Plant, name: str, inbox: FakeConsumer | None = None) -> Assignment:
-    controller = await plant.controller()
-    push = inbox if inbox is not None else FakeConsumer()
-    return (await plant.call(controller.register("s", name, "STREAM", "earliest", push))).assignment
+    return (await plant.join(name, inbox)).assignment
 
 
 async def attach(plant: Plant, name: str, segment_id: int, generation: int) -> None:
@@ -63,7 +56,7 @@ class RosterWitness(FakeConsumer):
 
 
 async def test_owners_hear_of_an_eviction_before_the_next_reader_does(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     witness = RosterWitness(plant, "a")
     held = await join(plant, "a")
     for segment_id in (0, 1):
@@ -75,7 +68,6 @@ async def test_owners_hear_of_an_eviction_before_the_next_reader_does(plant: Pla
     assert ids_of(witness.told[-1]) == [0, 1]
     assert witness.seen[-2:] == ["gone", "gone"]
     assert controller.why()["troubles"] == {}
-    await plant.stop()
 
 
 async def registrations(plant: Plant) -> list[str]:
@@ -93,7 +85,7 @@ async def evict(plant: Plant, name: str) -> None:
 
 
 async def test_an_evicted_consumer_is_gone_also_where_it_only_finished(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     held = await join(plant, "a")
     await attach(plant, "a", 1, held.generation)
     await join(plant, "b")
@@ -102,14 +94,13 @@ async def test_an_evicted_consumer_is_gone_also_where_it_only_finished(plant: Pl
     assert await standing(plant, "a", 1, held.generation) == "gone"
     with pytest.raises(ConsumerBusyError):
         await attach(plant, "a", 1, held.generation)
-    await plant.stop()
 
 
 @pytest.mark.parametrize("silent", [False, True])
 async def test_an_owner_that_does_not_answer_holds_nobody_up_and_hears_later(
     plant: Plant, silent: bool
 ) -> None:
-    await lead(plant)
+    await plant.lead()
     inbox = FakeConsumer()
     await join(plant, "a")
     await join(plant, "b", inbox)
@@ -139,11 +130,10 @@ async def test_an_owner_that_does_not_answer_holds_nobody_up_and_hears_later(
     await asyncio.sleep(5)
     assert await standing(plant, "a", 0, 1) == "gone"
     assert unreached() == []
-    await plant.stop()
 
 
 async def test_a_leader_that_dies_before_owners_hear_is_made_good_by_the_next(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     await join(plant, "a")
     await join(plant, "b")
     controller = await plant.controller()
@@ -162,7 +152,6 @@ async def test_a_leader_that_dies_before_owners_hear_is_made_good_by_the_next(pl
     await plant.boot()
     assert await registrations(plant) == ["b"]
     assert await standing(plant, "a", 0, generation) == "gone"
-    await plant.stop()
 
 
 async def leave(plant: Plant, name: str) -> None:
@@ -183,7 +172,7 @@ async def plain_standing(plant: Plant, name: str, segment_id: int, generation: i
 
 
 async def test_a_leader_that_was_replaced_lets_nobody_in(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     held = await join(plant, "a")
     controller = await plant.controller()
     await plant.call(controller.stop())
@@ -192,7 +181,7 @@ async def test_a_leader_that_was_replaced_lets_nobody_in(plant: Plant) -> None:
 
 
 async def test_a_seek_of_one_segment_moves_no_other(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     inbox = FakeConsumer()
     await join(plant, "a", inbox)
     controller = await plant.controller()
@@ -211,11 +200,10 @@ async def test_a_seek_of_one_segment_moves_no_other(plant: Plant) -> None:
     assert plant.world.backlog(plant.segment(before, 1), "s") == 0
     with pytest.raises(SegmentNotFoundError):
         await plant.call(controller.seek_segment("s", 99, 0))
-    await plant.stop()
 
 
 async def test_a_seek_of_one_segment_is_finished_by_the_next_leader(plant: Plant) -> None:
-    await lead(plant, 1)
+    await plant.lead(1)
     await join(plant, "a")
     controller = await plant.controller()
     before = controller.layout
@@ -232,14 +220,13 @@ async def test_a_seek_of_one_segment_is_finished_by_the_next_leader(plant: Plant
     assert controller.subscriptions()["s"].unfinished is None
     assert controller.subscriptions()["s"].drained == ()
     assert plant.world.backlog(plant.segment(before, 0), "s") == 1
-    await plant.stop()
 
 
 @pytest.mark.parametrize("lives", [False, True])
 async def test_a_name_is_refused_only_while_its_holder_shows_a_sign_of_life(
     plant: Plant, lives: bool
 ) -> None:
-    await lead(plant)
+    await plant.lead()
     held = await join(plant, "a", SilentConsumer(lives=lives))
     controller = await plant.controller()
     again = plant.process.spawn(controller.register("s", "a", "STREAM", "earliest", FakeConsumer()))
@@ -251,11 +238,10 @@ async def test_a_name_is_refused_only_while_its_holder_shows_a_sign_of_life(
     else:
         kept = (await again).assignment
         assert {*ids_of(kept), *ids_of(other)} == {*ids_of(held)}
-    await plant.stop()
 
 
 async def test_subscriptions_that_follow_side_by_side_are_told_after_their_own_owners(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     controller = await plant.controller()
     late: list[str] = []
 
@@ -285,13 +271,12 @@ async def test_subscriptions_that_follow_side_by_side_are_told_after_their_own_o
     await plant.call(controller.settled())
     assert plant.loop.time() - began < 1.3, "neither waits for the owners of the other"
     assert late == []
-    await plant.stop()
 
 
 async def test_the_rosters_of_very_many_subscriptions_go_out_a_few_at_a_time(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await lead(plant, 8)
+    await plant.lead(8)
     controller = await plant.controller()
     for number in range(100):
         await plant.call(controller.ensure_subscription(f"s{number}", "STREAM", "earliest"))
@@ -308,13 +293,12 @@ async def test_the_rosters_of_very_many_subscriptions_go_out_a_few_at_a_time(
     await plant.call((await plant.controller()).settled())
     assert len(under_way) == 1 + 2 * 800
     assert max(under_way) == SENT_AT_ONCE
-    await plant.stop()
 
 
 async def test_a_takeover_looks_at_the_layout_once_for_each_subscription_and_tells_who_has_something_to_read(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await lead(plant, 6)
+    await plant.lead(6)
     controller = await plant.controller()
     for sub in ("s", "t"):
         await plant.call(controller.ensure_subscription(sub, "STREAM", "earliest"))
@@ -335,4 +319,3 @@ async def test_a_takeover_looks_at_the_layout_once_for_each_subscription_and_tel
     assert len(looked) == 2
     told = {plant.segment(layout, id_) for id_ in (2, 3, 4, 5, 6)}
     assert plant.world.rosters.keys() == {(name, sub) for name in told for sub in ("s", "t")}
-    await plant.stop()

@@ -18,16 +18,10 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
-from tests.harness.control import TOPIC, FakeConsumer, Plant
+from tests.harness.control import FakeConsumer, Plant
 
 SETTINGS = ControllerSettings(retention_s=None)
 BUSY = SegmentLoad(msg_rate_in=15_000.0)
-
-
-async def lead(plant: Plant, segments: int = 1) -> TopicController:
-    await plant.boot()
-    await plant.call(plant.service.create_topic(TOPIC, segments))
-    return await plant.controller()
 
 
 def set_load(plant: Plant, load: SegmentLoad) -> None:
@@ -41,7 +35,7 @@ def decisions(controller: TopicController) -> Any:
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_a_busy_topic_with_producers_only_is_split_on_the_tick(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead(1)
     set_load(plant, BUSY)
     await asyncio.sleep(55)
     assert len(controller.layout.active) == 1
@@ -51,12 +45,11 @@ async def test_a_busy_topic_with_producers_only_is_split_on_the_tick(plant: Plan
     assert "segment 0 is at 150%" in last["reason"]
     assert last["outcome"] == "done: epoch 1"
     await plant.audit()
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_consumers_that_come_are_enough_reason_to_look(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead(1)
     set_load(plant, SegmentLoad(msg_rate_in=6_000.0))
     for n in range(3):
         await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", FakeConsumer()))
@@ -64,12 +57,11 @@ async def test_consumers_that_come_are_enough_reason_to_look(plant: Plant) -> No
     assert len(controller.layout.active) == 3, "one look for all three, long before the tick"
     assert controller.layout.epoch == 1
     await plant.audit()
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation(plant: Plant) -> None:
-    controller = await lead(plant, 2)
+    controller = await plant.lead(2)
     for n in range(10):
         await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", FakeConsumer()))
     await asyncio.sleep(1)
@@ -79,12 +71,11 @@ async def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation(p
     record = controller.subscriptions()["s"]
     assert all(consumer.segments for consumer in record.consumers.values()), "all of them read"
     assert decisions(controller)[-1]["action"].count("rebucket") == 2
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_two_hundred_consumers_of_sixty_four_segments_all_read_after_one_decision(plant: Plant) -> None:
-    controller = await lead(plant, 64)
+    controller = await plant.lead(64)
     names = [f"c{n:03}" for n in range(200)]
     await asyncio.gather(
         *(plant.call(controller.register("s", name, "STREAM", "earliest", FakeConsumer())) for name in names)
@@ -98,12 +89,11 @@ async def test_two_hundred_consumers_of_sixty_four_segments_all_read_after_one_d
     active = {segment.id for segment in layout.active}
     for name, consumer in record.consumers.items():
         assert active & {given.segment_id for given in consumer.segments}, name
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_the_next_leader_does_not_take_a_rebucket_for_a_split(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead(1)
     for n in range(5):
         await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", FakeConsumer()))
     await asyncio.sleep(1)
@@ -114,12 +104,11 @@ async def test_the_next_leader_does_not_take_a_rebucket_for_a_split(plant: Plant
     set_load(plant, BUSY)
     await plant.call(controller.upkeep.look())
     assert len(controller.layout.active) > 1, "no split was made yet, so no cooldown of splits runs"
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_consumers_that_do_not_know_buckets_get_none(plant: Plant) -> None:
-    controller = await lead(plant, 2)
+    controller = await plant.lead(2)
     for n in range(10):
         register = controller.register(
             "s", f"c{n}", "STREAM", "earliest", FakeConsumer(), RegistrationRequest(whole=n == 0)
@@ -127,13 +116,12 @@ async def test_consumers_that_do_not_know_buckets_get_none(plant: Plant) -> None
         await plant.call(register)
     await asyncio.sleep(1)
     assert (await plant.audit()).epoch == 0, "one of them keeps all from sharing"
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 @pytest.mark.virtual_time(limit_s=100_000)
 async def test_a_topic_that_cools_down_is_merged_again_and_then_left_alone(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead(1)
     set_load(plant, BUSY)
     await asyncio.sleep(100)
     assert len(controller.layout.active) == 2
@@ -148,12 +136,11 @@ async def test_a_topic_that_cools_down_is_merged_again_and_then_left_alone(plant
     last = decisions(controller)[-1]
     assert last["action"] == "keep"
     assert last["count"] > 1000
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_cooldowns_and_cold_times_survive_a_crash(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead(1)
     await plant.call(controller.split(0))
     await asyncio.sleep(250)
     assert len(controller.layout.active) == 2, "not cold for long enough"
@@ -164,13 +151,12 @@ async def test_cooldowns_and_cold_times_survive_a_crash(plant: Plant) -> None:
     assert len(controller.layout.active) == 2
     await asyncio.sleep(90)
     assert len(controller.layout.active) == 1, "the time before the crash counts"
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 @pytest.mark.virtual_time(limit_s=100_000)
 async def test_an_owner_that_does_not_answer_never_causes_a_merge(plant: Plant) -> None:
-    controller = await lead(plant, 2)
+    controller = await plant.lead(2)
 
     def fails(verb: str, name: TopicName) -> Exception | None:
         return NotConnectedError("away") if verb == "load" else None
@@ -182,12 +168,11 @@ async def test_an_owner_that_does_not_answer_never_causes_a_merge(plant: Plant) 
     plant.segments.fails = lambda verb, name: None
     await asyncio.sleep(1000)
     assert len(controller.layout.active) == 1
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_a_failed_split_is_shown_burns_no_cooldown_and_is_finished(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead(1)
     set_load(plant, BUSY)
     down = True
 
@@ -202,12 +187,11 @@ async def test_a_failed_split_is_shown_burns_no_cooldown_and_is_finished(plant: 
     await asyncio.sleep(10)
     assert len((await plant.audit()).active) == 2
     assert controller.record.history["lastSplitS"] is not None
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_a_policy_that_does_not_fit_is_said_loudly_and_scaling_comes_back(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead(1)
     set_load(plant, BUSY)
     topics = TopicStore(MemoryStore(plant.tree))
 
@@ -227,12 +211,11 @@ async def test_a_policy_that_does_not_fit_is_said_loudly_and_scaling_comes_back(
     await override({})
     await asyncio.sleep(100)
     assert len(controller.layout.active) == 2
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_growth_goes_on_by_itself_after_each_cooldown(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead(1)
     for _ in range(300):
         set_load(plant, SegmentLoad(msg_rate_in=40_000.0 / len(controller.layout.active)))
         await asyncio.sleep(1)
@@ -243,32 +226,29 @@ async def test_growth_goes_on_by_itself_after_each_cooldown(plant: Plant) -> Non
         set_load(plant, SegmentLoad(msg_rate_in=40_000.0 / len(controller.layout.active)))
         await asyncio.sleep(1)
     assert controller.layout.epoch == epoch, "steady load leads to silence"
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 @pytest.mark.virtual_time(limit_s=100_000)
 async def test_four_idle_stream_consumers_cause_no_oscillation_in_an_hour(plant: Plant) -> None:
-    controller = await lead(plant, 4)
+    controller = await plant.lead(4)
     for n in range(4):
         await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", FakeConsumer()))
     await asyncio.sleep(3600)
     assert controller.layout.epoch == 0
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=replace(SETTINGS, auto_scale_interval_s=1e6))
 async def test_manual_merges_are_not_counted_against_auto_scaling(plant: Plant) -> None:
-    controller = await lead(plant, 2)
+    controller = await plant.lead(2)
     await plant.call(controller.merge([0, 1]))
     assert controller.record.history["merges"] == {}
     assert controller.record.history["lastMergeS"] is not None
-    await plant.stop()
 
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_only_the_last_fifty_decisions_are_kept(plant: Plant) -> None:
-    controller = await lead(plant)
+    controller = await plant.lead(1)
     for n in range(120):
         await plant.call(controller.set_policy(AutoScaleOverride(enabled=n % 2 == 0)))
         await asyncio.sleep(1)
@@ -277,4 +257,3 @@ async def test_only_the_last_fifty_decisions_are_kept(plant: Plant) -> None:
         "nothing to do now",
         "auto-scaling is switched off for this topic",
     ]
-    await plant.stop()

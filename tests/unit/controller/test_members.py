@@ -10,27 +10,20 @@ from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import Membership
 from anabranch.controller.topic.members import RETURN_S
 from anabranch.errors import ConsumerBusyError
-from tests.harness.control import TOPIC, FakeConsumer, Plant, SilentConsumer, ids_of
+from tests.harness.control import FakeConsumer, Plant, SilentConsumer, ids_of
 
 MINE, THEIRS = 11, 22
-
-
-async def lead(plant: Plant) -> None:
-    await plant.boot()
-    await plant.call(plant.service.create_topic(TOPIC, 2))
 
 
 async def join(
     plant: Plant, instance: int | None, attempt: int = 1, inbox: FakeConsumer | None = None
 ) -> Membership:
-    controller = await plant.controller()
-    said = RegistrationRequest(address=f"host-{instance}:1", instance=instance, attempt=attempt)
-    push = FakeConsumer() if inbox is None else inbox
-    return await plant.call(controller.register("s", "a", "STREAM", "earliest", push, said))
+    request = RegistrationRequest(address=f"host-{instance}:1", instance=instance, attempt=attempt)
+    return await plant.join("a", inbox, request=request)
 
 
 async def test_who_comes_back_takes_its_name_over_at_once_and_is_told_alone(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     controller = await plant.controller()
     old, new = SilentConsumer(), FakeConsumer()
     first = await join(plant, MINE, 1, old)
@@ -43,28 +36,25 @@ async def test_who_comes_back_takes_its_name_over_at_once_and_is_told_alone(plan
     await plant.call(controller.split(0))
     await asyncio.sleep(100)
     assert (old.told, new.ids) == ([], [1, 2, 3]), "what became of the former connection changes nothing"
-    await plant.stop()
 
 
 async def test_another_of_the_name_is_refused_and_hears_who_holds_it(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     await join(plant, MINE)
     for instance in (THEIRS, None):
         with pytest.raises(ConsumerBusyError, match=r"a is connected already, from host-11:1; close it"):
             await join(plant, instance)
-    await plant.stop()
 
 
 async def test_clients_without_an_instance_are_never_taken_for_one_another(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     await join(plant, None)
     with pytest.raises(ConsumerBusyError):
         await join(plant, None, 2)
-    await plant.stop()
 
 
 async def test_a_request_that_was_overtaken_by_a_later_one_takes_nothing_back(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     inbox = FakeConsumer()
     await join(plant, MINE, 2, inbox)
     with pytest.raises(ConsumerBusyError):
@@ -72,14 +62,12 @@ async def test_a_request_that_was_overtaken_by_a_later_one_takes_nothing_back(pl
     await plant.call((await plant.controller()).split(0))
     await asyncio.sleep(1)
     assert inbox.ids == [1, 2, 3]
-    await plant.stop()
 
 
 async def test_a_name_that_a_dead_connection_holds_is_free_once_it_gave_no_sign(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     await join(plant, MINE, 1, SilentConsumer())
     assert ids_of((await join(plant, THEIRS)).assignment) == [0, 1]
-    await plant.stop()
 
 
 async def fail_over(plant: Plant) -> None:
@@ -90,7 +78,7 @@ async def fail_over(plant: Plant) -> None:
 
 @pytest.mark.parametrize("back_after_s", [0.0, 0.5])
 async def test_the_next_leader_keeps_a_name_for_whom_it_belongs_to(plant: Plant, back_after_s: float) -> None:
-    await lead(plant)
+    await plant.lead()
     await join(plant, MINE)
     await fail_over(plant)
     stranger = asyncio.ensure_future(join(plant, THEIRS))
@@ -101,11 +89,10 @@ async def test_the_next_leader_keeps_a_name_for_whom_it_belongs_to(plant: Plant,
     with pytest.raises(ConsumerBusyError, match="from host-11:1"):
         await stranger
     assert plant.loop.time() - came_back_at < 0.1
-    await plant.stop()
 
 
 async def test_the_next_leader_gives_a_name_away_when_nobody_comes_back_for_it(plant: Plant) -> None:
-    await lead(plant)
+    await plant.lead()
     await join(plant, MINE)
     await fail_over(plant)
     began_at = plant.loop.time()
@@ -113,18 +100,16 @@ async def test_the_next_leader_gives_a_name_away_when_nobody_comes_back_for_it(p
     assert RETURN_S / 2 < plant.loop.time() - began_at < RETURN_S + 0.1
     with pytest.raises(ConsumerBusyError):
         await join(plant, MINE, 2)
-    await plant.stop()
 
 
 @pytest.mark.parametrize(("instance", "wait_s"), [(THEIRS, RETURN_S), (None, 0.0)])
 async def test_the_next_leader_keeps_no_name_for_long_nor_from_clients_without_an_instance(
     plant: Plant, instance: int | None, wait_s: float
 ) -> None:
-    await lead(plant)
+    await plant.lead()
     await join(plant, MINE)
     await fail_over(plant)
     await asyncio.sleep(wait_s)
     began_at = plant.loop.time()
     await join(plant, instance)
     assert plant.loop.time() - began_at < 0.1
-    await plant.stop()

@@ -1,0 +1,70 @@
+"""The state of one topic, for operators."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from anabranch.cli.topic import state_lines
+from anabranch.controller.ports.segments import SegmentLoad
+from anabranch.errors import (
+    NotConnectedError,
+)
+from anabranch.model.names import TopicName
+from tests.harness.control import Plant
+
+
+def no_seal(verb: str, name: TopicName) -> Exception | None:
+    return NotConnectedError("owner is away") if verb == "seal" else None
+
+
+async def test_why_says_where_an_operation_stands_and_what_waits_behind_it(plant: Plant) -> None:
+    controller = await plant.lead()
+    plant.segments.fails = no_seal
+    callers = [plant.process.spawn(controller.split(id_)) for id_ in (0, 1, 1)]
+    await asyncio.sleep(0.0001)
+    assert state_lines(controller.why()) == ["2 changes in the queue"]
+    for caller in callers:
+        with pytest.raises(NotConnectedError):
+            await caller
+    under_way = "under way: split of segment 0, by request; sealing"
+    assert state_lines(controller.why()) == [under_way]
+    await asyncio.sleep(2)
+    trouble = "trouble with background: NotConnectedError: owner is away"
+    assert state_lines(controller.why()) == [under_way, trouble]
+    plant.segments.fails = lambda verb, name: None
+    await asyncio.sleep(10)
+    assert state_lines(controller.why()) == []
+
+
+async def test_why_says_what_each_subscription_waits_for(plant: Plant) -> None:
+    controller = await plant.lead(1)
+    await plant.join("a")
+    plant.publish(controller.layout)
+    await plant.call(controller.split(0))
+    why = controller.why()
+    assert why["epoch"] == 1
+    subscription = why["subscriptions"]["s"]  # type: ignore[index]
+    blocker = {"segment": 0, "buckets": ["0000-ffff"], "consumers": ["a"]}
+    assert subscription["waiting"] == {"1": [blocker], "2": [blocker]}
+    assert subscription["consumers"]["a"]["connected"] is True
+    assert subscription["consumers"]["a"]["segments"] == [0]
+
+
+async def test_stats_count_rates_backlog_and_consumers_and_tolerate_silence(plant: Plant) -> None:
+    controller = await plant.lead(1)
+    await plant.join("a")
+    plant.publish(controller.layout)
+    name = plant.segment(controller.layout, 0)
+    plant.world.stored[name].load = SegmentLoad(msg_rate_in=5.0, size_bytes=77)
+    stats: Any = await plant.call(controller.stats())
+    assert stats["segments"]["0"]["msgRateIn"] == 5.0
+    assert stats["segments"]["0"]["storageSize"] == 77
+    assert stats["subscriptions"]["s"]["backlog"] == 1
+    assert stats["subscriptions"]["s"]["consumerCount"] == 1
+    plant.segments.fails = lambda verb, name: NotConnectedError("away")
+    stats = await plant.call(controller.stats())
+    assert "msgRateIn" not in stats["segments"]["0"]
+    assert stats["subscriptions"]["s"]["backlog"] == 0
