@@ -72,7 +72,7 @@ def test_arguments_results_and_pushes_arrive_as_they_were(
 def test_what_is_left_out_has_its_default_there() -> None:
     verb = LEADER.verb("split")
     sent = verb.bind(7).encode()
-    assert verb.decode_arguments(sent) == {"segment_id": 7, "points": None}
+    assert verb.decode_arguments(sent) == {"segment_id": 7, "points": None, "expected": None}
     with pytest.raises(TypeError):
         verb.bind(7, nothing=1)
 

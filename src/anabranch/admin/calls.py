@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -121,27 +120,21 @@ class Call:
         """Classic logs, wherever they are served."""
         self.http_url: str = request.app.state.http_url
         """Where this API is reached."""
-        self.again = False
-        """Whether the handler was left by an error before, so that what it asks for may be done already."""
         self.repeatable = True
-        """Cleared by a handler whose next step would do more if it were done twice."""
-        self._subject: object = None
+        """Cleared by a handler before a step that would have a further effect if it were repeated."""
+        self._seen: dict[str, Any] = {}
         self._body: bytes | None = None
 
-    @contextmanager
-    def done_before(self, error: type[AnabranchError]) -> Iterator[None]:
-        """Take this error of a repeated call for its answer: what it asks for is done already."""
-        try:
-            yield
-        except error:
-            if not self.again:
-                raise
+    async def once(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
+        """The result of the first `read` that succeeded, also when the handler is called again.
 
-    def meets_another(self, subject: object) -> bool:
-        """Whether a repeated call finds something else in the place of what it found at first."""
-        if self._subject is None:
-            self._subject = subject
-        return self._subject != subject
+        A request to a leader refers to what its handler read here: a topic's incarnation, a layout's epoch.
+        The leader compares, so a request that is sent twice changes nothing the second time.
+        """
+        if key not in self._seen:
+            self._seen[key] = await read()
+        found: T = self._seen[key]
+        return found
 
     @property
     def parts(self) -> Mapping[str, str]:
@@ -252,7 +245,6 @@ async def _answer(call: Call, handler: Handler) -> Any:
         except MOVING:
             if loop.time() >= until_s or not call.repeatable:
                 raise
-        call.again = True
         await asyncio.sleep(AGAIN_S)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, get_args
 
 import msgspec
@@ -11,24 +11,22 @@ import msgspec
 from anabranch.admin.calls import Call, object_of, route, whole
 from anabranch.admin.topics import classic_places
 from anabranch.aio import together
-from anabranch.controller.decide.operation import segment_name, was_made
+from anabranch.controller.decide.operation import LayoutVersion, segment_name
 from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import (
     ConflictError,
     ConsumerBusyError,
     InvalidConfigurationError,
-    LayoutError,
-    SegmentNotFoundError,
     SubscriptionNotFoundError,
     TopicExistsError,
     TopicNotFoundError,
 )
 from anabranch.metadata import records
-from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
+from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, TopicRecord
 from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import equal_bucket_splits
-from anabranch.model.layout import Layout, Segment
+from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
 from anabranch.model.policy import override_from_json, resolve, to_json
 
@@ -71,11 +69,8 @@ async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
     await call.topics.load_namespace(call.namespace())
     _check_count(count)
-    with call.done_before(TopicExistsError):
-        await call.broker.controllers.create_topic(call.topic("topic"), count, properties or {})
-        return
-    # Recorded the first time; only then a leader is asked for anything.
-    await (await _controller(call)).settled()
+    incarnation = await call.once("incarnation", call.topics.next_incarnation)
+    await call.broker.controllers.create_topic(call.topic("topic"), count, properties or {}, incarnation)
 
 
 def _check_count(count: int) -> None:
@@ -85,7 +80,7 @@ def _check_count(count: int) -> None:
         )
 
 
-async def metadata(call: Call) -> Any:
+async def metadata(call: Call) -> TopicRecord:
     try:
         return await call.topics.load(call.topic("topic"))
     except TopicNotFoundError as error:
@@ -94,24 +89,35 @@ async def metadata(call: Call) -> Any:
 
 async def delete(call: Call) -> None:
     name, force = call.topic("topic"), call.flag("force")
-    with call.done_before(TopicNotFoundError):
-        if call.meets_another((await call.topics.load(name)).incarnation):
-            return
+
+    async def unused() -> int:
+        incarnation = (await call.topics.load(name)).incarnation
         if not force:
             await check_unused(call, name)
-        await call.broker.controllers.delete_topic(name, force=force)
+        return incarnation
+
+    incarnation = await call.once("incarnation", unused)
+    # The topic existed when this call began: if it does not exist now, it is deleted.
+    with suppress(TopicNotFoundError):
+        await call.broker.controllers.delete_topic(name, force=force, incarnation=incarnation)
 
 
 async def migrate(call: Call) -> None:
-    """Let a classic topic go on as a scalable one; what it holds is read first."""
-    force = call.flag("force")
-    name, classic = call.topic("topic"), call.topic("persistent")
+    """Continue a classic topic as a scalable one; consumers read its messages first."""
+    incarnation = await call.once("incarnation", call.topics.next_incarnation)
+    places, kinds, properties = await call.once("classic", lambda: _prepare_migration(call))
+    controllers = call.broker.controllers
+    await controllers.migrate_topic(call.topic("topic"), places, kinds, properties, incarnation)
+    await _adopt_latecomers(call, places)
+
+
+async def _prepare_migration(
+    call: Call,
+) -> tuple[Sequence[Place], Mapping[str, SubscriptionKind], Mapping[str, str]]:
+    """Check and mark the classic topic; its logs, their subscriptions and its properties."""
+    name, classic, force = call.topic("topic"), call.topic("persistent"), call.flag("force")
     if await call.topics.find(name) is not None:
-        if not call.again:
-            raise TopicExistsError(f"{name} is a scalable topic already")
-        await (await _controller(call)).settled()
-        await _adopt_latecomers(call, await classic_places(call))
-        return
+        raise TopicExistsError(f"{name} is a scalable topic already")
     places = await classic_places(call)
     for place in places:
         await call.logs.make(place)
@@ -123,10 +129,7 @@ async def migrate(call: Call) -> None:
     kinds = await _subscribed_everywhere(call, places)
     record = await call.topics.find_classic(classic)
     await call.broker.topics.mark_migrated(classic)
-    await call.broker.controllers.migrate_topic(
-        name, places, kinds, {} if record is None else record.properties
-    )
-    await _adopt_latecomers(call, places)
+    return places, kinds, {} if record is None else record.properties
 
 
 async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:
@@ -156,21 +159,23 @@ async def split(call: Call) -> None:
     if points is not None and parts is not None:
         raise InvalidConfigurationError("give either points or parts, not both")
     id_ = call.number_part("segment")
-    controller = await _controller(call)
-    async with _done_once(call, (id_,), lambda layout: layout.split(id_, points, now_ms=0)):
-        segment = layout_of(await call.topics.load(call.topic("topic"))).segment(id_)
+
+    async def cut() -> Sequence[int] | None:
+        segment = layout_of(await metadata(call)).segment(id_)
         if parts is not None and parts < 2:
             raise InvalidConfigurationError(f"a split makes two parts or more, not {parts}")
         _check_count(parts or len(points or ()) + 1)
-        if parts is not None:
-            points = tuple(part.start for part in segment.range.parts(parts)[1:])
-        await controller.split(id_, points)
+        return points if parts is None else tuple(part.start for part in segment.range.parts(parts)[1:])
+
+    expected = await _layout_version(call)
+    starts = await call.once("points", cut)
+    await (await _controller(call)).split(id_, starts, expected)
 
 
 async def merge(call: Call) -> None:
     ids = [whole(text, "segment") for text in call.part("segments").split("/")]
-    async with _done_once(call, ids, lambda layout: layout.merge(ids, now_ms=0)):
-        await (await _controller(call)).merge(ids)
+    expected = await _layout_version(call)
+    await (await _controller(call)).merge(ids, expected)
 
 
 async def rebucket(call: Call) -> None:
@@ -178,30 +183,18 @@ async def rebucket(call: Call) -> None:
     if (count is None) == (boundaries is None):
         raise InvalidConfigurationError("give either bucketCount or boundaries")
     splits = boundaries if boundaries is not None else equal_bucket_splits(count or 0)
-    id_ = call.number_part("segment")
-    async with _done_once(call, (id_,), lambda layout: layout.rebucket(id_, splits, now_ms=0)):
-        await (await _controller(call)).rebucket(id_, splits)
+    expected = await _layout_version(call)
+    await (await _controller(call)).rebucket(call.number_part("segment"), splits, expected)
 
 
-@asynccontextmanager
-async def _done_once(
-    call: Call, parents: Sequence[int], change: Callable[[Layout], Layout]
-) -> AsyncIterator[None]:
-    """Take the refusal of a change for its answer if `change` was made before the call was repeated.
+async def _layout_version(call: Call) -> LayoutVersion:
+    """The layout that the call refers to."""
 
-    A segment is sealed once, so nothing is done twice. When a leader's answer was lost, the next one ends
-    what it began and refuses the repetition; what is in the place of the parents says which of them it was.
-    """
-    try:
-        yield
-    except (LayoutError, SegmentNotFoundError) as error:
-        if not call.again:
-            raise
-        layout = layout_of(await call.topics.load(call.topic("topic")))
-        if not layout.segments.keys() >= set(parents):
-            raise ConflictError(f"{error}; this may have been done to it before it went") from error
-        if not was_made(layout, parents, change):
-            raise
+    async def read() -> LayoutVersion:
+        record = await metadata(call)
+        return LayoutVersion(record.incarnation, record.epoch)
+
+    return await call.once("layout", read)
 
 
 async def why(call: Call) -> Any:
@@ -247,14 +240,17 @@ async def delete_subscription(call: Call) -> None:
 
 
 async def remove_subscription(call: Call, topic: TopicName, subscription: str, *, force: bool) -> None:
-    """Delete a subscription of a topic, once; ConsumerBusyError while it has consumers, unless forced."""
-    with call.done_before(SubscriptionNotFoundError):
-        controller = await call.broker.controllers.controller(topic)
-        if call.meets_another((await _record_of(call, topic, subscription)).created_at_ms):
-            return
+    """Delete a subscription of a topic; ConsumerBusyError while it has consumers, unless forced."""
+
+    async def unused() -> int:
+        created_at_ms = (await _record_of(call, topic, subscription)).created_at_ms
         if not force:
             await check_unused(call, topic, subscription)
-        await controller.delete_subscription(subscription, force=force)
+        return created_at_ms
+
+    controller = await call.broker.controllers.controller(topic)
+    created_at_ms = await call.once("subscription", unused)
+    await controller.delete_subscription(subscription, force=force, created_at_ms=created_at_ms)
 
 
 async def check_unused(call: Call, topic: TopicName, subscription: str | None = None) -> None:

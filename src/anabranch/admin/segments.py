@@ -95,7 +95,7 @@ async def _subscription(call: Call) -> tuple[Place, str, SubscriptionRecord | No
 
 
 async def delete_subscription(call: Call) -> None:
-    place, subscription, known = await _subscription(call)
+    place, subscription, known = await call.once("segment", lambda: _subscription(call))
     if known is not None:
         await remove_subscription(call, _name(call).topic, subscription, force=False)
     elif subscription in await call.logs.subscriptions(place):

@@ -14,7 +14,6 @@ from anabranch.errors import (
     InvalidConfigurationError,
     NotAllowedError,
     SubscriptionNotFoundError,
-    TopicExistsError,
     TopicNotFoundError,
 )
 from anabranch.model.names import TopicName, validate_subscription
@@ -35,8 +34,7 @@ async def list_partitioned(call: Call) -> list[str]:
 async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
     name = call.topic("persistent")
-    with call.done_before(TopicExistsError):
-        await call.broker.topics.create(name, 0, properties or {})
+    await call.once("record", lambda: call.broker.topics.create(name, 0, properties or {}))
     await call.logs.make(await _place(call, name))
 
 
@@ -139,23 +137,24 @@ async def create_subscription(call: Call) -> None:
     name = call.part("subscription")
     validate_subscription(name)
     start = await call.body(object)
-    places = await classic_places(call)
-    known = await together(call.logs.subscriptions(place) for place in places)
-    if all(name in part for part in known) and not call.again:
-        raise ConflictError(f"subscription {name} exists already")
-    for place in places:
+
+    async def free() -> Sequence[Place]:
+        places = await classic_places(call)
+        known = await together(call.logs.subscriptions(place) for place in places)
+        if all(name in part for part in known):
+            raise ConflictError(f"subscription {name} exists already")
+        return places
+
+    for place in await call.once("places", free):
         await call.logs.create_subscription(place, name, start)
 
 
 async def delete_subscription(call: Call) -> None:
-    with call.done_before(SubscriptionNotFoundError):
-        places, name, consumers = await _subscribed(call)
-        if consumers and not call.flag("force"):
-            raise PreconditionFailedError(
-                "the subscription has consumers; disconnect them, or pass force=true"
-            )
-        for place in places:
-            await call.logs.delete_subscription(place, name)
+    places, name, consumers = await call.once("places", lambda: _subscribed(call))
+    if consumers and not call.flag("force"):
+        raise PreconditionFailedError("the subscription has consumers; disconnect them, or pass force=true")
+    for place in places:
+        await call.logs.delete_subscription(place, name)
 
 
 async def skip_all(call: Call) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_layout
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,15 +33,35 @@ from anabranch.model.ranges import initial_ranges
 replace = msgspec.structs.replace
 
 
+class Migration(NamedTuple):
+    """The classic logs that a scalable topic continues, and their subscriptions and properties."""
+
+    classic: Sequence[Place]
+    subscriptions: Mapping[str, SubscriptionKind]
+    properties: Mapping[str, str]
+
+
+async def is_recorded(context: ControllerContext, name: TopicName, incarnation: int | None) -> bool:
+    """Whether an earlier attempt has written the record of this incarnation."""
+    if incarnation is None:
+        return False
+    found = await context.topics.find(name)
+    return found is not None and not found.deleted and found.incarnation == incarnation
+
+
 async def record_topic(
-    context: ControllerContext, name: TopicName, count: int, properties: Mapping[str, str]
+    context: ControllerContext,
+    name: TopicName,
+    count: int,
+    properties: Mapping[str, str],
+    incarnation: int | None = None,
 ) -> None:
     """Write the record of a new topic, whose leader then creates the segments; TopicExistsError."""
     now_ms = context.clock.wall_ms()
     stores = context.stores() or (0,)
     layout = Layout.initial(count, now_ms=now_ms, bucket_budget=context.settings.bucket_budget)
     layout = operation.put(layout, dict(enumerate(operation.spread((), count, stores))))
-    begin = await _reserve(context, name, segments=count, epochs=1)
+    begin = await _reserve(context, name, incarnation, segments=count, epochs=1)
     layout = _begin_at(layout, begin.next_segment_id, begin.epoch)
     intent = operation.plan_create(layout, name, Origin(begin.term, now_ms))
     plain = replace(begin, properties=dict(properties), created_at_ms=now_ms, intent=intent)
@@ -51,9 +72,8 @@ async def record_topic(
 async def record_migration(
     context: ControllerContext,
     name: TopicName,
-    classic: Sequence[Place],
-    subscriptions: Mapping[str, SubscriptionKind],
-    properties: Mapping[str, str],
+    migration: Migration,
+    incarnation: int | None = None,
 ) -> None:
     """Write the record of a topic that continues classic topics; TopicExistsError.
 
@@ -62,8 +82,8 @@ async def record_migration(
     """
     now_ms = context.clock.wall_ms()
     stores = context.stores() or (0,)
-    count = len(classic)
-    begin = await _reserve(context, name, segments=2 * count, epochs=2)
+    count = len(migration.classic)
+    begin = await _reserve(context, name, incarnation, segments=2 * count, epochs=2)
     epoch, first = begin.epoch, begin.next_segment_id
     parts = initial_ranges(count)
     segments = {
@@ -75,20 +95,22 @@ async def record_migration(
             legacy_topic=str(place.name),
             store=place.store,
         )
-        for at, place in enumerate(classic)
+        for at, place in enumerate(migration.classic)
     }
     layout = Layout(epoch, first + count, segments)
     splits = equal_bucket_splits(max(1, context.settings.bucket_budget // count))
     intent = replace(
         operation.plan_migrate(layout, name, splits, Origin(begin.term, now_ms, stores=stores)),
-        subscriptions=dict(subscriptions),
+        subscriptions=dict(migration.subscriptions),
     )
-    plain = replace(begin, properties=dict(properties), created_at_ms=now_ms, intent=intent)
+    plain = replace(begin, properties=dict(migration.properties), created_at_ms=now_ms, intent=intent)
     await context.topics.create(name, with_layout(plain, operation.reserve(layout, intent)))
     await context.failpoints.reach("migrate.recorded")
 
 
-async def _reserve(context: ControllerContext, name: TopicName, *, segments: int, epochs: int) -> TopicRecord:
+async def _reserve(
+    context: ControllerContext, name: TopicName, incarnation: int | None, *, segments: int, epochs: int
+) -> TopicRecord:
     """Reserve ids, epochs and a term that no topic of this name has used, in a record with a home store.
 
     TopicExistsError if the topic exists. The records of a deleted topic are removed first.
@@ -115,7 +137,7 @@ async def _reserve(context: ControllerContext, name: TopicName, *, segments: int
         epoch=lineage.next_epoch - epochs,
         next_segment_id=lineage.next_segment_id - segments,
         segments={},
-        incarnation=await context.topics.next_incarnation(),
+        incarnation=await context.topics.next_incarnation() if incarnation is None else incarnation,
         store=home,
         term=lineage.next_term - 1,
     )

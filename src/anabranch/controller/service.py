@@ -79,11 +79,16 @@ class ControllerService:
         await self._led.stop()
 
     async def create_topic(
-        self, name: TopicName, segments: int = 1, properties: Mapping[str, str] = NO_PROPERTIES
+        self,
+        name: TopicName,
+        segments: int = 1,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        incarnation: int | None = None,
     ) -> None:
         """Create a topic with this many segments; TopicExistsError, NotFoundError without its namespace.
 
-        ConflictError if a classic topic has the name: the new topic would hide its messages.
+        ConflictError if a classic topic has the name: the new topic would hide its messages. With an
+        `incarnation` of its own, a call may be repeated.
         """
         _check_name(name)
         await self.context.topics.load_namespace(name.namespace_name)
@@ -91,7 +96,8 @@ class ControllerService:
         if classic is not None and not classic.migrated:
             raise ConflictError(f"a classic topic {name.local} exists; migrate it, or choose another name")
         async with self._recovery.creating(name):
-            await lifecycle.record_topic(self.context, name, segments, properties)
+            if not await lifecycle.is_recorded(self.context, name, incarnation):
+                await lifecycle.record_topic(self.context, name, segments, properties, incarnation)
         await self._lead_new(name)
 
     async def migrate_topic(
@@ -100,14 +106,18 @@ class ControllerService:
         classic: Sequence[Place],
         subscriptions: Mapping[str, SubscriptionKind],
         properties: Mapping[str, str] = NO_PROPERTIES,
+        incarnation: int | None = None,
     ) -> None:
         """Create a scalable topic that continues these classic logs; TopicExistsError.
 
-        The logs must exist, and each must have all of these subscriptions.
+        The logs must exist, and each must have all of these subscriptions. With an `incarnation` of its own,
+        a call may be repeated.
         """
         _check_name(name)
         async with self._recovery.creating(name):
-            await lifecycle.record_migration(self.context, name, classic, subscriptions, properties)
+            if not await lifecycle.is_recorded(self.context, name, incarnation):
+                migration = lifecycle.Migration(classic, subscriptions, properties)
+                await lifecycle.record_migration(self.context, name, migration, incarnation)
         await self._lead_new(name)
 
     async def _lead_new(self, name: TopicName) -> None:
@@ -118,11 +128,16 @@ class ControllerService:
             controller = await self.controller(name)
         await controller.settled()
 
-    async def delete_topic(self, name: TopicName, force: bool = False) -> None:
-        """Make the topic vanish at once and remove its storage; TopicNotFoundError if there is none."""
+    async def delete_topic(
+        self, name: TopicName, force: bool = False, incarnation: int | None = None
+    ) -> None:
+        """Make the topic vanish at once and remove its storage; TopicNotFoundError if there is none.
+
+        With `incarnation`, delete only that topic of the name; TopicNotFoundError if it is gone.
+        """
         name = name.topic
         controller = await self.controller(name)
-        await controller.delete(force=force)
+        await controller.delete(force=force, incarnation=incarnation)
         if isinstance(controller, TopicController):
             await controller.stop()
             await self._recovery.finish_deletion(name)

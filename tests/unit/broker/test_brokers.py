@@ -490,7 +490,7 @@ async def test_a_topic_whose_maker_died_is_finished_at_its_home_though_nobody_lo
     else:
         old = TopicName.parse("persistent://public/default/orders")
         await world[1].topics.make(old, 1)
-        await lifecycle.record_migration(context, ORDERS, [Place(old, 1)], {}, {})
+        await lifecycle.record_migration(context, ORDERS, lifecycle.Migration([Place(old, 1)], {}, {}))
     await asyncio.sleep(30.0)
     record = await world[0].records.load(ORDERS)
     assert record.intent is None

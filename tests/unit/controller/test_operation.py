@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from anabranch.controller.decide import operation
-from anabranch.controller.decide.operation import Origin
-from anabranch.errors import LayoutError, SegmentNotFoundError
+from anabranch.controller.decide.operation import LayoutVersion, Origin, RequestedChange
+from anabranch.errors import ConflictError, LayoutError, SegmentNotFoundError
 from anabranch.metadata.records import IntentRecord
 from anabranch.model.autoscale import Action, LoadHistory, Merge, Rebucket, Split
 from anabranch.model.layout import Layout, check
@@ -177,3 +178,28 @@ def test_a_rebucket_was_made_if_the_boundaries_are_those_that_were_asked_for() -
     after = LAYOUT.rebucket(1, [0x4000], now_ms=0)
     assert operation.was_made(after, [1], lambda layout: layout.rebucket(1, [0x4000], now_ms=0))
     assert not operation.was_made(after, [1], lambda layout: layout.rebucket(1, [0x5000], now_ms=0))
+
+
+def requested(points: Sequence[int] | None, expected: LayoutVersion | None) -> RequestedChange:
+    return RequestedChange(
+        (1,), lambda layout: operation.plan_split(layout, TOPIC, {1: points}, ORIGIN), expected
+    )
+
+
+def test_a_repeated_change_is_recognised_by_the_layout_that_it_refers_to() -> None:
+    seen = LayoutVersion(7, LAYOUT.epoch)
+    after = LAYOUT.split(1, None, now_ms=0)
+    assert not operation.is_made(requested(None, seen), LAYOUT, 7), "it arrives for the first time"
+    assert operation.is_made(requested(None, seen), after, 7)
+    assert not operation.is_made(requested([0x4800], seen), after, 7), "another split came first"
+    assert not operation.is_made(requested(None, LayoutVersion(7, after.epoch)), after, 7)
+    assert not operation.is_made(requested(None, None), after, 7)
+
+
+def test_a_repeated_change_conflicts_if_the_topic_or_the_segment_is_gone() -> None:
+    seen = LayoutVersion(7, LAYOUT.epoch)
+    after = LAYOUT.split(1, None, now_ms=0)
+    with pytest.raises(ConflictError, match="created again"):
+        operation.is_made(requested(None, seen), after, 8)
+    with pytest.raises(ConflictError, match="may have been made"):
+        operation.is_made(requested(None, seen), after.prune([1]), 7)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.controller.decide.places import Place
-from anabranch.errors import LayoutError
+from anabranch.errors import ConflictError, LayoutError
 from anabranch.metadata.records import IntentRecord, OperationKind, StepRecord
 from anabranch.model.autoscale import Action, LoadHistory, Merge, Rebucket, Split, record_action
 from anabranch.model.layout import Layout, Segment, SegmentState
@@ -121,6 +121,42 @@ def children(intent: IntentRecord) -> tuple[Place, ...]:
         Place(TopicName.parse(name), store)
         for name, store in zip(intent.child_names, intent.child_stores, strict=True)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutVersion:
+    """The state of a topic that a request to change its layout refers to."""
+
+    incarnation: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedChange:
+    """A change that a caller asked for, maybe a second time because the first answer was lost."""
+
+    parents: tuple[int, ...]
+    plan: Callable[[Layout], IntentRecord]
+    expected: LayoutVersion | None = None
+    """The state that the caller saw before its first request; None if it never repeats a request."""
+
+
+def is_made(change: RequestedChange, layout: Layout, incarnation: int) -> bool:
+    """Whether the change was made since the caller saw the layout; ConflictError if that is unknown.
+
+    A segment is sealed once, so a change is not made twice: its repetition finds the parents sealed, and the
+    children show whether this change or another one sealed them.
+    """
+    if change.expected is None or change.expected == LayoutVersion(incarnation, layout.epoch):
+        return False
+    if change.expected.incarnation != incarnation:
+        raise ConflictError("the topic was deleted and created again since this change was requested")
+    gone = [id_ for id_ in change.parents if id_ not in layout.segments and id_ < layout.next_id]
+    if gone:
+        raise ConflictError(f"segment {gone[0]} was removed meanwhile; this change may have been made before")
+    if not layout.segments.keys() >= set(change.parents):
+        return False
+    return was_made(layout, change.parents, lambda before: next_layout(before, change.plan(before), 0))
 
 
 def was_made(layout: Layout, parents: Iterable[int], change: Callable[[Layout], Layout]) -> bool:

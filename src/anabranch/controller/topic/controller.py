@@ -15,6 +15,7 @@ import msgspec
 from anabranch.controller.decide import operation
 from anabranch.controller.decide.admission import Admission
 from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
+from anabranch.controller.decide.operation import LayoutVersion, RequestedChange
 from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.ports.leader import Membership, Push
 from anabranch.controller.ports.segments import Aim, Drained, StartAt
@@ -30,7 +31,7 @@ from anabranch.controller.topic.events import (
     RostersDue,
     TopicEvent,
 )
-from anabranch.controller.topic.layout_changes import LayoutChanges, Plan
+from anabranch.controller.topic.layout_changes import LayoutChanges
 from anabranch.controller.topic.leadership import ControllerContext, Leadership
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.registrations import Registrations
@@ -39,7 +40,7 @@ from anabranch.controller.topic.settling import TopicSettling
 from anabranch.controller.topic.subscription_records import SubscriptionRecords
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.controller.topic.upkeep import Upkeep
-from anabranch.errors import ConsumerBusyError, NotLeaderError
+from anabranch.errors import ConsumerBusyError, NotLeaderError, TopicNotFoundError
 from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, TopicRecord
 from anabranch.metadata.topics import with_properties
 from anabranch.model.layout import Layout
@@ -197,28 +198,56 @@ class TopicController:
 
     # The topic.
 
-    async def split(self, segment_id: int, points: Sequence[int] | None = None) -> Layout:
-        """Split a segment in the middle, or at these start hashes of the children after the first."""
+    async def split(
+        self, segment_id: int, points: Sequence[int] | None = None, expected: LayoutVersion | None = None
+    ) -> Layout:
+        """Split a segment in the middle, or at these start hashes of the children after the first.
+
+        A change that was made since the caller saw `expected` is not made again; so are the changes below.
+        """
         origin = self._lead.origin("by request")
         cut = {segment_id: points}
-        return await self._operate(lambda layout: operation.plan_split(layout, self.name, cut, origin))
+        return await self._operate(
+            RequestedChange(
+                (segment_id,),
+                lambda layout: operation.plan_split(layout, self.name, cut, origin),
+                expected,
+            )
+        )
 
-    async def merge(self, ids: Iterable[int]) -> Layout:
+    async def merge(self, ids: Iterable[int], expected: LayoutVersion | None = None) -> Layout:
         """Merge a run of neighbours."""
         origin = self._lead.origin("by request")
         run = tuple(ids)
-        return await self._operate(lambda layout: operation.plan_merge(layout, self.name, run, origin))
+        return await self._operate(
+            RequestedChange(
+                run, lambda layout: operation.plan_merge(layout, self.name, run, origin), expected
+            )
+        )
 
-    async def rebucket(self, segment_id: int, splits: Sequence[int]) -> Layout:
+    async def rebucket(
+        self, segment_id: int, splits: Sequence[int], expected: LayoutVersion | None = None
+    ) -> Layout:
         """Replace a segment by one with these bucket boundaries."""
         origin = self._lead.origin("by request")
         new = {segment_id: splits}
-        made = await self._operate(lambda layout: operation.plan_rebucket(layout, self.name, new, origin))
+        made = await self._operate(
+            RequestedChange(
+                (segment_id,),
+                lambda layout: operation.plan_rebucket(layout, self.name, new, origin),
+                expected,
+            )
+        )
         self._scaling.tally.rebuckets += 1
         return made
 
-    async def _operate(self, plan: Plan) -> Layout:
-        return await self.changes.run(lambda: self._layouts.operate(plan))
+    async def _operate(self, change: RequestedChange) -> Layout:
+        async def once() -> Layout:
+            if operation.is_made(change, self.layout, self.record.incarnation):
+                return self.layout
+            return await self._layouts.operate(change.plan)
+
+        return await self.changes.run(once)
 
     async def set_policy(self, override: AutoScaleOverride | None) -> None:
         """Replace the topic's own layer of the auto-scale policy.
@@ -238,13 +267,16 @@ class TopicController:
     async def _update(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
         await self.changes.run(lambda: self._lead.update(change))
 
-    async def delete(self, *, force: bool = False) -> None:
+    async def delete(self, *, force: bool = False, incarnation: int | None = None) -> None:
         """Make the topic vanish for all clients; the service removes its records and storage.
 
-        ConsumerBusyError while registered consumers are connected, unless forced.
+        ConsumerBusyError while registered consumers are connected, unless forced. TopicNotFoundError if the
+        topic has another incarnation than the given one.
         """
 
         async def mark() -> None:
+            if incarnation not in (None, self.record.incarnation):
+                raise TopicNotFoundError(f"incarnation {incarnation} of {self.name} was deleted before")
             if not force and self.members.connected():
                 raise ConsumerBusyError(f"{self.name} has connected consumers; close them, or force it")
             await self._lead.update(lambda record: replace(record, deleted=True))
@@ -270,9 +302,16 @@ class TopicController:
         if not self._subscriptions.is_ready(sub, kind):
             await self.changes.run(lambda: self._subscriptions.ensure(sub, kind, start, opened_in))
 
-    async def delete_subscription(self, sub: str, *, force: bool = False) -> None:
-        """Remove the subscription; ConsumerBusyError while its consumers are connected, unless forced."""
-        await self.changes.run(lambda: self._subscriptions.delete(sub, force=force))
+    async def delete_subscription(
+        self, sub: str, *, force: bool = False, created_at_ms: int | None = None
+    ) -> None:
+        """Remove the subscription; ConsumerBusyError while its consumers are connected, unless forced.
+
+        With `created_at_ms`, do nothing if the subscription that was created then is gone.
+        """
+        await self.changes.run(
+            lambda: self._subscriptions.delete(sub, force=force, created_at_ms=created_at_ms)
+        )
 
     async def seek(self, sub: str, timestamp_ms: int) -> None:
         """Move the subscription to a time, on all segments."""

@@ -198,8 +198,14 @@ class Subscriptions:
             )
         return await self.save(sub, lambda found: replace(found, type=kind))
 
-    async def delete(self, sub: str, *, force: bool) -> None:
-        """Remove the subscription ; ConsumerBusyError while consumers are connected, unless forced."""
+    async def delete(self, sub: str, *, force: bool, created_at_ms: int | None = None) -> None:
+        """Remove the subscription; ConsumerBusyError while consumers are connected, unless forced.
+
+        With `created_at_ms`, do nothing if the subscription that was created then is gone.
+        """
+        known = self.records.get(sub)
+        if created_at_ms is not None and (known is None or known.created_at_ms != created_at_ms):
+            return
         record = self.records.existing(sub)
         if not force and any(hold.connected for hold in self._members.of(sub)):
             raise ConsumerBusyError(f"subscription {sub} has connected consumers; close them first")
