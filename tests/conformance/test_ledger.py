@@ -25,7 +25,8 @@ from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock
 from anabranch.testing.simdisk import Platter, SimDisk
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 
 NAME = "segment://public/default/orders/0000-ffff-0"
 OTHER = "persistent://public/default/orders"

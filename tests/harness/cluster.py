@@ -20,8 +20,10 @@ from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.testing.faults import SimClock
-from anabranch.testing.network import Mode, SimNetwork
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.network import SimNetwork
+from anabranch.testing.simlink import Mode
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 from tests.harness.wire import WireClient
 
 TOPIC = "topic://public/default/orders"

@@ -25,7 +25,8 @@ from anabranch.model.layout import Layout, check
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 from tests.fakes.segments import MemorySegments, SegmentWorld
 
 T = TypeVar("T")

@@ -18,7 +18,8 @@ from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.wiretap import WireTap
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 from tests.scenarios.trace import Trace
 
 TOPIC = TopicName("topic", "public", "default", "orders")

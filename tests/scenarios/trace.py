@@ -18,7 +18,8 @@ from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.judges.wiretap import AttachSeen, Listener, RegistrationSeen, Watch
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 
 PEER_CALLS = {
     ("segments", "create"): "create segment {}",

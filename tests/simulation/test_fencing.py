@@ -19,8 +19,9 @@ from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.metadata_witness import WitnessSettings
 from anabranch.testing.judges.wiretap import WireTap
 from anabranch.testing.judges.witness import Witness
-from anabranch.testing.network import Mode
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simlink import Mode
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 KEYS = 40

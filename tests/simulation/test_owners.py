@@ -17,7 +17,8 @@ from anabranch.metadata.topics import layout_of
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.cluster import Cluster
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 KEYS = [f"key-{key}" for key in range(16)]

@@ -1,7 +1,7 @@
 """Brokers and their clients in one loop: real code on simulated disks, metadata, network and clocks.
 
-The brokers are the workers of one machine: each is a process that its host starts again when it died, on the
-same stores and metadata. Clients are processes too. What they do is a scenario's affair.
+The brokers are the workers of one machine: each is a process that its host restarts, on the same stores and
+metadata. Clients are processes too; a test decides what they do.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
@@ -24,24 +24,27 @@ from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.testing.faults import SimClock, SimStore, StoreTrouble
+from anabranch.testing.host import BrokerLife, Host, HostFailpoints
 from anabranch.testing.judges.checkers import ClientHistory
 from anabranch.testing.judges.metadata_witness import WitnessedTree
-from anabranch.testing.network import SimLink, SimNetwork
+from anabranch.testing.network import SimNetwork
 from anabranch.testing.simdisk import Platter, SimDisk
-from anabranch.testing.simloop import SimLoop, SimProcess, State
+from anabranch.testing.simlink import SimLink
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess, State
 from anabranch.transport.pump import Pump
 
 T = TypeVar("T")
 
 SERVICE = "service"
-"""Where every broker accepts connections, beside its own address."""
+"""The host name at which every broker accepts connections, besides its own address."""
 PORT = 6650
 URL = f"pulsar://{SERVICE}:{PORT}"
 
 
 @dataclass(frozen=True, slots=True)
 class SimLimits:
-    """What a storage is given; small numbers make rare things common."""
+    """Limits of a storage; small numbers make rare events common."""
 
     cache_bytes: int = 100_000
     journal_bytes_max: int = 20_000
@@ -51,69 +54,10 @@ class SimLimits:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How the next broker that comes to a named step dies there, alone or with the whole machine."""
+    """The next broker that reaches a named step dies there, alone or with the whole machine."""
 
     step: str
     machine: bool = False
-
-
-@dataclass(slots=True)
-class _Life:
-    """One broker process."""
-
-    process: SimProcess
-    broker: Broker
-    store: SimStore
-    clock: SimClock
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class _Failpoints:
-    """The failpoints of one process; which process dies at a step is the cluster's affair."""
-
-    def __init__(self, cluster: Cluster, process: SimProcess) -> None:
-        self._cluster = cluster
-        self._process = process
-
-    async def reach(self, name: str) -> None:
-        self._process.loop.note(f"failpoint {name}")
-        self._cluster.counts[name] += 1
-        if self._cluster.strike(name, self._process):
-            # Nothing wakes a dead process, so this step is its last.
-            await self._process.loop.create_future()
-
-
-class Host:
-    """Keeps one broker up."""
-
-    def __init__(self, cluster: Cluster, number: int) -> None:
-        self.number = number
-        self.name = f"broker-{number}"
-        self.life: _Life | None = None
-        self.up = asyncio.Event()
-        self._cluster = cluster
-        self._lives = 0
-
-    @property
-    def process(self) -> SimProcess | None:
-        """The process that runs now, if one does."""
-        return self.life.process if self.life is not None and self.life.process.alive else None
-
-    @property
-    def broker(self) -> Broker | None:
-        """The broker of that process, also while it starts."""
-        return self.life.broker if self.life is not None and self.life.process.alive else None
-
-    async def keep_up(self) -> None:
-        """Start the broker, and start it again whenever it died; runs until it is cancelled."""
-        cluster = self._cluster
-        while True:
-            self._lives += 1
-            life = self.life = cluster.start(self, self._lives)
-            await life.ended.wait()
-            self.life = None
-            self.up.clear()
-            await asyncio.sleep(cluster.rng.uniform(*cluster.restart_delay_s))
 
 
 class Cluster:
@@ -128,32 +72,30 @@ class Cluster:
         self.tree = WitnessedTree()
         self.history = ClientHistory()
         self.counts: Counter[str] = Counter()
-        """What happened, and how often."""
+        """How often each kind of event occurred."""
         self.restart_delay_s = (0.01, 1.0)
         self.deaths: list[Death] = []
-        """Each is armed when the one before has happened."""
+        """Each death is armed after the death before it."""
         self.store_trouble = StoreTrouble()
         self.clock_offsets_ms = (0, 0)
-        """How wrong the wall clock of a new process may be."""
+        """The range of the error of a new process's wall clock."""
         self.config = config or BrokerConfig()
         self.rng = loop.random("cluster")
         self.hosts = [Host(self, number) for number in range(self.config.workers)]
         self._limits = limits or SimLimits()
         self._observer = TopicStore(MemoryStore(self.tree))
 
-    # The brokers.
-
     async def keep_up(self) -> None:
-        """Keep all brokers up; runs until it is cancelled."""
+        """Keep all brokers running until this is cancelled."""
         await asyncio.gather(*(host.keep_up() for host in self.hosts))
 
     @property
     def running(self) -> list[Host]:
-        """The hosts whose broker process lives, be it paused."""
+        """The hosts whose broker process is alive, even if paused."""
         return [host for host in self.hosts if host.process is not None]
 
-    def start(self, host: Host, life: int) -> _Life:
-        """One more broker process on a host."""
+    def start(self, host: Host, life: int) -> BrokerLife:
+        """Start one more broker process on a host."""
         self.loop.note(f"start {host.name} {life}")
         process = SimProcess(self.loop, host.name)
         clock = SimClock(self.loop, offset_ms=self.rng.randint(*self.clock_offsets_ms))
@@ -183,12 +125,12 @@ class Cluster:
                 store,
                 clock,
                 self.loop.random(f"{host.name} {life}"),
-                _Failpoints(self, process),
+                HostFailpoints(self, process),
             ),
             id=host.number,
             endpoint=Endpoint(f"pulsar://{host.name}:{PORT}", "", listen),
         )
-        started = _Life(process, broker, store, clock)
+        started = BrokerLife(process, broker, store, clock)
         process.on_death.append(started.ended.set)
         process.spawn(self._serve(host, started), name=host.name)
         return started
@@ -198,8 +140,8 @@ class Cluster:
             self.platters[store] = Platter(self.loop, f"store {store}")
         return self.platters[store]
 
-    async def _serve(self, host: Host, life: _Life) -> None:
-        """What the process does: as `node.serve`, without signals and HTTP."""
+    async def _serve(self, host: Host, life: BrokerLife) -> None:
+        """Run the broker like `node.serve`, without signals and HTTP."""
         broker = life.broker
         failed = self.loop.create_task(broker.failed.wait())
         starting = self.loop.create_task(broker.start())
@@ -211,7 +153,7 @@ class Cluster:
         elif not starting.done():
             starting.cancel()
         else:
-            # The process says why and leaves; whoever keeps it up starts the next one.
+            # The host restarts a process that could not start.
             self.counts["start failed"] += 1
             self.loop.note(f"{host.name} did not start: {starting.exception()}")
             life.process.kill()
@@ -224,7 +166,7 @@ class Cluster:
         life.process.kill()
 
     def strike(self, step: str, process: SimProcess) -> bool:
-        """Kill a process that has come to this step, if its time has come; whether it had."""
+        """Kill a process that reached this step, if a death is armed for it; return whether it was killed."""
         if not self.deaths or self.deaths[0].step != step:
             return False
         death = self.deaths.pop(0)
@@ -236,14 +178,14 @@ class Cluster:
         return True
 
     def kill_broker(self, host: Host) -> None:
-        """End one process."""
+        """Kill one broker process."""
         if host.process is not None:
             self.counts["process killed"] += 1
             self.counts["killed while starting"] += not host.up.is_set()
             host.process.kill()
 
     async def stop_broker(self, host: Host) -> None:
-        """Stop one as SIGTERM would; its host starts the next."""
+        """Stop one broker as SIGTERM would; its host restarts it."""
         life = host.life
         if life is not None and life.process.alive and host.up.is_set():
             self.counts["broker stopped"] += 1
@@ -253,7 +195,7 @@ class Cluster:
             await life.ended.wait()
 
     def lose_machine(self) -> None:
-        """The power fails: every broker dies, and what no sync made durable may go."""
+        """Fail the power: every broker dies, and bytes that no sync made durable may be lost."""
         self.counts["machine lost"] += 1
         for host in self.running:
             self.counts["killed while starting"] += not host.up.is_set()
@@ -263,7 +205,7 @@ class Cluster:
             platter.lose_power()
 
     def pause_broker(self, host: Host, for_s: float) -> None:
-        """Stop one process for a while, as SIGSTOP and SIGCONT do."""
+        """Pause one process for a while, as SIGSTOP and SIGCONT do."""
         process = host.process
         if process is not None and process.state is State.RUNNING:
             self.counts["broker paused"] += 1
@@ -275,7 +217,7 @@ class Cluster:
         process.resume()
 
     async def in_broker(self, work: Callable[[Broker], Awaitable[T]], host: Host | None = None) -> T | None:
-        """Do something inside a broker process that is up, any by default; None when it died meanwhile."""
+        """Run `work` inside a running broker, any by default; None when the broker died meanwhile."""
         while host is None:
             up = [one for one in self.hosts if one.up.is_set() and one.process is not None]
             host = self.rng.choice(up) if up else None
@@ -298,7 +240,7 @@ class Cluster:
         return task.result() if task.done() else None
 
     async def with_controller(self, name: TopicName, work: Callable[[TopicLeader], Awaitable[T]]) -> T | None:
-        """As `in_broker`, with the leader of a topic as that broker reaches it."""
+        """Run `work` inside a broker, with the leader of a topic as that broker reaches it."""
 
         async def inside(broker: Broker) -> T:
             return await work(await broker.controllers.controller(name))
@@ -310,13 +252,11 @@ class Cluster:
         for host in self.hosts:
             await self.in_broker(lambda broker: broker.stop(), host)
 
-    # What is stored, seen from outside.
-
     async def record(self, name: TopicName) -> TopicRecord | None:
         return await self._observer.find(name)
 
     def log_of(self, name: str) -> SegmentLog | None:
-        """A log at whoever serves it now; None while nobody does."""
+        """Return a log at the broker that serves it; None while no broker does."""
         for host in self.running:
             broker = host.broker
             log = None if broker is None else broker.stores.get(name)
@@ -331,10 +271,8 @@ class Cluster:
             for host in self.running
         )
 
-    # Clients.
-
     def client(self, process: SimProcess) -> AsyncClient:
-        """A client to be used inside this process."""
+        """Return a client for use inside this process."""
         return AsyncClient(
             URL,
             operation_timeout=30.0,
@@ -345,7 +283,7 @@ class Cluster:
         )
 
     def links(self, process: SimProcess) -> list[SimLink]:
-        """The links between a process and every other broker."""
+        """Return the links between a process and every other broker."""
         return [
             self.network.link(process.name, host.name) for host in self.hosts if host.name != process.name
         ]

@@ -1,6 +1,6 @@
 """Failpoints, clocks and metadata sessions of simulated processes, with the faults they are known for.
 
-Each stands behind the port that production code uses. They must not know what the code above them does.
+Each implements the port that production code uses. Must not know what that code does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from anabranch.errors import MetadataError
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.store import Change, Stored
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class SimClock:
 
 
 class SimFailpoints:
-    """Kills the process at a named step; counts every step that was reached."""
+    """Kills the process at a named step, and counts every reached step."""
 
     def __init__(
         self,
@@ -71,10 +72,10 @@ class SimFailpoints:
 
 @dataclass(slots=True)
 class StoreTrouble:
-    """How likely a call is refused, and how likely its answer is lost after it was applied.
+    """Probabilities that a call is refused, or applied with its answer lost.
 
-    Watchers are told up to `watch_late_s` later, and now and then twice; what comes close together may be
-    told once.
+    Watchers are notified up to `watch_late_s` late, sometimes twice; changes of one path that are close
+    together may give one notification.
     """
 
     refuse: float = 0.0
@@ -87,10 +88,10 @@ class StoreTrouble:
 
 
 class SimStore:
-    """A session on a metadata tree that is some way off: calls take time, fail, or are applied unheard.
+    """A session on a remote metadata tree: calls take time, fail, or are applied without an answer.
 
-    The session of a killed process ends `lease_s` later, as the store would notice. That of a process that is
-    paused for longer lapses too: its ephemeral values are gone, but it may go on when it wakes up.
+    The session of a killed process ends `lease_s` later. The session of a process that is paused for longer
+    lapses: its ephemeral values are removed, but the process may use it again when it resumes.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class SimStore:
         self._heard_at = process.loop.time()
         self.latency_s = (0.00005, 0.0015)
         self.lapses = 0
-        """How often the lease ran out while the process lived."""
+        """How often the lease expired while the process was alive."""
         process.on_death.append(lambda: self._expire_later(lease_s))
         if lease_s:
             process.context.copy().run(self._beat)
@@ -129,7 +130,7 @@ class SimStore:
         self._loop.call_later(self._lease_s / 10, self._listen)
 
     def lapse(self) -> None:
-        """Forget what the session stands for, as if it had not been heard of for too long."""
+        """Remove the ephemeral values of the session, as if its lease had expired."""
         gone = [path for path, value in self._tree.values.items() if value.session == self._inner._session]
         self.lapses += bool(gone)
         for path in gone:
@@ -140,7 +141,7 @@ class SimStore:
         def expire() -> None:
             self._inner.expire()
 
-        # The store outlives the process: the callback must not carry the tag of the dead.
+        # The store outlives the process, so the callback must not belong to it.
         if lease_s:
             self._loop.outside(self._loop.call_later, lease_s, expire)
         else:
@@ -201,7 +202,7 @@ class SimStore:
             try:
                 return await call
             finally:
-                # Applied, but the caller hears of it later, or never.
+                # The call is applied; its answer takes time or is lost.
                 await asyncio.sleep(self._rng.uniform(*self.latency_s))
                 if self._rng.random() < self._trouble.lose_reply:
                     raise MetadataError("the answer of the metadata store was lost")

@@ -1,4 +1,4 @@
-"""A real broker process to start, kill and start again; for process tests, interop, demo and benchmarks."""
+"""A real broker process to start, kill and restart; for process tests, interop, demo and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ START_TIMEOUT_S = 30.0
 
 
 class BrokerProcess:
-    """`anabranch serve` on one data directory; keeps its ports over restarts, so clients find it again.
+    """`anabranch serve` on one data directory; a restart keeps its ports, so clients find it again.
 
-    With a setting `workers` above 1 it is the supervisor, and workers are known by their numbers.
+    With a setting `workers` above 1 the process is the supervisor; its workers have numbers.
     """
 
     def __init__(self, data: Path, settings: Mapping[str, object] | None = None) -> None:
@@ -45,11 +45,11 @@ class BrokerProcess:
 
     @property
     def log_text(self) -> str:
-        """What the broker wrote to standard error, over all its starts."""
+        """The standard error of the broker over all its starts."""
         return self._log.read_text() if self._log.exists() else ""
 
     def start(self, failpoints: str = "") -> BrokerProcess:
-        """Start and wait for the ready line; `failpoints` as in ANABRANCH_FAILPOINTS."""
+        """Start the broker and wait for its ready line; `failpoints` is ANABRANCH_FAILPOINTS."""
         assert self._process is None, "the broker is running already"
         command = [sys.executable, "-m", "anabranch.cli.main", "serve", "--data", str(self.data)]
         command += ["--port", str(self.port), "--http-port", str(self.http_port)]
@@ -89,24 +89,24 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL to it and its workers: nothing gets a chance to tidy up."""
+        """Send SIGKILL to the broker and its workers."""
         if self.running:
-            # It must not start another one while its workers are counted.
+            # The supervisor must not start another worker meanwhile.
             os.kill(self.pid, signal.SIGSTOP)
             for worker in self.children():
                 os.kill(worker, signal.SIGKILL)
         self._end(signal.SIGKILL)
 
     def kill_supervisor(self) -> None:
-        """SIGKILL to it alone."""
+        """Send SIGKILL to the supervisor alone."""
         self._end(signal.SIGKILL)
 
     def children(self) -> list[int]:
-        """The processes that it has started and that run."""
+        """Return the running child processes."""
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
     def owner_of(self, store: int) -> tuple[int, int] | None:
-        """Number and process of the worker that holds a store, as its lock says; None while there is none."""
+        """Return number and process of the worker that holds the lock of a store; None without a holder."""
         try:
             pid, word, name = (self.data / "stores" / str(store) / "LOCK").read_text().split()
         except (OSError, ValueError):
@@ -116,9 +116,9 @@ class BrokerProcess:
         return int(name.partition("/")[0]), int(pid)
 
     def kill_owner(self, store: int) -> None:
-        """SIGKILL to the process that serves a store; the next one is started, if no supervisor does."""
+        """Send SIGKILL to the process that serves a store, and restart it if there is no supervisor."""
         owner = self.owner_of(store)
-        assert owner is not None, f"nobody serves store {store}"
+        assert owner is not None, f"no worker serves store {store}"
         if self.settings.get("workers", 1) == 1:
             self.kill()
             self.start()
@@ -126,7 +126,7 @@ class BrokerProcess:
             os.kill(owner[1], signal.SIGKILL)
 
     def worker(self, number: int, timeout_s: float = START_TIMEOUT_S) -> int:
-        """The process of a worker, as soon as it holds its own store."""
+        """Wait until a worker holds its own store; return its process."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             found = self.owner_of(number)
@@ -136,11 +136,11 @@ class BrokerProcess:
         raise TimeoutError(f"worker {number} does not hold its store:\n{self.log_text[-4000:]}")
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM; return the exit code."""
         return self._end(signal.SIGTERM)
 
     def wait(self, timeout_s: float) -> int:
-        """Wait until the process has ended by itself, for instance at a failpoint."""
+        """Wait until the process ends by itself, for instance at a failpoint."""
         assert self._process is not None, "the broker is not running"
         code = self._process.wait(timeout_s)
         self._forget()
@@ -167,11 +167,11 @@ class BrokerProcess:
         self._process = None
 
     def memory_bytes(self) -> int:
-        """Resident memory of the broker."""
+        """Return the resident memory of the broker."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
-        raise RuntimeError("the kernel did not tell the resident memory")
+        raise RuntimeError("the kernel did not report the resident memory")
 
     def __enter__(self) -> BrokerProcess:
         return self.start() if self._process is None else self

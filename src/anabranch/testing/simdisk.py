@@ -1,9 +1,9 @@
-"""A disk whose cached and durable bytes are different things, and what a power failure makes of them.
+"""A disk with separate cached and durable bytes, and the damage of a power failure.
 
-`Platter` is the medium of one host and outlives its processes; `SimDisk` is the `Disk` port of one process on
-it. A killed process leaves the cache as it is. A lost machine keeps what a sync had made durable; of the rest
-the seed picks, file by file, what is dropped, kept, torn or full of holes. Each call takes effect late and
-reports later still, so a crash can fall between any two of its steps.
+`Platter` is the medium of one store and outlives processes; `SimDisk` is the `Disk` port of one process on
+it. A killed process leaves the cache intact. A power failure keeps durable bytes; the seed decides for the
+other bytes of each file whether they are dropped, kept, torn or full of holes. Each call takes effect late
+and returns later, so a crash can happen between any two of its steps.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from typing import Any, TypeVar
 
 from anabranch.errors import AlreadyClosedError, HeldError
 from anabranch.ledger.disk import Write
-from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
+from anabranch.testing.simloop import SimLoop, SimulationError
+from anabranch.testing.simprocess import SimProcess
 
 T = TypeVar("T")
 
 BLOCK_BYTES = 512
-"""What a disk writes whole."""
+"""The unit that a disk writes atomically."""
 
 
 @dataclass(slots=True)
 class _File:
     data: bytearray = field(default_factory=bytearray)
     durable: int = 0
-    """How many of the first bytes survive a power failure."""
+    """The number of bytes at the start that survive a power failure."""
     named: bool = False
-    """Whether its name does."""
+    """Whether the name survives a power failure."""
 
     def copy(self) -> _File:
         return _File(bytearray(self.data), self.durable, self.named)
@@ -52,10 +53,10 @@ class Platter:
         self.holder: SimProcess | None = None
         self.holder_name = ""
         self.outcomes: Counter[str] = Counter()
-        """How often each kind of damage was done."""
+        """How often each kind of damage occurred."""
         self.faults: dict[str, list[int]] = {}
-        """Error numbers that the next `append` or `sync` calls are to fail with."""
-        # What a file was before a change that no sync has settled; None stands for "not there".
+        """Error numbers for the next `append` or `sync` calls."""
+        # Files before changes that no sync made durable; None is a file that did not exist.
         self._before: dict[str, _File | None] = {}
 
     def fail_next(self, call: str, error: int = errno.EIO) -> None:
@@ -67,7 +68,7 @@ class Platter:
         return waiting.pop(0) if waiting else None
 
     def change(self, name: str, new: _File | None) -> None:
-        """Replace or remove a file in a way that only a settled name makes durable."""
+        """Replace or remove a file; durable once its folder is synced."""
         old = self.files.get(name)
         self._before.setdefault(name, None if old is None else old.copy())
         if new is None:
@@ -76,13 +77,13 @@ class Platter:
             self.files[name] = new
 
     def settle_names(self, name: str) -> None:
-        """The folder of this file was synced: renames and removals in it are durable."""
+        """Make renames and removals in the folder of this file durable."""
         folder = name.rpartition("/")[0]
         for other in [n for n in self._before if n.rpartition("/")[0] == folder]:
             del self._before[other]
 
     def lose_power(self) -> None:
-        """Keep what is durable, and of the rest what the seed likes."""
+        """Keep durable bytes, and of the others those that the seed picks."""
         for name, before in list(self._before.items()):
             if self.rng.random() < 0.5:
                 self.outcomes["change undone"] += 1
@@ -197,12 +198,13 @@ class SimDisk:
     async def _sync(self, names: Sequence[str]) -> None:
         for name in names:
             file = self._platter.files.setdefault(name, _File())
-            # What is written while the sync runs may or may not be covered; count on what was there before.
+            # The sync covers only bytes that were written before it started.
             covered = len(file.data)
             await self._sleep(self._platter.sync_latency_s)
             fault = self._platter.take_fault("sync")
             if fault is not None:
-                # Linux drops the pages it could not write and reports the error once; the next sync succeeds.
+                # Linux drops pages that it could not write and reports the error once; the next sync
+                # succeeds.
                 del file.data[file.durable :]
                 raise OSError(fault, os.strerror(fault), name)
             file.durable = max(file.durable, min(covered, len(file.data)))
@@ -265,7 +267,7 @@ class SimDisk:
                 raise SimulationError(f"{call} of {name} while {self._busy[name]} of it is under way")
             self._busy[name] = call
         self._platter.loop.note(f"disk {call} {' '.join(changing)}")
-        # A caller that is cancelled does not stop a system call that has begun.
+        # Cancelling the caller does not stop a system call that has begun.
         task = asyncio.ensure_future(work)
         task.add_done_callback(self._release(changing))
         return await asyncio.shield(task)

@@ -1,24 +1,24 @@
-"""An asyncio loop whose clock jumps, and the simulated processes that run on it.
+"""An asyncio loop whose clock jumps.
 
-Nothing here waits, starts a thread or opens a socket: when every task waits, virtual time jumps to the next
-timer; when there is no timer either, nothing can ever happen again and that is an error. Callbacks keep
-asyncio's first-in first-out order, so what differs between seeds is only the latency drawn for each input and
-output. It must not know what runs on it.
+The loop never sleeps, starts a thread or opens a socket: when every task waits, virtual time jumps to the
+next timer; without a timer the program is stuck, which is an error. Callbacks keep asyncio's first-in
+first-out order, so seeds differ only in the latency drawn for each input and output. Must not know what runs
+on it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import heapq
 import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from enum import Enum
-from types import CoroutineType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, cast
+
+from anabranch.testing.simprocess import CLOSES_MAX, PROCESS, SimProcess, State, close_tasks, keep_task
 
 if TYPE_CHECKING:
     from anabranch.testing.network import SimNetwork, SimServer
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-CLOSES_MAX = 50
 
 EVENTS_PER_INSTANT_MAX = 200_000
-"""Callbacks run without time moving; more than this is a task that spins."""
+"""Most callbacks at one instant; more indicate a task that spins."""
 
 
 class SimulationError(AssertionError):
@@ -42,125 +41,6 @@ class DeadlockError(SimulationError):
 
 class VirtualTimeoutError(SimulationError):
     """The simulation did not end within its virtual time."""
-
-
-class State(Enum):
-    """What becomes of a process's callbacks: run, wait, or never run."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    DEAD = "dead"
-
-
-PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)
-"""The simulated process that the running code belongs to; None is the test itself, which never dies."""
-
-
-def current_process() -> SimProcess | None:
-    """The process of the running callback."""
-    return PROCESS.get()
-
-
-class SimProcess:
-    """One simulated operating-system process: what `spawn` starts, and all that it starts in turn.
-
-    A kill is not a cancellation: no `finally` and no `except` runs, the callbacks are just never called.
-    What the world does about a death (connections break, caches are lost) is told to `on_death`.
-    """
-
-    def __init__(self, loop: SimLoop, name: str) -> None:
-        self.loop = loop
-        self.name = name
-        self.state = State.RUNNING
-        self.machine_lost = False
-        self.on_death: list[Callable[[], None]] = []
-        self._parked: list[asyncio.Handle] = []
-        # A suspended coroutine that is collected runs its `finally` blocks; what waits is kept to prevent it.
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.context = contextvars.copy_context()
-        self.context.run(PROCESS.set, self)
-        loop.processes.append(self)
-
-    @property
-    def alive(self) -> bool:
-        return self.state is not State.DEAD
-
-    def spawn(self, coroutine: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Run a coroutine inside this process."""
-        return self.loop.create_task(coroutine, name=name, context=self.context.copy())
-
-    def kill(self, *, machine: bool = False) -> None:
-        """End the process between two callbacks; the callback that is running now is its last.
-
-        With `machine` the power of its host fails: peers are not told, and what no fsync made durable may go.
-        """
-        if self.state is State.DEAD:
-            return
-        self.loop.note(f"kill {self.name}{' with its machine' if machine else ''}")
-        self.machine_lost = machine
-        self.state = State.DEAD
-        self._parked.clear()
-        for task in self._tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-        for tell in self.on_death:
-            tell()
-        self.on_death.clear()
-
-    def pause(self) -> None:
-        """SIGSTOP: callbacks wait, sockets keep filling, time goes on."""
-        if self.state is State.RUNNING:
-            self.loop.note(f"pause {self.name}")
-            self.state = State.PAUSED
-
-    def resume(self) -> None:
-        """SIGCONT: what had become due while paused runs now, in the order it became due."""
-        if self.state is State.PAUSED:
-            self.loop.note(f"resume {self.name}")
-            self.state = State.RUNNING
-            for handle in self._parked:
-                self.loop.ready_again(handle)
-            self._parked.clear()
-
-    def adopt(self, task: asyncio.Task[Any]) -> None:
-        """Count a task as part of this process."""
-        _keep(task, self._tasks)
-        if self.state is State.DEAD:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-
-    def unfinished(self) -> list[str]:
-        """Return a description of each task and timer of this process that is still pending."""
-        tasks = [f"task {task.get_name()}" for task in self._tasks if not task.done()]
-        return tasks + [f"timer {timer!r}" for timer in self.loop.timers_of(self)]
-
-    def withhold(self, handle: asyncio.Handle) -> None:
-        """Keep a callback of a paused process for later; drop that of a dead one."""
-        if self.state is State.PAUSED:
-            self._parked.append(handle)
-
-    def bury(self) -> None:
-        """Free the memory of the dead, when the simulation is over and nothing they do counts any more."""
-        tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.clear()
-        self.state = State.DEAD
-        _close_tasks(tasks)
-
-
-def _keep(task: asyncio.Task[Any], tasks: set[asyncio.Task[Any]]) -> None:
-    """Hold a task until it is done, whenever garbage is collected."""
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-
-
-def _close_tasks(tasks: list[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-        coroutine = cast("CoroutineType[Any, Any, Any]", task.get_coro())
-        # A `finally` that waits survives being closed once, and would complain when it is collected.
-        for _ in range(CLOSES_MAX):
-            with contextlib.suppress(BaseException):
-                coroutine.close()
-            if coroutine.cr_frame is None:
-                break
 
 
 class _SimHandle(asyncio.Handle):
@@ -209,7 +89,7 @@ class _SimTimerHandle(asyncio.TimerHandle):
 
 
 class _VirtualSelector:
-    """In place of the operating system: waiting costs nothing, it only moves the clock."""
+    """Replaces the operating system's selector: waiting only moves the clock."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -225,7 +105,7 @@ class _VirtualSelector:
 class SimLoop(asyncio.BaseEventLoop):
     """Virtual time from one seed; `run` drives a coroutine to its end."""
 
-    # Kept by the base class; it hands each handle in them to `_run`.
+    # Declared for type checkers; the base class fills them.
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
 
@@ -248,7 +128,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(type(self)._note_error)
 
     def random(self, purpose: str) -> random.Random:
-        """A generator of its own for each purpose, so that one more draw here changes nothing elsewhere."""
+        """Return a generator for one purpose, so that another draw for it changes no other purpose."""
         return random.Random(f"{self.seed}/{purpose}")
 
     def note(self, text: str) -> None:
@@ -263,13 +143,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self._limit = self._now + limit_s
         return self.run_until_complete(main)
 
-    # What asyncio asks of a loop.
-
     def time(self) -> float:
         return self._now
 
     def advance(self, timeout: float | None) -> None:
-        """Move the clock to the next timer; `timeout` is how far that is, None that there is none."""
+        """Move the clock by `timeout` seconds, to the next timer; None means that there is no timer."""
         if timeout is None:
             raise DeadlockError(f"every task waits and no timer is set:\n{self._describe_tasks()}")
         if timeout > 0:
@@ -319,7 +197,7 @@ class SimLoop(asyncio.BaseEventLoop):
         **options: Any,
     ) -> asyncio.Task[T]:
         self._task_count += 1
-        # asyncio numbers tasks over all loops of the interpreter, which would differ from run to run.
+        # asyncio numbers tasks over all loops of the interpreter, so its names differ between runs.
         task = asyncio.Task(
             cast("Coroutine[Any, Any, T]", coro),
             loop=self,
@@ -329,13 +207,13 @@ class SimLoop(asyncio.BaseEventLoop):
         )
         process = PROCESS.get() if context is None else context.get(PROCESS)
         if process is None:
-            _keep(task, self._orphans)
+            keep_task(task, self._orphans)
         else:
             process.adopt(task)
         return task
 
     def outside(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call something as the world, not as the process that happens to be running."""
+        """Call a function outside of the running process."""
         return self._world.copy().run(call, *args)
 
     def timers_of(self, process: SimProcess) -> list[asyncio.TimerHandle]:
@@ -365,19 +243,19 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.network
 
     def close(self) -> None:
-        """Drop everything that is left, quietly; the outcome has been judged before."""
+        """Close all remaining tasks without warnings."""
         if self.is_closed():
             return
-        # Cleaning up, the dead must find this loop, or asyncio makes them one that nobody closes.
+        # Coroutines that are closed may ask for the running loop; without one asyncio would make a new one.
         asyncio._set_running_loop(self)
         try:
             for process in self.processes:
-                process.bury()
+                process.free()
             for _ in range(CLOSES_MAX):
-                # Closing may have begun more tasks; those are the dead's too.
+                # Closing a task may start more tasks.
                 left = [task for task in self._orphans if not task.done()]
                 self._orphans.clear()
-                _close_tasks(left)
+                close_tasks(left)
         finally:
             asyncio._set_running_loop(None)
         super().close()

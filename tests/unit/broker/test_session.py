@@ -10,7 +10,7 @@ import pytest
 from anabranch.broker.wire.handlers.lookup import topics_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.network import Mode
+from anabranch.testing.simlink import Mode
 from anabranch.testing.simloop import SimLoop
 from tests.harness.cluster import World
 from tests.harness.wire import TOPIC, error_of, settle

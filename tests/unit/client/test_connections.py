@@ -15,7 +15,7 @@ from anabranch.errors import (
     OperationTimeoutError,
 )
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simloop import SimProcess
+from anabranch.testing.simprocess import SimProcess
 from tests.harness.cluster import HOST, PORT, TOPIC, World
 
 

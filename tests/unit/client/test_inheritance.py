@@ -17,7 +17,7 @@ from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
-from anabranch.testing.network import Mode
+from anabranch.testing.simlink import Mode
 from tests.harness.cluster import TOPIC, World
 from tests.unit.client.test_producer import stored
 

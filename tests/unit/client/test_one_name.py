@@ -10,7 +10,7 @@ import pytest
 from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.names import TopicName
-from anabranch.testing.network import Mode
+from anabranch.testing.simlink import Mode
 from tests.harness.cluster import TOPIC, World, drain
 
 KINDS = ["stream", "checkpoint"]

@@ -13,7 +13,8 @@ from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.files import FileStorage
 from anabranch.testing.faults import SimClock
 from anabranch.testing.simdisk import Platter, SimDisk
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 from tests.fakes.disk import DictDisk
 from tests.unit.ledger.support import NAME, OTHER, Outcomes, contents, crashed, make, opened, put
 

@@ -9,7 +9,8 @@ import pytest
 from anabranch.errors import MetadataError
 from anabranch.metadata.memory import MemoryTree
 from anabranch.testing.faults import EPOCH_MS, SimClock, SimFailpoints, SimStore, StoreTrouble
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 
 
 async def test_a_failpoint_kills_at_its_step_and_nothing_after_it_runs(loop: SimLoop) -> None:

@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
-from anabranch.testing.network import Mode, SimLink, SimNetwork, SimTransport
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.network import SimNetwork
+from anabranch.testing.simlink import Mode, SimLink
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
+from anabranch.testing.simtransport import SimTransport
 
 
 class ProtocolRecorder(asyncio.Protocol):

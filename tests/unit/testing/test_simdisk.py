@@ -11,7 +11,8 @@ import pytest
 
 from anabranch.errors import ConflictError, HeldError
 from anabranch.testing.simdisk import Platter, SimDisk
-from anabranch.testing.simloop import SimLoop, SimProcess, SimulationError
+from anabranch.testing.simloop import SimLoop, SimulationError
+from anabranch.testing.simprocess import SimProcess
 
 
 @pytest.fixture

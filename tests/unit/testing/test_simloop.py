@@ -9,13 +9,8 @@ import sys
 
 import pytest
 
-from anabranch.testing.simloop import (
-    DeadlockError,
-    SimLoop,
-    SimProcess,
-    SimulationError,
-    VirtualTimeoutError,
-)
+from anabranch.testing.simloop import DeadlockError, SimLoop, SimulationError, VirtualTimeoutError
+from anabranch.testing.simprocess import SimProcess
 
 
 async def wait_for_nothing() -> None:

@@ -18,7 +18,8 @@ from anabranch.testing.judges.checkers import ClientHistory
 from anabranch.testing.judges.metadata_witness import WitnessSettings
 from anabranch.testing.judges.wiretap import AckSeen, AttachSeen, RegistrationSeen, Watch
 from anabranch.testing.judges.witness import Witness
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 SUB = "s"

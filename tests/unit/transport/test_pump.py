@@ -18,7 +18,8 @@ from anabranch.protocol.commands import NO_ID, Command, Send, SendReceipt, encod
 from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.protocol.hot_frames import encode_receipt, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.network import Mode, SimNetwork
+from anabranch.testing.network import SimNetwork
+from anabranch.testing.simlink import Mode
 from anabranch.testing.simloop import SimLoop
 from anabranch.transport.dialing import dial, listen
 from anabranch.transport.pump import LINGER_S, QUEUED_BYTES_MAX, UNSENT_BYTES_MAX, Pump

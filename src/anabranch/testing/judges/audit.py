@@ -1,4 +1,4 @@
-"""What must be true of the stored state: while layouts change hands, and when everything has healed.
+"""Checks the stored state: while layouts change, and when the cluster has recovered.
 
 Looks into brokers, logs and metadata from outside; must not change anything.
 """
@@ -15,7 +15,7 @@ from anabranch.testing.cluster import Cluster
 from anabranch.testing.faults import StoreTrouble
 from anabranch.testing.judges.wiretap import WireTap
 from anabranch.testing.judges.witness import Witness, behind
-from anabranch.testing.simloop import SimProcess, State
+from anabranch.testing.simprocess import SimProcess, State
 from anabranch.testing.simulation.readers import TOPIC, Readers
 from anabranch.testing.simulation.requests import OTHER, Requests
 from anabranch.testing.simulation.shape import Shape
@@ -23,11 +23,11 @@ from anabranch.testing.simulation.shape import Shape
 AUDITS_MAX = 40
 
 TAKEOVER_S = 2.0
-"""How long after the end of a lease the next owner of a store may take, recovery included."""
+"""The longest time from the end of a lease until the next owner serves the store."""
 
 
 class Audit:
-    """Of one run; what it finds goes to `found`, in words."""
+    """The audit of one run; violations go to `found`, in words."""
 
     def __init__(self, cluster: Cluster, readers: Readers, asked: Requests, found: list[str]) -> None:
         self.found = found
@@ -39,24 +39,24 @@ class Audit:
         self._tap: WireTap
 
     def look_through(self, witness: Witness, tap: WireTap) -> None:
-        """Use what these know."""
+        """Use these sources."""
         self._witness, self._tap = witness, tap
 
     async def run(self) -> None:
-        """Nothing stays half done or left over, and the subscription is everywhere."""
+        """Check that no operation is unfinished, no garbage is left and no subscription is missing."""
         wrong = await self._look_over()
         for _ in range(AUDITS_MAX):
             if not wrong:
                 return
-            # Auto-scaling may have been in the middle of something.
+            # Auto-scaling may have been in the middle of a change.
             await asyncio.sleep(0.5)
             wrong = await self._look_over()
         self.found += wrong
 
     def look_at_children(self, layout: Layout) -> None:
-        """When a layout becomes visible its new segments have every subscription already (L3).
+        """Check that new segments of a layout have every subscription when it becomes visible (L3).
 
-        Consumers make what is missing as they come; who looked later would not know.
+        Consumers add a missing subscription when they attach, so a later check would find nothing.
         """
         before = self._cluster.history.layouts[:-1]
         if not before:
@@ -99,7 +99,7 @@ class Audit:
         return wrong + behind(self._tap.open_watches(), {str(TOPIC): record.epoch}) + self._leaders()
 
     async def _look_at_other(self, wrong: list[str]) -> frozenset[str]:
-        """The logs of the topic that comes and goes."""
+        """Return the logs of the topic that is created and deleted again and again."""
         record = await self._cluster.record(OTHER)
         if record is None:
             return frozenset()
@@ -111,24 +111,24 @@ class Audit:
         if log is None:
             return [f"segment {segment.id} has no log"]
         if log.sealed == segment.active:
-            return [f"segment {segment.id} is {segment.state}, its log says otherwise"]
+            return [f"segment {segment.id} is {segment.state}, its log is not"]
         known = {*self._readers.subscriptions, *self._asked.late, *self._asked.attempted}
         orphans = [name for name in log.cursors if name not in known]
-        return [f"segment {segment.id} has a cursor {name} of nobody" for name in orphans] + self._absent(
-            segment, log.cursors
-        )
+        return [
+            f"segment {segment.id} has a cursor {name} of no subscription" for name in orphans
+        ] + self._absent(segment, log.cursors)
 
     def _leaders(self) -> list[str]:
-        """Exactly one controller acts (V1)."""
+        """Exactly one broker leads the topic (V1)."""
         leading = [
             host.name
             for host in self._cluster.hosts
             if host.broker is not None and TOPIC in host.broker.controllers.layouts()
         ]
-        return [] if len(leading) == 1 else [f"the topic is led by {leading or 'nobody'}"]
+        return [] if len(leading) == 1 else [f"the topic is led by {leading or 'no broker'}"]
 
     async def watch_takeovers(self, shape: Shape) -> None:
-        """A store is served again soon after its owner's lease is over, where nothing else is in the way."""
+        """Check that a store is served soon after the lease of its owner ends, without other faults."""
         if shape.workers == 1 or shape.slow_disk or shape.stalls or shape.disk_errors:
             return
         if shape.store_trouble != StoreTrouble():
@@ -139,7 +139,7 @@ class Audit:
             now = self._loop.time()
             lives = [host.life for host in self._cluster.running if host.life]
             lives = [life for life in lives if life.process.state is State.RUNNING]
-            # A broker that has just started leaves the stores of the others to them for one lease.
+            # A broker that has just started takes over no other store for one lease.
             since = max((started_at.setdefault(life.process, now) for life in lives), default=now)
             for store in served_at:
                 if not lives or any(store in life.broker.stores.opened for life in lives):

@@ -1,8 +1,7 @@
-"""What happened in a run, and whether it may have: order, loss, invention, duplicates, layouts.
+"""The history of a run, and functions that find violations in it: of order, loss, duplicates and layouts.
 
-A history is written by the test as things happen; each checker is a function from the history to violations
-in words. They judge by explicit ids and by the order of each process, never by time. They must not know how
-the system under test works.
+The test writes the history while events happen. A checker judges by explicit ids and by the order of events
+in one process, never by time. Must not know how the system under test works.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from anabranch.model.layout import Layout, check, check_step
 
 
 class SendResult(Enum):
-    """What the sender knows: stored, certainly not stored, or neither."""
+    """The sender's knowledge of a message: stored, certainly not stored, or neither."""
 
     OK = "ok"
     FAILED = "failed"
@@ -27,7 +26,7 @@ class SendResult(Enum):
 
 @dataclass(slots=True)
 class Sent:
-    """One message as its sender sees it; `number` counts per producer and key."""
+    """One message of a sender; `number` counts per producer and key."""
 
     uid: str
     producer: str
@@ -35,12 +34,12 @@ class Sent:
     number: int
     outcome: SendResult = SendResult.UNKNOWN
     place: tuple[int, ...] | None = None
-    """Where the sender was told that it is stored."""
+    """The place in the receipt that the sender got."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One delivery; `place` names where the message is stored: segment, ledger, entry, index in the batch."""
+    """One delivery; `place` is the segment, ledger, entry and batch index of the stored message."""
 
     uid: str
     key: str
@@ -49,7 +48,7 @@ class Delivered:
 
 
 class Waiting(NamedTuple):
-    """An entry that a subscription has not acknowledged; the set bits are the messages that count."""
+    """An entry that a subscription has not acknowledged; the set bits are its unacknowledged messages."""
 
     segment: int
     position: Position
@@ -57,7 +56,7 @@ class Waiting(NamedTuple):
 
 
 class Early(NamedTuple):
-    """A delivery while something waited in an ancestor of its segment."""
+    """A delivery while an ancestor of its segment had unacknowledged entries."""
 
     subscription: str
     consumer: str
@@ -68,29 +67,28 @@ class Early(NamedTuple):
 
 @dataclass(slots=True)
 class ClientHistory:
-    """Everything the checkers look at."""
+    """The events of one run, as far as checkers need them."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     received: dict[str, list[Delivered]] = field(default_factory=dict)
-    """By subscription, in the order the application got them over all its consumers."""
+    """By subscription, in the order of receipt over all its consumers."""
     acknowledged: dict[str, dict[str, None]] = field(default_factory=dict)
     """By subscription: messages whose acknowledgement was confirmed."""
     quiet: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By subscription: how many had been received, and how many acknowledged, when nobody read any more and
-    nothing was on its way."""
+    """By subscription: the numbers of received and acknowledged messages after all consumers had closed."""
     layouts: list[Layout] = field(default_factory=list)
-    """Each layout the controller published, once."""
+    """Each published layout, once."""
     applied: dict[str, list[int]] = field(default_factory=dict)
-    """By client: the epochs it applied."""
+    """By client: the applied epochs."""
     early: list[Early] = field(default_factory=list)
     witnessed: list[str] = field(default_factory=list)
-    """What was seen to be wrong at the moment it happened."""
+    """Violations that a witness saw at the moment they happened."""
     rewound: set[str] = field(default_factory=set)
-    """Subscriptions that are being sent back: what is confirmed meanwhile may count or not."""
+    """Subscriptions that seek back: acknowledgements meanwhile may count or not."""
     _numbers: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def send(self, producer: str, key: str) -> Sent:
-        """Note that a message is about to be sent; its uid is the payload."""
+        """Note a message before it is sent; its uid is the payload."""
         number = self._numbers.get((producer, key), 0)
         self._numbers[producer, key] = number + 1
         sent = Sent(f"{producer}/{key}/{number}", producer, key, number)
@@ -98,13 +96,13 @@ class ClientHistory:
         return sent
 
     def receive(self, subscription: str, message: Delivered) -> None:
-        """Note what an application was given."""
+        """Note a delivery to an application."""
         self.received.setdefault(subscription, []).append(message)
 
     def take_back(self, subscription: str, count: int, aside: str) -> list[Delivered]:
-        """Keep the first `count` deliveries only; the others, returned, count as those of `aside`.
+        """Keep the first `count` deliveries; move the others to `aside` and return them.
 
-        They are still looked at for where each message is stored, which no restored reader may change.
+        `stored_twice` still reads the moved ones: a restored reader must find each message at the same place.
         """
         received = self.received.get(subscription, [])
         taken, received[count:] = received[count:], []
@@ -112,29 +110,29 @@ class ClientHistory:
         return taken
 
     def acknowledge(self, subscription: str, uids: Iterable[str]) -> None:
-        """Note acknowledgements that the broker has confirmed as durable."""
+        """Note acknowledgements that the broker confirmed as durable."""
         if subscription in self.rewound:
             return
         self.acknowledged.setdefault(subscription, {}).update(dict.fromkeys(uids))
 
     def rewind(self, subscription: str) -> None:
-        """What was acknowledged so far counts no more, because somebody asks for it again."""
+        """Forget the acknowledgements of a subscription, because it seeks back."""
         self.rewound.add(subscription)
         self.acknowledged.pop(subscription, None)
 
     def note_quiet(self, subscription: str) -> None:
-        """Note that all consumers are gone; whoever comes now begins with what is acknowledged."""
+        """Note that all consumers are gone; later consumers start from the acknowledged state."""
         received, acknowledged = self.received.get(subscription, ()), self.acknowledged.get(subscription, ())
         self.quiet.setdefault(subscription, (len(received), len(acknowledged)))
 
     def layout(self, layout: Layout) -> None:
-        """Note a published layout; the same epoch twice in a row is one."""
+        """Note a published layout; a repetition counts once."""
         if not self.layouts or self.layouts[-1] != layout:
             self.layouts.append(layout)
 
 
 def lost(history: ClientHistory, subscription: str) -> Iterator[str]:
-    """Every message whose sending was confirmed must have been received."""
+    """Every confirmed message must have been received."""
     got = {message.uid for message in history.received.get(subscription, ())}
     for sent in history.sent.values():
         if sent.outcome is SendResult.OK and sent.uid not in got:
@@ -142,7 +140,7 @@ def lost(history: ClientHistory, subscription: str) -> Iterator[str]:
 
 
 def invented(history: ClientHistory, subscription: str) -> Iterator[str]:
-    """Nothing is received that was not sent, under another key, or that certainly failed."""
+    """Every received message was sent with its key, and its sending did not certainly fail."""
     for message in history.received.get(subscription, ()):
         sent = history.sent.get(message.uid)
         if sent is None:
@@ -154,7 +152,7 @@ def invented(history: ClientHistory, subscription: str) -> Iterator[str]:
 
 
 def stored_twice(history: ClientHistory) -> Iterator[str]:
-    """With deduplication a message has one place, and a place holds one message, for every reader."""
+    """A message has one place, and a place holds one message, for every reader."""
     places: dict[str, tuple[int, ...]] = {}
     holders: dict[tuple[int, ...], str] = {}
     for sent in history.sent.values():
@@ -162,7 +160,7 @@ def stored_twice(history: ClientHistory) -> Iterator[str]:
             places[sent.uid] = sent.place
             holder = holders.setdefault(sent.place, sent.uid)
             if holder != sent.uid:
-                yield f"{holder} and {sent.uid} were both told that they are stored at {sent.place}"
+                yield f"{holder} and {sent.uid} both have a receipt for {sent.place}"
     for subscription, messages in history.received.items():
         for message in messages:
             place = places.setdefault(message.uid, message.place)
@@ -174,7 +172,7 @@ def stored_twice(history: ClientHistory) -> Iterator[str]:
 
 
 def out_of_order(history: ClientHistory, subscription: str) -> Iterator[str]:
-    """First deliveries of one producer's key rise, whoever receives them."""
+    """First deliveries of one producer's key have rising numbers over all consumers."""
     highest: dict[tuple[str, str], int] = {}
     seen: set[str] = set()
     for message in history.received.get(subscription, ()):
@@ -189,7 +187,7 @@ def out_of_order(history: ClientHistory, subscription: str) -> Iterator[str]:
 
 
 def skipped(history: ClientHistory, subscription: str) -> Iterator[str]:
-    """A first delivery leaves no confirmed message of its key out, even one that comes later."""
+    """A first delivery comes after all earlier confirmed messages of its key."""
     confirmed: dict[tuple[str, str], list[Sent]] = {}
     for sent in history.sent.values():
         if sent.outcome is SendResult.OK:
@@ -211,7 +209,7 @@ def skipped(history: ClientHistory, subscription: str) -> Iterator[str]:
 
 
 def opened_early(history: ClientHistory) -> Iterator[str]:
-    """Nothing is given out while an ancestor holds an unacknowledged message of the same key (O3)."""
+    """No message is delivered while an ancestor holds an unacknowledged message of its key (O3)."""
     keys: dict[tuple[int, Position], dict[int, str]] = {}
     for messages in history.received.values():
         for message in messages:
@@ -231,9 +229,9 @@ def opened_early(history: ClientHistory) -> Iterator[str]:
 
 
 def repeated_after_ack(history: ClientHistory, subscription: str) -> Iterator[str]:
-    """What was confirmed as acknowledged does not come again to those who come later.
+    """Later consumers receive no message whose acknowledgement was confirmed.
 
-    Before everything was quiet a delivery may have been on its way while the acknowledgement was confirmed.
+    Only deliveries after `note_quiet` count: before, a delivery may have crossed the confirmation.
     """
     if subscription not in history.quiet:
         return
@@ -245,7 +243,7 @@ def repeated_after_ack(history: ClientHistory, subscription: str) -> Iterator[st
 
 
 def delivered_twice(history: ClientHistory, subscription: str) -> Iterator[str]:
-    """Who keeps its own position gets every message once: before a checkpoint or after restoring it (K1)."""
+    """A checkpoint consumer gets every message once, before a checkpoint or after restoring it (K1)."""
     seen: set[str] = set()
     for message in history.received.get(subscription, ()):
         if message.uid in seen:
@@ -254,7 +252,7 @@ def delivered_twice(history: ClientHistory, subscription: str) -> Iterator[str]:
 
 
 def bad_layouts(history: ClientHistory) -> Iterator[str]:
-    """Each published layout is sound and follows from the one before."""
+    """Each published layout is valid and follows from the layout before it."""
     for layout in history.layouts[:1]:
         yield from (f"epoch {layout.epoch}: {wrong}" for wrong in check(layout))
     for before, after in pairwise(history.layouts):
@@ -262,7 +260,7 @@ def bad_layouts(history: ClientHistory) -> Iterator[str]:
 
 
 def epochs_fell(history: ClientHistory) -> Iterator[str]:
-    """The epoch a client has applied never falls."""
+    """The epoch that a client has applied never falls."""
     for client, epochs in history.applied.items():
         for before, after in pairwise(epochs):
             if after < before:
@@ -276,7 +274,7 @@ def violations(
     unordered: Sequence[str] = (),
     exact: Sequence[str] = (),
 ) -> list[str]:
-    """Everything that must not have happened; the names are subscriptions, `exact` ones among the others."""
+    """Return all violations; the names are subscriptions, and `exact` ones are in `ordered` too."""
     found = [*history.witnessed, *bad_layouts(history), *epochs_fell(history), *stored_twice(history)]
     found += opened_early(history)
     for subscription in ordered:

@@ -20,7 +20,8 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.judges.checkers import ClientHistory
 from anabranch.testing.judges.wiretap import Listener, RegistrationSeen
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 
 Member = tuple[str, str]
 """A subscription and the name of one of its consumers."""

@@ -1,7 +1,7 @@
-"""What brokers and clients tell each other, overheard on the simulated network.
+"""Reads the commands between brokers and clients on the simulated network, and notifies a listener.
 
-Cuts the bytes of each accepted connection into commands, keeps who is attached to what, and tells a listener.
-Knows the protocol and nothing of what should happen; must not change anything.
+Cuts the bytes of each accepted connection into commands and remembers which consumers are attached. Knows the
+protocol and no invariant; must not change anything.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Command, CommandCutter, Delivery, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.network import SimTransport
-from anabranch.testing.simloop import SimProcess
+from anabranch.testing.simprocess import SimProcess
+from anabranch.testing.simtransport import SimTransport
 
 
 @dataclass(eq=False, slots=True)
 class AttachSeen:
-    """A consumer on one log, from the broker's answer to its SUBSCRIBE until either side closes it."""
+    """A consumer of one log, from the broker's answer to SUBSCRIBE until either side closes it."""
 
     broker: SimProcess | None
     client: str
@@ -31,7 +31,7 @@ class AttachSeen:
     durable: bool
     kind: int
     in_flight: dict[Position, Delivery] = field(default_factory=dict)
-    """What it was given and is not known to be acknowledged."""
+    """Entries that the consumer received and that are not known to be acknowledged."""
 
     @property
     def segment(self) -> int:
@@ -39,7 +39,7 @@ class AttachSeen:
 
     @property
     def alone(self) -> bool:
-        """Whether it reads the whole log."""
+        """Whether the consumer reads the whole log."""
         return self.kind in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
 
     def __str__(self) -> str:
@@ -48,27 +48,27 @@ class AttachSeen:
 
 @dataclass(eq=False, slots=True)
 class RegistrationSeen:
-    """A consumer that asked the leader of its topic for a share."""
+    """A consumer that registered with the leader of its topic."""
 
     broker: SimProcess | None
-    """The one that its connection leads to, which may pass on what it asks."""
+    """The broker at the other end of the connection, which may forward requests to the leader."""
     client: str
     name: str
     subscription: str
     topic: TopicName
     generation: int = 0
-    """Of the last assignment it was sent."""
+    """The generation of the last assignment sent to the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class AckSeen:
-    """What one ACK names."""
+    """The positions of one ACK."""
 
     positions: tuple[Position, ...]
     cumulative: bool
 
     def covers(self, position: Position) -> bool:
-        """Whether an entry is wholly acknowledged by it."""
+        """Whether the ACK acknowledges a whole entry."""
         if self.cumulative:
             return any(position <= last for last in self.positions)
         return position in self.positions
@@ -125,18 +125,18 @@ class Listener:
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """One session in which a client is told layouts."""
+    """One session in which a client watches a layout."""
 
     client: str
     topic: str
     known: int
-    """The newest epoch this client had been told anywhere when it asked."""
+    """The newest epoch that the client had received in any session when it asked."""
     told: int = -1
     open: bool = True
 
 
 class _Overheard:
-    """What is known of one connection."""
+    """The state of one connection, as far as its commands tell."""
 
     def __init__(self) -> None:
         self.of_a_broker = False
@@ -160,10 +160,10 @@ class WireTap:
         self._listener = listener
         self._ends: dict[SimTransport, _Overheard] = {}
         self._told: dict[tuple[str, str], int] = {}
-        """By client and topic: the newest epoch it was sent."""
+        """By client and topic: the newest epoch sent."""
 
     def open_watches(self) -> list[Watch]:
-        """The sessions that somebody listens to."""
+        """Return the open sessions whose client is connected."""
         return [
             watch
             for end, heard in self._ends.items()
@@ -204,7 +204,7 @@ class WireTap:
         try:
             return cutter.read(data)
         except RemoteProtocolError:
-            # The peer finds the same and says so.
+            # The peer reports the same error.
             return []
 
     def _asked(self, end: SimTransport, heard: _Overheard, command: Command) -> None:

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 
 from anabranch.testing.cluster import Cluster
-from anabranch.testing.simloop import SimProcess
+from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simulation.readers import CHECKPOINT, Readers
 
 LEAVE_S = 60.0

@@ -1,8 +1,7 @@
-"""What the consumers of a cluster run do, and what they were given: stream, queue and checkpoint.
+"""The consumers of a cluster run and their deliveries: stream, queue and checkpoint.
 
-A reader is a coroutine inside a client's process; whoever starts it may kill it at any point and start its
-heir. What must outlive a process, as the bytes of a checkpoint would on a disk, is kept here. Knows nothing
-of faults.
+A reader is a coroutine inside a client's process, which may be killed at any point. State that outlives the
+process, such as a saved checkpoint, is kept here. Knows nothing of faults.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from anabranch.model.ids import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.checkers import Delivered, SendResult
-from anabranch.testing.simloop import SimProcess
+from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simulation.shape import Shape
 
 T = TypeVar("T")
@@ -33,10 +32,10 @@ TOPIC = TopicName("topic", "public", "default", "orders")
 STREAM = "stream"
 QUEUE = "queue"
 CHECKPOINT = "checkpoint"
-"""Not a subscription: the deliveries that the last checkpoint and what followed it stand for."""
+"""Not a subscription: the deliveries up to the last checkpoint, and those after it."""
 
 TAKEN_BACK = "taken back"
-"""Deliveries after the last checkpoint of a reader that was restored from it; they count for nothing."""
+"""Deliveries after the checkpoint from which a reader was restored; they do not count."""
 
 
 class Readers:
@@ -44,31 +43,31 @@ class Readers:
 
     def __init__(self, cluster: Cluster, shape: Shape, counts: Counter[str]) -> None:
         self.over = False
-        """Readers close in good order when this is set."""
+        """Whether all readers are to close."""
         self.leaving: set[SimProcess] = set()
-        """Those that do so now."""
+        """Processes whose reader is to close."""
         self.kinds = [STREAM] + [QUEUE] * bool(shape.queue_consumers) + [CHECKPOINT] * shape.checkpoints
         self.missing: dict[str, dict[str, None]] = {kind: {} for kind in self.kinds}
-        """Messages that were confirmed and have not been received yet."""
+        """Confirmed messages that have not been received yet."""
         self._received: dict[str, set[str]] = {kind: set() for kind in self.kinds}
         self.aimed: dict[str, int] = {}
-        """The segment a message would have gone to when it was sent."""
+        """By message: its segment in the layout at the time of sending."""
         self._cluster = cluster
         self._history = cluster.history
         self._shape = shape
         self._counts = counts
         self._saved: bytes | None = None
-        """The last checkpoint, as the application stored it."""
+        """The last checkpoint as bytes."""
         self._saved_count = 0
-        """How many deliveries it stands for."""
+        """The number of deliveries up to that checkpoint."""
 
     @property
     def subscriptions(self) -> list[str]:
-        """Those with a cursor in the broker."""
+        """The kinds with a cursor in the broker."""
         return [kind for kind in self.kinds if kind != CHECKPOINT]
 
     def confirmed(self, uid: str) -> None:
-        """The message is stored: everybody must get it."""
+        """Expect a stored message in every subscription."""
         for kind, received in self._received.items():
             if uid not in received:
                 self.missing[kind][uid] = None
@@ -77,7 +76,7 @@ class Readers:
         return not self.over and process not in self.leaving
 
     async def read(self, kind: str, process: SimProcess, rng: random.Random) -> None:
-        """Be a reader until `over`."""
+        """Read until `over`."""
         await {STREAM: self._stream, QUEUE: self._queue, CHECKPOINT: self._checkpoint}[kind](process, rng)
 
     async def _stream(self, process: SimProcess, rng: random.Random) -> None:
@@ -105,7 +104,7 @@ class Readers:
                 try:
                     await consumer.acknowledge_cumulative(messages[-1])
                 except ConsumerBusyError:
-                    # Another reads a segment of these by now: they are not confirmed, and come again there.
+                    # Another consumer has got the segment; it receives the unconfirmed messages again.
                     handed.clear()
                     continue
                 if shape.ack_receipts:
@@ -113,7 +112,7 @@ class Readers:
                     handed.clear()
 
     async def _queue(self, process: SimProcess, rng: random.Random) -> None:
-        """Acknowledge in any order, so that cursors have holes, and give some messages back."""
+        """Acknowledge in any order, so that cursors have holes, and reject some messages."""
         shape = self._shape
         async with self._cluster.client(process) as client:
             consumer: AsyncQueueConsumer[bytes] = await persist(
@@ -146,7 +145,7 @@ class Readers:
                     acknowledged.clear()
 
     async def _checkpoint(self, process: SimProcess, rng: random.Random) -> None:
-        """Read from the last checkpoint on, save one at random points; now and then close and restore."""
+        """Read from the last checkpoint on and save one at random points; sometimes close and restore."""
         closings = rng.randrange(4)
         async with self._cluster.client(process) as client:
             while self._goes_on(process):
@@ -176,7 +175,7 @@ class Readers:
         self._saved_count = len(self._history.received.get(CHECKPOINT, ()))
 
     def _restore(self) -> Checkpoint:
-        """The last checkpoint; what was received after it is taken back, since it must come again."""
+        """Return the last checkpoint; deliveries after it no longer count, because they come again."""
         for message in self._history.take_back(CHECKPOINT, self._saved_count, TAKEN_BACK):
             self._counts["delivery taken back"] += 1
             self._received[CHECKPOINT].discard(message.uid)
@@ -188,7 +187,7 @@ class Readers:
         return Checkpoint.from_bytes(self._saved)
 
     def _note(self, kind: str, messages: Sequence[Message[bytes]], consumer: str) -> list[str]:
-        """Write what was received into the history; the uids."""
+        """Add deliveries to the history; return their uids."""
         received, missing = self._received[kind], self.missing[kind]
         uids = []
         for message in messages:
@@ -207,7 +206,7 @@ class Readers:
 
 
 async def persist(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try to open something until the broker is there."""
+    """Retry until the brokers answer."""
     while True:
         try:
             return await attempt()

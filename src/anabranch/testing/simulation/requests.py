@@ -1,6 +1,6 @@
-"""What administrators ask for while a cluster run is busy: layouts, subscriptions and topics changed.
+"""The requests of administrators during a cluster run: changes of layouts, subscriptions and topics.
 
-A request may be interrupted anywhere; then it is not known whether it was done. Knows nothing of faults.
+A request may be interrupted at any point; then its effect is unknown. Knows nothing of faults.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ OVERTAKEN = (
     LayoutError,
     SegmentNotFoundError,
 )
-"""What somebody may hear whose earlier attempt was interrupted and has had its effect since."""
+"""Errors of a retry whose earlier, interrupted attempt took effect."""
 
 ATTEMPTS_MAX = 20
 
 REWIND_S = 20.0
-"""Until then a seek has taken effect, also one that was interrupted."""
+"""A seek has taken effect after this time, even if it was interrupted."""
 
 
 class Requests:
-    """Those of one run; `witness` must be set before any is made."""
+    """The requests of one run; set `witness` before the first request."""
 
     def __init__(
         self, cluster: Cluster, shape: Shape, rng: random.Random, counts: Counter[str], step: str | None
     ) -> None:
         self.witness: Witness
         self.late: dict[str, int] = {}
-        """Subscriptions that were confirmed during the run, and in which epoch."""
+        """Subscriptions created during the run, with the epoch of their confirmation."""
         self.attempted: dict[str, None] = {}
-        """Those that may exist."""
+        """Subscriptions that may exist."""
         self._cluster = cluster
         self._shape = shape
         self._rng = rng
@@ -72,7 +72,8 @@ class Requests:
 
     async def change_layouts(self) -> None:
         if self._step:
-            # Another change or a store that refuses may get in its way; in the end it dies at the step.
+            # Another change or a refused store call may prevent the operation; retry until the broker died at
+            # the step.
             for _ in range(ATTEMPTS_MAX):
                 await self._change(self._step.partition(".")[0])
                 if self._counts[f"died at {self._step}"]:
@@ -93,7 +94,7 @@ class Requests:
         except (LayoutError, SegmentNotFoundError):
             self._counts["operation overtaken"] += 1
         except AnabranchError as error:
-            # With a store that refuses, the caller hears of it and the controller finishes later.
+            # The store refused a call; the leader finishes the operation later.
             if not error.retryable:
                 raise
             self._counts["operation interrupted"] += 1
@@ -131,7 +132,7 @@ class Requests:
                     self.attempted.pop(name)
 
     async def churn(self) -> None:
-        """Make and delete a topic, time and again; an attempt that is interrupted may have done either."""
+        """Create and delete a topic repeatedly; an interrupted attempt may have taken effect."""
         for _ in range(self._shape.churn):
             await asyncio.sleep(self._rng.uniform(0, self._shape.busy_s / self._shape.churn))
             segments = self._rng.randrange(1, 4)
@@ -156,13 +157,13 @@ class Requests:
             self.witness.rewind(STREAM)
             if await self._ask(partial(_rewind, STREAM)):
                 self._counts["stream sent back"] += 1
-            # One that was not answered is carried out all the same, and so are acknowledgements on their way.
+            # An unanswered seek still takes effect, and so do acknowledgements under way.
             await asyncio.sleep(REWIND_S)
             self.witness.rewind(STREAM)
             self._cluster.history.rewound.discard(STREAM)
 
     async def _ask(self, work: Callable[[TopicLeader], Awaitable[bool]]) -> bool:
-        """Ask the leader for something; whether it was done for sure."""
+        """Send a request to the leader; return whether it certainly took effect."""
         try:
             return bool(await self._cluster.with_controller(TOPIC, work))
         except AnabranchError as error:
@@ -194,7 +195,7 @@ async def _make(name: str, kind: SubscriptionKind, start: StartAt, controller: T
 
 
 async def _found(call: Awaitable[object]) -> bool:
-    """Whether the subscription of this call was there."""
+    """Return whether the subscription of this call existed."""
     try:
         await call
     except SubscriptionNotFoundError:

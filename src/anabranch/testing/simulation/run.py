@@ -24,17 +24,17 @@ from anabranch.testing.simulation.shape import FAILPOINTS
 from anabranch.testing.simulation.storage_run import StorageRun
 
 SEEDS_FOR_SOMETIMES = 500
-"""From this many seeds on, everything that happens sometimes must have happened."""
+"""From this many seeds on, every event in SOMETIMES must have occurred."""
 
 RUNS_PER_POOL = 1000
-"""Then come fresh processes. `max_tasks_per_child` should do that too, but was seen to hang."""
+"""Worker processes are replaced after so many runs; `max_tasks_per_child` was seen to hang."""
 
 STORAGE = "storage"
 LINE_MAX = 2000
 
 
 class Result(NamedTuple):
-    """What one seed gave."""
+    """The outcome of one seed."""
 
     seed: int
     step: str | None
@@ -45,12 +45,12 @@ class Result(NamedTuple):
 
 
 def step_of(seed: int) -> str | None:
-    """Every second seed dies at a named step, each in its turn; the others at random times."""
+    """Return the step at which a seed dies: even seeds take turns over the steps, odd ones have none."""
     return FAILPOINTS[seed // 2 % len(FAILPOINTS)] if seed % 2 == 0 else None
 
 
 def run_one(seed: int, step: str | None) -> Result:
-    """Run one simulation, without a collection in the middle: those would come at moments of their own."""
+    """Run one simulation without garbage collection, whose times differ between runs."""
     quiet_before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     began = time.perf_counter()
@@ -63,7 +63,7 @@ def run_one(seed: int, step: str | None) -> Result:
     finally:
         gc.enable()
         with warnings.catch_warnings():
-            # A process may be killed between making a coroutine and its first step.
+            # A process may be killed between the creation of a coroutine and its first step.
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             gc.collect()
         logging.disable(quiet_before)
@@ -75,7 +75,7 @@ def _run_given(given: tuple[int, str | None]) -> Result:
 
 
 def run_many(first: int, count: int, jobs: int) -> int:
-    """Run `count` cluster seeds, and as many of storage alone; the exit code."""
+    """Run `count` cluster seeds and as many storage seeds; return the exit code."""
     work: list[tuple[int, str | None]] = []
     for seed in range(first, first + count):
         work += [(seed, step_of(seed)), (seed, STORAGE)]

@@ -14,7 +14,7 @@ from anabranch.model.hashing import key_hash
 from anabranch.model.ids import MessageId
 from anabranch.model.routing import Router
 from anabranch.testing.judges.checkers import SendResult, Sent
-from anabranch.testing.simloop import SimProcess
+from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simulation.clients import Clients
 from anabranch.testing.simulation.readers import TOPIC, persist
 from anabranch.testing.simulation.shape import Shape

@@ -1,6 +1,6 @@
-"""What a seed draws for one cluster run: sizes, limits, and which faults happen at all.
+"""The shape of one cluster run, drawn from its seed: sizes, limits and faults.
 
-Pure: a generator in, a value out. Must not know how a run is carried out.
+Pure: a generator in, a value out. Must not know how a run proceeds.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ OTHER_STEPS = (
     ),
     "prune.committed",
 )
-"""Steps that a run comes to when it likes."""
+"""Steps at which a broker may die besides those of layout changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a seed draws."""
+    """The values that a seed draws."""
 
     workers: int
     lease_s: float
@@ -38,7 +38,7 @@ class Shape:
     consumers: int
     queue_consumers: int
     checkpoints: bool
-    """Whether somebody reads without a cursor, from checkpoint to checkpoint."""
+    """Whether a checkpoint consumer reads, too."""
     keys: int
     messages: int
     operations: int
@@ -50,30 +50,30 @@ class Shape:
     limits: SimLimits
     link_faults: int
     sender_deaths: int
-    """How often each sender dies and begins anew, somewhere in what it had sent already."""
+    """How often each sender dies and repeats some of its messages."""
     consumer_deaths: int
     consumer_pauses: int
     consumer_leaves: int
     kills: int
     pauses: int
-    """Of a broker, most of them beyond its lease."""
+    """Pauses of a broker, most of them longer than its lease."""
     stops: int
-    """Of a broker in good order, as SIGTERM does."""
+    """Orderly stops of a broker, as by SIGTERM."""
     stalls: int
-    """How often the metadata store of one broker is slow for a while, beyond any lease."""
+    """How often the metadata store of one broker is slower than any lease for a while."""
     askers: int
-    """How many ask for layout changes at the same time."""
+    """Administrators that request layout changes at the same time."""
     lapses: int
-    """How often a broker that lives is taken for dead by the metadata store."""
+    """How often the metadata store ends the lease of a live broker."""
     clock_jumps: int
     slow_disk: bool
     disk_errors: int
     late_subscriptions: int
-    """Subscriptions that are made, and some deleted again, while everything else happens."""
+    """Subscriptions created during the run; some are deleted again."""
     churn: int
-    """How often another topic is made and deleted."""
+    """How often another topic is created and deleted."""
     seeks: int
-    """How often the stream is sent back to its beginning."""
+    """How often the stream subscription seeks to its start."""
     retention_s: float
     store_trouble: StoreTrouble
     auto_scale: bool
@@ -82,9 +82,9 @@ class Shape:
 
 
 def draw(rng: random.Random, step: str | None) -> Shape:
-    """A shape; with `step` the broker dies there, otherwise at random times or not at all."""
+    """Draw a shape; with `step` the broker dies there, otherwise at random times or not at all."""
     if step is not None:
-        # The second and third death fall into what the next process does about the first.
+        # Later deaths hit the recovery from the first one.
         deaths = [Death(step, machine=rng.random() < 0.5)]
         while rng.random() < 0.3:
             deaths.append(Death(rng.choice([step, *FAILPOINTS]), machine=rng.random() < 0.5))
@@ -135,7 +135,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         late_subscriptions=rng.choice((0, 0, 1, 2)),
         churn=rng.choice((0, 0, 0, 2, 4)),
         seeks=rng.choice((0, 0, 0, 0, 0, 0, 1, 2)),
-        # Who keeps its own position is promised nothing beyond the retention time.
+        # A checkpoint consumer has no claim to messages older than the retention time.
         retention_s=7 * 86_400.0 if checkpoints else rng.choice((0.0, 1.0, 7 * 86_400.0)),
         store_trouble=rng.choice(
             (StoreTrouble(), StoreTrouble(), StoreTrouble(0.05, 0.05), StoreTrouble(0.0, 0.0, 0.5, 0.2))

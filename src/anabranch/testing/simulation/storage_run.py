@@ -1,7 +1,7 @@
-"""Segment storage alone under crashes: what was confirmed is there after every restart, at the same place.
+"""Segment storage alone under crashes: every confirmed entry is at the same place after every restart.
 
 One process appends to a few logs, acknowledges, seals and trims, with limits so small that ledgers roll and
-checkpoints happen all the time; then it or its machine dies, and the next one looks at what is left.
+checkpoints happen all the time. Then the process or its machine dies, and the next process checks the logs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock
 from anabranch.testing.simdisk import Platter, SimDisk
-from anabranch.testing.simloop import SimLoop, SimProcess
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 
 LOGS = ("a", "b", "c")
 CURSOR = "reader"
@@ -26,18 +27,18 @@ CURSOR = "reader"
 
 @dataclass(slots=True)
 class _Expected:
-    """What must, and what may, be in one log."""
+    """The entries and marks that one log must or may have."""
 
     submitted: list[bytes] = field(default_factory=list)
     confirmed: dict[int, Entry] = field(default_factory=dict)
     """By ordinal."""
     sealed: bool = False
     flushed_mark: int = 0
-    """Everything below was acknowledged durably."""
+    """All entries below are acknowledged durably."""
     asked_mark: int = 0
     sequences: dict[str, int] = field(default_factory=dict)
     inherited: int = -1
-    """What the log was told last that it inherits, and got durable."""
+    """The newest inherited sequence that is durable."""
     offered: int = -1
 
 
@@ -55,7 +56,7 @@ class StorageRun:
         self._written = 0
 
     def run(self) -> list[str]:
-        """All rounds; what was violated."""
+        """Run all rounds; return the violations."""
         with self.loop:
             self.loop.run(self._run(), limit_s=600)
             self.violations += self.loop.errors
@@ -175,19 +176,19 @@ class StorageRun:
             found += await log.read(len(found), 7, 400)
         wrong = self.violations.append
         if [entry.data for entry in found] != expected.submitted[: len(found)]:
-            wrong(f"log {log.name} holds something else than what was written")
+            wrong(f"log {log.name} holds other entries than were written")
         if expected.confirmed and max(expected.confirmed) >= len(found):
             wrong(f"log {log.name} lost confirmed entries: {max(expected.confirmed) + 1} became {len(found)}")
         index = 0
         for entry in found:
             place = expected.confirmed.get(entry.ordinal)
             if place is not None and place != entry:
-                wrong(f"log {log.name}: {place[:5]} was told, {entry[:5]} was found")
+                wrong(f"log {log.name}: {place[:5]} was confirmed, {entry[:5]} was found")
             if entry.index != index:
                 wrong(f"log {log.name}: index {entry.index} where {index} was expected")
             index += entry.count
         if log.sealed and not expected.sealed:
-            wrong(f"log {log.name} is sealed although nobody asked for it")
+            wrong(f"log {log.name} is sealed without a request")
         self._check_cursor(log, expected)
         told = expected.sequences.get("producer", -1)
         if log.sequences.own.get("producer", -1) < told:
@@ -196,7 +197,7 @@ class StorageRun:
         if not expected.inherited <= inherited <= expected.offered:
             wrong(f"log {log.name} inherited {expected.inherited}, not {inherited}")
         expected.inherited = expected.offered = inherited
-        # Unconfirmed entries that were not kept are gone for good, also for the next comparison.
+        # Unconfirmed entries that were not kept are lost, also for the next comparison.
         del expected.submitted[len(found) :]
         expected.sealed = log.sealed
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from anabranch.testing.cluster import Host
-from anabranch.testing.network import Mode
+from anabranch.testing.host import Host
 from anabranch.testing.simdisk import Platter
-from anabranch.testing.simloop import SimProcess
+from anabranch.testing.simlink import Mode
+from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simulation.clients import Clients
 from anabranch.testing.simulation.shape import Shape
 
