@@ -15,10 +15,16 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from anabranch.aio import Backoff, retry
-from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer, CheckpointOptions
-from anabranch.client.consume.queue_consumer import AsyncQueueConsumer, QueueOptions
+from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.consumer_options import (
+    CheckpointOptions,
+    OnAssignment,
+    QueueOptions,
+    StreamOptions,
+)
+from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
-from anabranch.client.consume.stream_consumer import AsyncStreamConsumer, OnAssignment, StreamOptions
+from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
 from anabranch.client.net.reconnector import RECONNECT

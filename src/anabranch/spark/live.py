@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 from anabranch.aio import new_event_loop, retry
 from anabranch.client.api import AsyncClient
-from anabranch.client.consume.segment_reader import AGAIN, RawEntry, SegmentReader, SegmentTails
+from anabranch.client.consume.segment_reader import RawEntry, SegmentReader, SegmentTails
 from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.reconnector import RECONNECT
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import OperationTimeoutError, TopicNotFoundError
@@ -160,7 +161,7 @@ class LiveReader:
             lambda: client.layout(topic),
             what=f"looking up {topic}",
             within_s=self._session.patience_s,
-            backoff=AGAIN,
+            backoff=RECONNECT,
             rng=self._session.rng,
         )
         return found

@@ -130,8 +130,7 @@ async def test_who_was_away_hears_it_when_it_is_back_unless_others_have_made_it_
             world.hold_links()
             controller = await world.controller()
             await controller.delete_subscription("s", force=True)
-            assert one._pool is not None
-            for connection in list(one._pool._connections.values()):
+            for connection in list(consumer.pool.connections.values()):
                 connection.pump.abort()
             await asyncio.sleep(0)
             if again:
@@ -196,7 +195,7 @@ async def test_a_queue_consumer_that_has_heard_it_takes_nothing_from_those_that_
         told = await open_consumer(one, "queue", "a")
         controller = await world.controller()
         # One segment is enough to know: the other may be away, and back when there is a new one.
-        source = told._sources[0]
+        source = told.sources[0]
         await source.close()
         told.gave_up(source, SubscriptionNotFoundError("deleted"))
         fresh = await open_consumer(two, "queue", "b")

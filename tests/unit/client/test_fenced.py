@@ -142,12 +142,12 @@ async def test_a_hand_over_ends_when_the_broker_takes_what_it_waits_for_and_is_s
         assert len(await first.receive_many(8, timeout=5)) == 8
         second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
         await asyncio.sleep(0.5)
-        (source,) = first._sources.values()
+        (source,) = first.sources.values()
         assert source.released
         world.hold_links()
         source.closed_by_broker()
         await asyncio.sleep(0.5)
-        assert source not in first._sources.values()
+        assert source not in first.sources.values()
         world.open_links()
         world.reset_links()
         await second
@@ -180,7 +180,7 @@ async def test_a_generation_is_said_with_each_subscribe(world: World) -> None:
         await asyncio.sleep(0.5)
         record = (await world.controller()).subscriptions()["s"]
         for name, consumer in (("a", first), ("b", second)):
-            (source,) = consumer._sources.values()
+            (source,) = consumer.sources.values()
             assert source.attachment.generation == record.consumers[name].generation
         attached = {c.member: c.generation for c in served(world).consumers}
         assert attached == {name: member.generation for name, member in record.consumers.items()}

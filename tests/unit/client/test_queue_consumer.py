@@ -209,7 +209,7 @@ async def test_a_sealed_segment_that_is_done_is_left(world: World) -> None:
         await consumer.acknowledge(await drain(consumer))
         await consumer.flush_acks()
         await asyncio.sleep(1.0)
-        assert sorted(consumer._sources) == [1, 2]
+        assert sorted(consumer.sources) == [1, 2]
 
 
 @pytest.mark.world(segment_retention_s=0.0, auto_scale_interval_s=1.0)
@@ -241,7 +241,7 @@ async def test_after_a_seek_sealed_segments_are_read_again(world: World) -> None
         await consumer.acknowledge(await drain(consumer))
         await consumer.flush_acks()
         await asyncio.sleep(1.0)
-        assert sorted(consumer._sources) == [1, 2]
+        assert sorted(consumer.sources) == [1, 2]
         await controller.seek("q", 0)
         assert len(await drain(consumer)) == 20
 
@@ -254,13 +254,13 @@ async def test_many_segments_share_the_buffer(world: World) -> None:
         consumer = await client.subscribe_queue(
             TOPIC, "q", initial_position="earliest", receiver_queue_size=170
         )
-        permits = {source.permits.size for source in consumer._sources.values()}
+        permits = {source.permits.size for source in consumer.sources.values()}
         assert permits == {16}
         async with world.client() as other:
             producer = await other.create_producer(TOPIC, batching=False)
             await producer.send_many([b"%d" % n for n in range(1, 500)], keys=[f"k{n}" for n in range(499)])
         await asyncio.sleep(1.0)
-        assert sum(len(source.entries) for source in consumer._sources.values()) <= 17 * 16
+        assert sum(len(source.entries) for source in consumer.sources.values()) <= 17 * 16
         # Segments take turns: the first messages handed out come from many of them.
         first = await consumer.receive_many(17, timeout=1)
         assert len({message.id.segment for message in first}) > 10
@@ -276,11 +276,11 @@ async def test_a_segment_goes_on_when_others_leave_it_a_larger_share_of_the_buff
         consumer = await client.subscribe_queue(TOPIC, "q", receiver_queue_size=170)
         first, *others = controller.layout.active
         await controller.merge([segment.id for segment in others])
-        assert consumer._sources[first.id].permits.size == 16
+        assert consumer.sources[first.id].permits.size == 16
         await asyncio.sleep(1.0)
         await controller.upkeep.prune()
         await asyncio.sleep(0.1)
-        assert consumer._sources[first.id].permits.size == 85
+        assert consumer.sources[first.id].permits.size == 85
         async with world.client() as other:
             producer = await other.create_producer(TOPIC, batching=False)
             await producer.send_many([b"%d" % n for n in range(800)], keys=[f"k{n}" for n in range(800)])

@@ -35,7 +35,7 @@ async def read(consumer: Consumer, count: int = COUNT, pause_s: float = 0.0) -> 
 
 
 def permits(consumer: Consumer) -> int:
-    (source,) = consumer._sources.values()
+    (source,) = consumer.sources.values()
     return source.permits.size
 
 

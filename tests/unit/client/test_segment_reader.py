@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from anabranch import Batching
+from anabranch.client.consume import segment_reader
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.errors import AlreadyClosedError, TopicNotFoundError
 from anabranch.protocol.entries import decode_columns
@@ -49,11 +50,11 @@ async def test_an_empty_span_reads_nothing(world: World) -> None:
         assert await client.read_segment(topic, 5, 5).read() == []
 
 
-async def test_reading_goes_on_after_a_lost_connection(world: World) -> None:
+async def test_reading_goes_on_after_a_lost_connection(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_reader, "PERMITS", 50)
     topic = await publish(world, 2000)
     async with world.client() as client:
         reader = client.read_segment(topic, 3, 1990)
-        reader._permits = 50
         entries: list[RawEntry] = []
         while some := await reader.read():
             entries += some

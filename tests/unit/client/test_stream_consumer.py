@@ -109,7 +109,7 @@ async def test_acknowledgements_are_grouped_but_not_when_all_is_read(world: Worl
         for _ in range(9):
             await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
         await asyncio.sleep(1.0)
-        (source,) = consumer._sources.values()
+        (source,) = consumer.sources.values()
         assert source.outstanding, "nothing was sent while there was more to read"
         await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
         await asyncio.sleep(0.1)
@@ -155,7 +155,7 @@ async def test_consumers_of_one_subscription_share_the_segments(world: World) ->
         await asyncio.sleep(1.0)
         active = {segment.id for segment in controller.layout.active}
         shares = [
-            {id_ for id_, source in consumer._sources.items() if not source.released} & active
+            {id_ for id_, source in consumer.sources.items() if not source.released} & active
             for consumer in (first, second)
         ]
         assert shares[0] | shares[1] == active
@@ -275,7 +275,7 @@ async def test_a_consumer_given_up_while_it_registers_keeps_no_share(world: Worl
 async def test_a_killed_broker_gets_the_newest_of_several_unanswered_acknowledgements(world: World) -> None:
     await world.publish(1, 40)
     async with world.client() as client:
-        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest", ack_group_time=0)
         orders = Orders()
         while orders.total < 30:
             messages = await consumer.receive_many(10, timeout=5)
@@ -283,8 +283,7 @@ async def test_a_killed_broker_gets_the_newest_of_several_unanswered_acknowledge
             # Sent one by one, and held up on the way: none of them is answered before the broker dies.
             world.hold_links()
             await consumer.acknowledge_cumulative(messages[-1])
-            consumer._send_acks()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         world.kill()
         world.open_links()
         await world.start()
@@ -302,8 +301,8 @@ async def test_an_acknowledgement_that_came_too_late_is_not_called_confirmed(wor
         await consumer.acknowledge_cumulative(messages[1])
         flushing = asyncio.ensure_future(consumer.flush_acks())
         await asyncio.sleep(0.1)
-        (source,) = consumer._sources.values()
-        source._give_up(ConsumerBusyError("in use"))
+        (source,) = consumer.sources.values()
+        source.give_up(ConsumerBusyError("in use"))
         with pytest.raises(ConsumerBusyError, match="not confirmed"):
             await flushing
         await consumer.flush_acks()
@@ -320,13 +319,13 @@ async def test_a_segment_given_up_after_a_restart_is_attached_again_as_it_is_wan
         second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
         await asyncio.sleep(1.0)
         assert not second.done(), "the first consumer still holds what it was given"
-        (source,) = first._sources.values()
+        (source,) = first.sources.values()
         assert source.released
         world.kill()
         await world.start()
         # What the broker answers when the newcomer was faster.
-        source._give_up(ConsumerBusyError("in use"))
-        (again,) = first._sources.values()
+        source.give_up(ConsumerBusyError("in use"))
+        (again,) = first.sources.values()
         assert again.attachment.bucket_ranges, "it is wanted in another way, and nobody may say so again"
         await first.acknowledge_cumulative(held[-1])
         await second
@@ -454,7 +453,7 @@ async def test_flow_control_bounds_what_a_slow_application_holds(world: World) -
             TOPIC, "s", initial_position="earliest", receiver_queue_size=30
         )
         await asyncio.sleep(5.0)
-        (source,) = consumer._sources.values()
+        (source,) = consumer.sources.values()
         # Entries are never split, so the last one may go past the permits.
         assert sum(entry.count for entry in source.entries) < 30 + 50
         assert len(await drain(consumer)) == 1000

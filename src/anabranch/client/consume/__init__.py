@@ -1,4 +1,5 @@
-"""From a delivered entry to the application: stream, queue and checkpoint consumers and what they share.
+"""From a delivered entry to the application: the stream, queue and checkpoint consumers.
 
-This package uses `produce` only to send dead letters.
+A `SegmentConsumer` reads one segment and gives its entries to the `Inbox` of its topic's consumer. This
+package uses `produce` only to send dead letters.
 """

@@ -15,7 +15,7 @@ from anabranch.protocol.properties import MANAGED, pairs
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddress:
-    """Where a consumer finds one segment."""
+    """The names under which a consumer finds one segment."""
 
     segment_id: int
     topic: str
@@ -53,8 +53,10 @@ class Attachment:
     paused: bool = False
     """Whether the consumer asks for no messages until it is resumed."""
 
-    def command(self, address: SegmentAddress, consumer_id: int, request_id: int) -> pb.CommandSubscribe:
-        """The SUBSCRIBE command for a segment, without a position to start at."""
+    def command(
+        self, address: SegmentAddress, consumer_id: int, request_id: int, floor: MessageId | None
+    ) -> pb.CommandSubscribe:
+        """The SUBSCRIBE command for a segment, whose messages up to `floor` are not wanted."""
         properties = dict(self.properties)
         if address.is_classic:
             properties[MANAGED] = "true"
@@ -77,4 +79,7 @@ class Attachment:
             command.keySharedMeta.entryBucketDispatch = True
             for bucket in self.bucket_ranges:
                 command.keySharedMeta.hashRanges.add(start=bucket.start, end=bucket.end)
+        if floor is not None:
+            command.start_message_id.ledgerId = floor.ledger & (2**64 - 1)
+            command.start_message_id.entryId = floor.entry & (2**64 - 1)
         return command

@@ -9,13 +9,15 @@ positions of another, so a member that gains a segment begins it where its own s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-from anabranch.aio import is_bare_timeout, is_transient
+from anabranch.aio import is_bare_timeout
 from anabranch.client.consume.attachment import Attachment, address_in
+from anabranch.client.consume.consumer_options import CheckpointOptions
 from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.last_message import last_message
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.ordering import missing, readable
 from anabranch.client.decide.permits import Permits
@@ -23,7 +25,6 @@ from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.client.net.reconnector import RECONNECT
 from anabranch.client.net.registration import Registration, RegistrationRequest
 from anabranch.client.options import log, text_pairs
 from anabranch.client.schema import Codec
@@ -37,23 +38,9 @@ from anabranch.errors import (
 from anabranch.model.assignment import Assignment
 from anabranch.model.ids import LATEST, Checkpoint, MessageId
 from anabranch.model.layout import Segment
-from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointOptions:
-    """The arguments of `AsyncClient.create_checkpoint_consumer`, checked."""
-
-    topic: TopicName
-    start: Checkpoint
-    group: str | None
-    name: str | None
-    receiver_queue_size: int | None
-    properties: Mapping[str, str] | None
-    fail_on_data_loss: bool
 
 
 class AsyncCheckpointConsumer(Inbox[T]):
@@ -72,7 +59,6 @@ class AsyncCheckpointConsumer(Inbox[T]):
             properties=text_pairs("properties", options.properties),
         )
         self._read = ReadPositions(options.start)
-        self._sources: dict[int, SegmentConsumer] = {}
         self._pins: dict[SegmentConsumer, asyncio.Task[None]] = {}
         """Tasks that replace the start LATEST of a segment by its last message."""
         self._watch = LayoutWatch(pool, options.topic, self._layout_changed)
@@ -104,7 +90,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
                 await self._registration.open(self.tasks)
             self._open_readable()
             async with asyncio.timeout(self.pool.operation_timeout_s):
-                for source in list(self._sources.values()):
+                for source in list(self.sources.values()):
                     await self._opened(source)
             self._opening = False
             if self._failure is not None:
@@ -130,7 +116,6 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     @property
     def topic(self) -> str:
-        """The name of the topic that the broker resolved."""
         return str(self._layout.name if self._layout is not None else self._options.topic)
 
     def checkpoint(self) -> Checkpoint:
@@ -153,7 +138,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._entry = None
         self._end_waiting()
         self._watch.close()
-        await asyncio.gather(*(source.close() for source in self._sources.values()))
+        await asyncio.gather(*(source.close() for source in self.sources.values()))
         if self._registration is not None:
             await self._registration.leave()
         await self.tasks.stop()
@@ -165,11 +150,11 @@ class AsyncCheckpointConsumer(Inbox[T]):
             return
         self._mine = frozenset(segment.segment_id for segment in assignment.segments)
         self._ever_mine.update(dict.fromkeys(sorted(self._mine)))
-        for id_, source in list(self._sources.items()):
+        for id_, source in list(self.sources.items()):
             if id_ not in self._mine:
                 source.release()
                 self._keep_position()
-                del self._sources[id_]
+                del self.sources[id_]
                 self._read.ends.pop(id_, None)
                 self.tasks.start(source.close(), f"leave {source.topic}")
         if self._layout is not None:
@@ -184,11 +169,11 @@ class AsyncCheckpointConsumer(Inbox[T]):
             return
         self._layout = layout
         self._read.follow(layout.layout)
-        for id_ in list(self._sources):
+        for id_ in list(self.sources):
             if id_ not in layout.layout.segments:
-                self.tasks.start(self._sources.pop(id_).close(), f"leave segment {id_}")
+                self.tasks.start(self.sources.pop(id_).close(), f"leave segment {id_}")
             else:
-                self._sources[id_].owned_by(layout.owners.get(id_))
+                self.sources[id_].owned_by(layout.owners.get(id_))
         self._open_readable()
 
     def _open_readable(self) -> None:
@@ -199,9 +184,9 @@ class AsyncCheckpointConsumer(Inbox[T]):
         # In a group the leader waits for the segments that other members read.
         others = () if mine is None else tuple(id_ for id_ in layout.layout.segments if id_ not in mine)
         for segment in readable(layout.layout, (*self._read.finished, *others)):
-            source = self._sources.get(segment.id)
+            source = self.sources.get(segment.id)
             if source is None:
-                source = self._sources[segment.id] = self._attach(layout, segment)
+                source = self.sources[segment.id] = self._attach(layout, segment)
             if not segment.active and segment.id not in self._read.ends:
                 self._read.ends[segment.id] = MessageId(segment.id, *LATEST)
                 self.tasks.start(self._find_end(source), f"end of {source.topic}")
@@ -225,14 +210,14 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     def _reads(self, source: SegmentConsumer) -> bool:
         """Whether this consumer still reads the segment, through this source."""
-        return self._sources.get(source.segment_id) is source
+        return self.sources.get(source.segment_id) is source
 
     # The ends of segments.
 
     async def _pin(self, source: SegmentConsumer) -> None:
         """Replace the position LATEST by the last message now, so that a checkpoint misses no later one."""
         try:
-            last = await self._last_message_id(source)
+            last = await last_message(source, lambda: self._reads(source))
         except AlreadyClosedError:
             self._pins.pop(source, None)
             return
@@ -242,27 +227,11 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     async def _find_end(self, source: SegmentConsumer) -> None:
         try:
-            self._read.ends[source.segment_id] = await self._last_message_id(source)
+            self._read.ends[source.segment_id] = await last_message(source, lambda: self._reads(source))
         except AnabranchError as error:
             log.debug("%s: its end was not found: %s", source.topic, error)
             return
         self._finish_if_read(source)
-
-    async def _last_message_id(self, source: SegmentConsumer) -> MessageId:
-        failures = 0
-        while True:
-            last: MessageId | None = None
-            try:
-                last = await source.last_message_id()
-            except AnabranchError as error:
-                if not is_transient(error):
-                    raise
-            if not self._reads(source):
-                raise AlreadyClosedError(f"this consumer does not read {source.topic} any more")
-            if last is not None:
-                return last
-            await asyncio.sleep(RECONNECT.delay(failures, self.pool.rng))
-            failures += 1
 
     def _finish_if_read(self, source: SegmentConsumer) -> None:
         """Begin the children of a sealed segment that is handed out to its end."""
@@ -274,7 +243,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     def _finish(self, source: SegmentConsumer) -> None:
         self._read.finish(source.segment_id)
-        del self._sources[source.segment_id]
+        del self.sources[source.segment_id]
         if self._registration is not None:
             self._registration.report_finished()
         self.tasks.start(source.close(), f"leave {source.topic}")
@@ -287,8 +256,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
         if not self._run:
             self._keep_position()
             for id_ in list(self._read.ends):
-                if id_ in self._sources:
-                    self._finish_if_read(self._sources[id_])
+                if id_ in self.sources:
+                    self._finish_if_read(self.sources[id_])
         return super()._load()
 
     def _keep_position(self) -> None:

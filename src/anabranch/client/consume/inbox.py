@@ -1,14 +1,15 @@
-"""What all consumers share: entries of several segments in, messages out, one by one or many at once.
+"""The half of a consumer that receives: entries of several segments in, messages out, one or many at a time.
 
-Segments with something to hand out take turns, an entry each. The entry whose turn it is becomes the run: its
-messages are made at once and given numbers in the order they will leave, and a number is all a consumer needs
-to know later what had been handed out before what. A cancelled receive has taken nothing.
+Segments with entries take turns, an entry each. The entry whose turn it is becomes the *run*: its messages
+are made at once and numbered in the order they leave, so that a number tells which messages were handed out
+before. A cancelled `receive` has taken no message.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from itertools import repeat
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -17,7 +18,7 @@ from anabranch.aio import TaskRegistry
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import Seconds, optional_seconds, positive
+from anabranch.client.options import Seconds, log, optional_seconds, positive
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
@@ -30,11 +31,11 @@ from anabranch.model.ids import MessageId
 T = TypeVar("T")
 
 QUEUE_SIZE = 1000
-"""Messages a segment is asked for at first when the application does not say."""
+"""Messages buffered for a segment at first if the application sets no size."""
 
 
 class Inbox(Generic[T]):
-    """The receiving half of a consumer."""
+    """Receives for a consumer of a topic."""
 
     def __init__(self, pool: ConnectionPool, schema: Codec[T], receiver_queue_size: int | None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -45,24 +46,27 @@ class Inbox(Generic[T]):
         self._queue_size = positive(
             "receiver_queue_size", QUEUE_SIZE if receiver_queue_size is None else receiver_queue_size
         )
+        self.sources: dict[int, SegmentConsumer] = {}
+        """The consumers of the segments that are read, by segment id."""
         self._line: deque[SegmentConsumer] = deque()
         """Segments that have entries, in the order of their turns."""
         self._run: list[Message[T]] = []
-        """What is left of the entry at hand, last message first."""
+        """The messages of the run that are not handed out, last message first."""
         self._entry: Received | None = None
-        """The entry the run came from."""
+        """The entry of the run."""
         self._number = 0
         """The number of the last message of the run."""
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._told = False
-        """The broker was just told to send more, which leaves only when the loop gets its turn."""
+        self._asked = False
+        """Whether a command asked the broker for more; it leaves only when the event loop runs."""
         self.opened_in: int | None = None
-        """The incarnation of the topic whose subscription is open: there it is not made again."""
+        """The incarnation of the topic whose subscription is open. The broker does not create a deleted
+        subscription again in this incarnation."""
         self._closed = False
         self._failure: AnabranchError | None = None
-        """Why nothing more can be handed out."""
+        """Why no more messages can be handed out."""
 
-    # What callers see.
+    # For the application.
 
     async def receive(self, timeout: Seconds | None = None) -> Message[T]:
         """The next message; raises ReceiveTimeoutError when none came in time."""
@@ -71,7 +75,7 @@ class Inbox(Generic[T]):
         return self._run.pop()
 
     async def receive_many(self, max_messages: int, timeout: Seconds | None = None) -> list[Message[T]]:
-        """Wait for a message, then take what is there, up to `max_messages`; empty when the time ran out."""
+        """Wait for a message and return all at hand, up to `max_messages`; empty after the timeout."""
         positive("max_messages", max_messages)
         try:
             await self._next(timeout)
@@ -98,6 +102,11 @@ class Inbox(Generic[T]):
     ) -> None:
         await self.close()
 
+    @property
+    def topic(self) -> str:
+        """The name of the topic that the broker resolved."""
+        raise NotImplementedError
+
     async def close(self) -> None:
         """End waiting receives and iterations, and leave the topic."""
         raise NotImplementedError
@@ -111,8 +120,8 @@ class Inbox(Generic[T]):
         limit = optional_seconds("timeout", timeout)
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
-        if self._told:
-            self._told = False
+        if self._asked:
+            self._asked = False
             await asyncio.sleep(0)
         if self._run or self._load():
             return
@@ -125,7 +134,7 @@ class Inbox(Generic[T]):
         except TimeoutError:
             raise ReceiveTimeoutError(f"no message came within {limit:g} s") from None
         if self._waiting:
-            # There may be enough for more than one.
+            # The run may have a message for another waiting caller.
             self._wake()
 
     async def _wait(self) -> None:
@@ -136,7 +145,7 @@ class Inbox(Generic[T]):
         try:
             await arrived
         except asyncio.CancelledError:
-            # What was meant for the one who gave up is for the next in line.
+            # This caller was woken for a message and cannot take it, so the next caller is woken.
             if arrived.done() and not arrived.cancelled():
                 self._wake()
             raise
@@ -159,8 +168,8 @@ class Inbox(Generic[T]):
             source = self._line.popleft()
             if not source.entries:
                 continue
-            entry, told = source.take()
-            self._told |= told
+            entry, asked = source.take()
+            self._asked |= asked
             if source.entries:
                 self._line.append(source)
             if self._accept(entry):
@@ -202,20 +211,20 @@ class Inbox(Generic[T]):
         """Note that an entry is about to be handed out; False keeps it from the application."""
         return True
 
-    # What segments report.
+    # Called by the consumers of segments.
 
     def ready(self, source: SegmentConsumer) -> None:
         self._line.append(source)
         self._wake()
 
     def voided(self, source: SegmentConsumer) -> None:
-        """Messages handed out may come again, which those who acknowledge each by itself have to expect."""
+        """A consumer that acknowledges single messages expects that they are delivered again."""
 
     def dropped(self, source: SegmentConsumer) -> None:
         entry = self._entry
         if entry is None or entry.source is not source or not self._run:
             return
-        # The messages of the run that nobody has seen come again with the entry.
+        # The broker delivers the messages of the run that were not handed out again with the entry.
         left = 0
         for message in self._run:
             left |= 1 << message._index
@@ -225,16 +234,18 @@ class Inbox(Generic[T]):
         self._run = []
 
     def reached_end(self, source: SegmentConsumer) -> None:
-        """Nothing to do, unless a consumer wants to know."""
+        """Only a queue consumer leaves segments at their end."""
 
     def attached_again(self, source: SegmentConsumer) -> None:
-        """Nothing to do, unless a consumer wants to know."""
+        """Only a queue consumer has finished segments to subscribe to again."""
 
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
         return ()
 
+    # The end.
+
     def _fail(self, error: AnabranchError) -> None:
-        """Hand out what is at hand, and then nothing more: every further receive raises."""
+        """Hand out the messages of the run, then raise `error` in every receive."""
         if self._failure is None:
             self._failure = error
             self._wake_all()
@@ -249,6 +260,25 @@ class Inbox(Generic[T]):
             if not arrived.done():
                 arrived.set_result(None)
         self._waiting.clear()
+
+    async def _acks_confirmed(self) -> None:
+        """Return when the broker has confirmed all acknowledgements that were sent."""
+        for source in list(self.sources.values()):
+            await source.ack_sender.confirmed()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _leave_segments(self, flush_acks: Callable[[], Awaitable[None]]) -> None:
+        """Confirm acknowledgements within the operation timeout, then leave all segments."""
+        sources = list(self.sources.values())
+        for source in sources:
+            source.release()
+        try:
+            async with asyncio.timeout(self.pool.operation_timeout_s):
+                await flush_acks()
+        except (TimeoutError, AnabranchError) as error:
+            log.warning("%s: acknowledgements were not confirmed: %s", self.topic, error)
+        await asyncio.gather(*(source.close() for source in sources))
 
 
 def owner(message: Message[Any]) -> Any:

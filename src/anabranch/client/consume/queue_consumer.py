@@ -8,13 +8,14 @@ the application named one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
-from anabranch.aio import Backoff, is_bare_timeout
+from anabranch.aio import is_bare_timeout
 from anabranch.client.consume.attachment import Attachment, address_in
+from anabranch.client.consume.consumer_options import QueueOptions
 from anabranch.client.consume.dead_letters import DeadLetters, OpenDeadLetters
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.redelivery import Redelivery
@@ -24,7 +25,7 @@ from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.client.options import DeadLetter, InitialPosition, Seconds, log, seconds, text_pairs
+from anabranch.client.options import Seconds, log, seconds, text_pairs
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
@@ -35,33 +36,12 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.model.ids import MessageId
-from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 T = TypeVar("T")
 
 PERMITS_MIN = 16
 """Fewest messages that are buffered for a segment, even if many segments share the buffer."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueOptions:
-    """The arguments of `AsyncClient.subscribe_queue`, checked."""
-
-    topic: TopicName
-    subscription: str
-    initial_position: InitialPosition
-    name: str | None
-    receiver_queue_size: int
-    ack_group_s: float
-    ack_group_size: int
-    ack_receipts: bool
-    subscription_properties: Mapping[str, str] | None
-    properties: Mapping[str, str] | None
-    priority: int
-    processing_s: float | None
-    redelivery: Backoff
-    dead_letter: DeadLetter | None
 
 
 class AsyncQueueConsumer(Inbox[T]):
@@ -100,7 +80,6 @@ class AsyncQueueConsumer(Inbox[T]):
             self._dead_letters = DeadLetters(
                 options.dead_letter, open_dead_letters, self.tasks, options.subscription
             )
-        self._sources: dict[int, SegmentConsumer] = {}
         self._finished: dict[int, None] = {}
         """Sealed segments that the subscription has acknowledged to their end."""
         self._watch = LayoutWatch(pool, options.topic, self._layout_changed)
@@ -112,7 +91,7 @@ class AsyncQueueConsumer(Inbox[T]):
             self._layout = await self._watch.open(self.tasks)
             self._follow(self._layout, self._attachment)
             async with asyncio.timeout(self.pool.operation_timeout_s):
-                for source in list(self._sources.values()):
+                for source in list(self.sources.values()):
                     await asyncio.shield(source.attached)
         except BaseException as error:
             await self.close()
@@ -124,7 +103,6 @@ class AsyncQueueConsumer(Inbox[T]):
 
     @property
     def topic(self) -> str:
-        """The name of the topic that the broker resolved."""
         return str(self._layout.name if self._layout is not None else self._given_topic)
 
     async def acknowledge(self, message: Message[T] | MessageId | Iterable[Message[T] | MessageId]) -> None:
@@ -174,10 +152,7 @@ class AsyncQueueConsumer(Inbox[T]):
     async def flush_acks(self) -> None:
         """Send grouped acknowledgements and return when the broker has confirmed them."""
         self._send_acks()
-        for source in list(self._sources.values()):
-            await source.acks_done()
-        if self._failure is not None:
-            raise self._failure
+        await self._acks_confirmed()
 
     async def close(self) -> None:
         """Leave the topic; other consumers get the messages that were not acknowledged."""
@@ -186,15 +161,7 @@ class AsyncQueueConsumer(Inbox[T]):
         self._end_waiting()
         self._redelivery.close()
         self._watch.close()
-        sources = list(self._sources.values())
-        for source in sources:
-            source.release()
-        try:
-            async with asyncio.timeout(self.pool.operation_timeout_s):
-                await self.flush_acks()
-        except (TimeoutError, AnabranchError) as error:
-            log.warning("%s: acknowledgements were not confirmed: %s", self.topic, error)
-        await asyncio.gather(*(source.close() for source in sources))
+        await self._leave_segments(self.flush_acks)
         if self._dead_letters is not None:
             await self._dead_letters.close()
         await self.tasks.stop()
@@ -215,24 +182,24 @@ class AsyncQueueConsumer(Inbox[T]):
             return
         segments = layout.layout.segments
         share = max(self._queue_size // max(len(segments), 1), min(PERMITS_MIN, self._queue_size))
-        for id_ in list(self._sources):
+        for id_ in list(self.sources):
             if id_ not in segments:
-                self.tasks.start(self._leave(self._sources.pop(id_)), f"leave segment {id_}")
+                self.tasks.start(self._leave(self.sources.pop(id_)), f"leave segment {id_}")
         self._finished = {id_: None for id_ in self._finished if id_ in segments}
         for id_ in sorted(segments):
-            source = self._sources.get(id_)
+            source = self.sources.get(id_)
             if source is not None:
                 source.resize(share)
                 source.owned_by(layout.owners.get(id_))
             elif id_ not in self._finished:
                 address = address_in(layout, segments[id_])
-                self._sources[id_] = SegmentConsumer(self, address, attachment, Permits(share))
+                self.sources[id_] = SegmentConsumer(self, address, attachment, Permits(share))
 
     async def _leave(self, source: SegmentConsumer) -> None:
         source.release()
         try:
             async with asyncio.timeout(self.pool.operation_timeout_s):
-                await source.acks_done()
+                await source.ack_sender.confirmed()
         except TimeoutError:
             pass
         await source.close()
@@ -244,7 +211,7 @@ class AsyncQueueConsumer(Inbox[T]):
         listed = self._layout.layout.segments.get(source.segment_id) if self._layout is not None else None
         if listed is None or listed.active or source.entries or source.unacked or self._closed:
             return
-        if self._sources.pop(source.segment_id, None) is not None:
+        if self.sources.pop(source.segment_id, None) is not None:
             self._finished[source.segment_id] = None
             self.tasks.start(self._leave(source), f"leave {source.topic}")
 
@@ -262,11 +229,11 @@ class AsyncQueueConsumer(Inbox[T]):
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         log.debug("%s: %s", source.topic, error)
-        if self._sources.get(source.segment_id) is source:
-            del self._sources[source.segment_id]
+        if self.sources.get(source.segment_id) is source:
+            del self.sources[source.segment_id]
         if isinstance(error, SubscriptionNotFoundError):
             self._fail(error)
-            for other in self._sources.values():
+            for other in self.sources.values():
                 self.tasks.start(other.close(), f"leave {other.topic}")
 
     # Acknowledgements.
@@ -300,9 +267,9 @@ class AsyncQueueConsumer(Inbox[T]):
         """The segment's consumer, the entry, the message's bit and the bits of the whole entry."""
         if isinstance(message, Message):
             entry: Received = message._entry
-            source = self._sources.get(entry.source.segment_id)
+            source = self.sources.get(entry.source.segment_id)
             return source, entry.position, 1 << message._index, entry.whole
-        source = self._sources.get(message.segment)
+        source = self.sources.get(message.segment)
         bit = 1 << max(message.batch_index, 0)
         return source, (message.ledger, message.entry), bit, (1 << max(message.batch_size, 1)) - 1
 
@@ -326,5 +293,5 @@ class AsyncQueueConsumer(Inbox[T]):
             self._ack_timer.cancel()
             self._ack_timer = None
         self._acks_noted = 0
-        for source in self._sources.values():
-            source.flush_acks()
+        for source in self.sources.values():
+            source.ack_sender.flush()

@@ -70,8 +70,8 @@ class Redelivery:
                 asked.setdefault(source, {})[place] = None
         for source, places in asked.items():
             # The broker must not deliver acknowledged messages of the same entries again.
-            source.flush_acks()
-            source.redeliver(list(places))
+            source.ack_sender.flush()
+            source.redeliver(places)
         self._schedule()
 
     def _expire(self) -> None:

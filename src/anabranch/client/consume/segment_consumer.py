@@ -1,7 +1,6 @@
-"""The consumer of one segment: it subscribes, asks for messages, and sends acknowledgements until confirmed.
+"""The consumer of one segment: it subscribes, asks for messages and buffers the delivered entries.
 
-Every acknowledgement asks for an answer. After a lost connection the consumer sends unanswered ones again
-before the broker delivers anything new, and leaves out messages that the application already holds. The
+After a lost connection it subscribes again, and leaves out messages that the application already holds. The
 consumer of the topic decides which segments are read, and in which order their messages are handed out.
 """
 
@@ -9,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from anabranch.aio import TaskRegistry
+from anabranch.client.consume.ack_sender import AckSender
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.topic_consumer import TopicConsumer
 from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
-from anabranch.client.decide.ordering import before_first, covers
+from anabranch.client.decide.ordering import bits_after
 from anabranch.client.decide.permits import Intake, Permits
 from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
 from anabranch.client.message import Received
-from anabranch.client.net.connection import BrokerConnection
-from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.connection import BrokerConnection, end_consumer
 from anabranch.client.net.reconnector import Reconnector
 from anabranch.client.net.segment_owner import ATTACH, SegmentOwner
 from anabranch.client.options import log
@@ -34,46 +33,11 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 _RELEASED = Intake.RELEASED
 
 
-class ConsumerHome(Protocol):
-    """The consumer of the topic, as the consumer of a segment sees it."""
-
-    pool: ConnectionPool
-    tasks: TaskRegistry
-    schema: Codec[Any]
-    opened_in: int | None
-
-    @property
-    def topic(self) -> str: ...
-    def ready(self, source: SegmentConsumer) -> None:
-        """Called when the first entry arrives in an empty buffer."""
-        ...
-
-    def dropped(self, source: SegmentConsumer) -> None:
-        """Called before buffered entries are dropped; the broker will deliver them again."""
-        ...
-
-    def reached_end(self, source: SegmentConsumer) -> None: ...
-    def voided(self, source: SegmentConsumer) -> None:
-        """Called when messages handed out so far, if not yet confirmed, cannot be acknowledged any more."""
-        ...
-
-    def attached_again(self, source: SegmentConsumer) -> None:
-        """Called when the consumer has subscribed again; a seek may have moved the subscription."""
-        ...
-
-    def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
-        """Whether an error ends the segment's consumer; otherwise it subscribes again."""
-        ...
-
-    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None: ...
-    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]: ...
-
-
 class SegmentConsumer:
     """Reads one segment for `home`, the consumer of the topic."""
 
     def __init__(
-        self, home: ConsumerHome, address: SegmentAddress, attachment: Attachment, permits: Permits
+        self, home: TopicConsumer, address: SegmentAddress, attachment: Attachment, permits: Permits
     ) -> None:
         self.home = home
         self.segment_id = address.segment_id
@@ -98,9 +62,11 @@ class SegmentConsumer:
         self._owner = SegmentOwner(home.pool, address.topic, address.owner_url)
         self._connection: BrokerConnection | None = None
         self._consumer_id = 0
-        self._ack_waiters: list[asyncio.Future[None]] = []
         self._reconnector = Reconnector(self._attempt, home.pool.rng, ATTACH, self._owner.pause)
         self._life = self._reconnector.life
+        self.ack_sender = AckSender(
+            self.topic, self.acks, self._life, home.pool.next_id, lambda: self._leave(ReconnectEvent.REFUSED)
+        )
         home.tasks.start(self._reconnector.run(), f"consume {address.topic}")
 
     # As the source of a message.
@@ -136,7 +102,7 @@ class SegmentConsumer:
         # The broker may have sent the entry before these acknowledgements reached it.
         entry.wanted &= self.acks.pending(entry.position)
         if self.floor is not None:
-            self._trim(entry, self.floor)
+            entry.wanted &= bits_after(self.floor, *entry.position)
         if entry.hidden or not entry.wanted:
             self.give_back(cost)
             return
@@ -146,15 +112,6 @@ class SegmentConsumer:
         self.entries.append(entry)
         if len(self.entries) == 1:
             self.home.ready(self)
-
-    def _trim(self, entry: Received, floor: MessageId) -> None:
-        ledger, position = entry.position
-        if not covers(floor, ledger, position, 0):
-            return
-        if (ledger, position) == (floor.ledger, floor.entry) and floor.batch_index >= 0:
-            entry.wanted &= ~((2 << floor.batch_index) - 1)
-        else:
-            entry.wanted = 0
 
     def take(self) -> tuple[Received, bool]:
         """Return the next entry to hand out, and whether a command asked the broker for more messages."""
@@ -209,50 +166,13 @@ class SegmentConsumer:
         else:
             self.held.pop(place, None)
 
-    # Acknowledgements.
-
-    def flush_acks(self) -> None:
-        """Send waiting acknowledgements; without a connection they are sent first on the next one."""
-        connection = self._connection
-        if connection is None:
-            return
-        for ack in self.acks.take(self._consumer_id, self.home.pool.next_id):
-            connection.post(ack).add_done_callback(partial(self._ack_answered, ack.request_id))
-
-    def _ack_answered(self, request_id: int, answer: asyncio.Future[Any]) -> None:
-        error = answer.exception() if not answer.cancelled() else None
-        if isinstance(error, NotConnectedError) or not self.acks.awaits(request_id):
-            return
-        if error is not None:
-            log.warning("%s refused an acknowledgement: %s", self.topic, error)
-            self._leave(ReconnectEvent.REFUSED)
-            return
-        self._life.refusals = 0
-        self.acks.answered(request_id)
-        self._wake_ack_waiters()
-
-    def _wake_ack_waiters(self) -> None:
-        if self.acks.confirmed or self._life.ended:
-            waiters, self._ack_waiters = self._ack_waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    async def acks_done(self) -> None:
-        """Send waiting acknowledgements and return when the broker has confirmed all of them."""
-        self.flush_acks()
-        while not self.acks.confirmed and not self._life.ended:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._ack_waiters.append(waiter)
-            await waiter
-
-    def redeliver(self, places: list[LedgerEntry]) -> None:
+    def redeliver(self, places: Iterable[LedgerEntry]) -> None:
         """Ask for entries again; without a connection the broker delivers them again by itself."""
-        if self._connection is not None and places:
-            ids = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in places]
-            self._connection.send(
-                pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._consumer_id, message_ids=ids)
-            )
+        if self._connection is not None:
+            command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._consumer_id)
+            for ledger, entry in places:
+                command.message_ids.add(ledgerId=ledger, entryId=entry)
+            self._connection.send(command)
 
     # The connection.
 
@@ -285,21 +205,14 @@ class SegmentConsumer:
 
     def _leave(self, event: ReconnectEvent) -> None:
         """End the subscription at the broker; unanswered acknowledgements are sent on the next connection."""
-        connection = self._connection
-        if connection is not None:
-            self._close_at(connection, self._consumer_id)
+        if self._connection is not None:
+            end_consumer(self._connection, self._consumer_id, self.home.pool.next_id())
             self._lose(event)
-
-    def _close_at(self, connection: BrokerConnection, consumer_id: int) -> None:
-        connection.consumers.pop(consumer_id, None)
-        request_id = self.home.pool.next_id()
-        connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id))
 
     def _lose(self, event: ReconnectEvent) -> None:
         self._connection = None
-        self.acks.take_back()
+        self.ack_sender.detached()
         self._drop_entries()
-        self._wake_ack_waiters()
         self._reconnector.handle(event)
 
     async def _attempt(self) -> ReconnectEvent:
@@ -308,7 +221,7 @@ class SegmentConsumer:
                 return ReconnectEvent.RETRIED
         except (AnabranchError, TimeoutError) as error:
             if isinstance(error, AnabranchError) and self.home.is_final(self, error):
-                self._give_up(error)
+                self.give_up(error)
                 return ReconnectEvent.ENDED
             log.debug("%s: %s", self.topic, error)
             self._owner.look_up_again()
@@ -324,16 +237,17 @@ class SegmentConsumer:
         if self.attachment.start is not None:
             self.floor = self.attachment.start()
         self.permits.reset()
+        command = self.attachment.command(self._address, consumer_id, pool.next_id(), self.floor)
+        if self.home.opened_in is not None:
+            command.opened_in = self.home.opened_in
         connection.consumers[consumer_id] = self
         try:
-            reply = await connection.request(
-                self._subscribe(consumer_id), pb.CommandSuccess, pool.operation_timeout_s
-            )
+            reply = await connection.request(command, pb.CommandSuccess, pool.operation_timeout_s)
         except BaseException:
-            self._close_at(connection, consumer_id)
+            end_consumer(connection, consumer_id, pool.next_id())
             raise
         if self._life.ended:
-            self._close_at(connection, consumer_id)
+            end_consumer(connection, consumer_id, pool.next_id())
             return
         if reply.HasField("incarnation"):
             self.home.opened_in = reply.incarnation
@@ -342,7 +256,7 @@ class SegmentConsumer:
             return
         self._connection = connection
         self._consumer_id = consumer_id
-        self.flush_acks()
+        self.ack_sender.attached(connection, consumer_id)
         if self.intake is Intake.OPEN:
             self._ask_for(self.permits.size)
         if self.attached.done():
@@ -350,37 +264,21 @@ class SegmentConsumer:
         else:
             self.attached.set_result(None)
 
-    def _subscribe(self, consumer_id: int) -> pb.CommandSubscribe:
-        command = self.attachment.command(self._address, consumer_id, self.home.pool.next_id())
-        if self.home.opened_in is not None:
-            command.opened_in = self.home.opened_in
-        if self.floor is not None:
-            command.start_message_id.ledgerId = self.floor.ledger & (2**64 - 1)
-            command.start_message_id.entryId = self.floor.entry & (2**64 - 1)
-        return command
-
-    async def last_message_id(self) -> MessageId:
-        """The last message in the segment now, or the place before the first; raises NotConnectedError."""
+    async def ask_last_message(self) -> pb.CommandGetLastMessageIdResponse:
+        """Ask the broker for the last message of the segment; raises NotConnectedError."""
         await asyncio.shield(self.attached)
-        connection = self._connection
-        if connection is None:
+        if self._connection is None:
             raise NotConnectedError(f"{self.topic} is not connected; try again")
-        reply = await connection.request(
+        return await self._connection.request(
             pb.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=self.home.pool.next_id()),
             pb.CommandGetLastMessageIdResponse,
             self.home.pool.operation_timeout_s,
         )
-        last = reply.last_message_id
-        next_index = reply.next_index if reply.HasField("next_index") else -1
-        if last.ledgerId >= 2**63 or last.entryId >= 2**63:
-            return before_first(self.segment_id, next_index)
-        return MessageId(
-            self.segment_id, last.ledgerId, last.entryId, last.batch_index, next_index=next_index
-        )
 
     # The end.
 
-    def _give_up(self, error: AnabranchError) -> None:
+    def give_up(self, error: AnabranchError) -> None:
+        """End because of an error, and report it to the consumer of the topic."""
         self._end(error)
         self.home.gave_up(self, error)
 
@@ -389,10 +287,10 @@ class SegmentConsumer:
         if not self.attached.done():
             self.attached.set_exception(error)
             self.attached.exception()
-        self._wake_ack_waiters()
+        self.ack_sender.detached()
 
     async def close(self) -> None:
-        """End the subscription; `acks_done` should have returned before."""
+        """End the subscription; the caller should wait for `ack_sender.confirmed` before."""
         if self._life.ended:
             return
         self.entries.clear()

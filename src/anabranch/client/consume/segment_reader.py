@@ -1,8 +1,8 @@
 """Raw access to segments for bulk readers such as Spark: whole entries from a message index on, and tails.
 
-Positions are indexes of messages, counted densely from 0 inside a segment by the broker. Entries are not
-taken apart here; whoever reads them knows best which columns it wants. Needs a broker of ours, since others
-know neither the start index nor the extended answer about the tail.
+Positions are indexes of messages, which the broker counts from 0 without gaps inside a segment. Entries stay
+encoded, because the bulk reader knows which columns it needs. Only Anabranch's brokers support the start
+index and the extended answer about the tail.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from anabranch.aio import Backoff, is_transient, retry
-from anabranch.client.net.connection import BrokerConnection
+from anabranch.aio import retry
+from anabranch.client.net.connection import BrokerConnection, end_consumer
 from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.reconnector import RECONNECT
 from anabranch.errors import AlreadyClosedError, NotConnectedError, UnsupportedFeatureError
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
@@ -21,27 +22,27 @@ from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX
 
-AGAIN = Backoff(0.1, 1.0)
+UNNUMBERED = "the broker does not number messages; bulk reading needs an Anabranch broker"
 
 PERMITS = 20_000
-"""Messages the broker may send ahead."""
+"""Messages that the broker may send before the reader asks for more."""
 
 
 class RawEntry(NamedTuple):
-    """One entry as it is stored."""
+    """One stored entry."""
 
     first_index: int
-    """Index of its first message."""
+    """Index of the first message in the entry."""
     message_count: int
     ledger: int
     entry: int
     timestamp_ms: int
-    """When the broker stored it."""
+    """Time when the broker stored the entry."""
     data: bytes
 
 
 class SegmentTail(NamedTuple):
-    """What a segment holds now: messages `first_index` up to but not including `next_index`."""
+    """The messages in a segment now: `first_index` up to but not including `next_index`."""
 
     first_index: int
     next_index: int
@@ -51,8 +52,8 @@ class SegmentTail(NamedTuple):
 class SegmentReader:
     """Reads the entries of one segment that hold the messages `start` up to but not including `stop`.
 
-    Iteration ends by itself at `stop`. The first and last entry may hold messages outside; the caller cuts
-    them off. After a lost connection reading goes on where it was.
+    Iteration ends at `stop`. The first and last entry may hold messages outside that range, which the caller
+    cuts off. After a lost connection the reader goes on with the next entry.
     """
 
     def __init__(self, pool: ConnectionPool, topic: str, start: int, stop: int) -> None:
@@ -60,7 +61,7 @@ class SegmentReader:
         self._topic = topic
         self._next = start
         self._stop = stop
-        self._permits = self._granted = PERMITS
+        self._granted = PERMITS
         self._entries: deque[RawEntry] = deque()
         self._returned = 0
         self._received = start
@@ -80,7 +81,7 @@ class SegmentReader:
         return entries[0]
 
     async def read(self) -> list[RawEntry]:
-        """All entries at hand, after waiting for one; empty at the end."""
+        """Wait for an entry and return all that have arrived; empty at the end."""
         while not self._entries:
             if self._next >= self._stop:
                 await self.close()
@@ -92,7 +93,7 @@ class SegmentReader:
                     self._attach,
                     what=f"reading {self._topic}",
                     within_s=self._pool.operation_timeout_s,
-                    backoff=AGAIN,
+                    backoff=RECONNECT,
                     rng=self._pool.rng,
                 )
             self._arrived.clear()
@@ -118,16 +119,16 @@ class SegmentReader:
         self._entries.clear()
         self._consumer_id, self._connection = await _subscribe(self._pool, self._topic, self, self._next)
         self._returned = 0
-        # The first entry may begin before the start and use up permits that messages of the slice would need,
-        # so a small grant must be renewed as well.
-        self._granted = min(self._permits, max(self._stop - self._next, 1))
+        # The first entry may begin before the start and use permits that later messages need, so a small
+        # grant must be renewed as well.
+        self._granted = min(PERMITS, max(self._stop - self._next, 1))
         self._connection.send(pb.CommandFlow(consumer_id=self._consumer_id, messagePermits=self._granted))
 
     def delivered(self, delivery: Delivery) -> None:
-        """Keep an entry, unless it is past the end or was read before."""
+        """Keep an entry, unless it lies behind the stop or was received before."""
         outer = read_outer(delivery.data)
         if delivery.index is None:
-            self._broken = UnsupportedFeatureError("the broker does not number messages")
+            self._broken = UnsupportedFeatureError(UNNUMBERED)
             self._arrived.set()
             return
         first = delivery.index - outer.num_messages + 1
@@ -147,7 +148,7 @@ class SegmentReader:
         self._arrived.set()
 
     def reached_end(self) -> None:
-        """A sealed segment ends before `stop` only when the caller asked for more than there is."""
+        """Ignored: a sealed segment ends before `stop` only if the caller asked for too many messages."""
 
     def closed_by_broker(self) -> None:
         self.connection_lost()
@@ -160,14 +161,11 @@ class SegmentReader:
         """Stop reading."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.consumers.pop(self._consumer_id, None)
-            connection.send(
-                pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self._pool.next_id())
-            )
+            end_consumer(connection, self._consumer_id, self._pool.next_id())
 
 
 class SegmentTails:
-    """Asks for the tails of segments again and again; keeps one idle subscription for each that is asked."""
+    """Asks for the tails of segments repeatedly, through one idle subscription per segment."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -175,25 +173,24 @@ class SegmentTails:
         self._closed = False
 
     async def tail(self, topic: str) -> SegmentTail:
-        """What a segment holds now."""
+        """The messages in a segment now."""
         if self._closed:
-            raise AlreadyClosedError("the reader of tails is closed")
+            raise AlreadyClosedError("this SegmentTails is closed; open another one")
         return await retry(
             lambda: self._ask(topic),
             what=f"asking for the tail of {topic}",
             within_s=self._pool.operation_timeout_s,
-            backoff=AGAIN,
+            backoff=RECONNECT,
             rng=self._pool.rng,
-            transient=is_transient,
         )
 
     async def tails(self, topics: list[str]) -> dict[str, SegmentTail]:
-        """What several segments hold, asked at once."""
+        """The messages in several segments, asked at the same time."""
         found = await asyncio.gather(*(self.tail(topic) for topic in topics))
         return dict(zip(topics, found, strict=True))
 
     def forget(self, topic: str) -> None:
-        """End the subscription of a segment that nobody will ask for again."""
+        """End the subscription of a segment whose tail is not needed any more."""
         end = self._ends.pop(topic, None)
         if end is not None:
             end.close(self._pool)
@@ -212,29 +209,29 @@ class SegmentTails:
             self._ends[topic] = end
         connection = end.connection
         if connection is None:
-            raise NotConnectedError(f"{topic} is not connected")
+            raise NotConnectedError(f"{topic} is not connected; try again")
         reply = await connection.request(
             pb.CommandGetLastMessageId(consumer_id=end.consumer_id, request_id=self._pool.next_id()),
             pb.CommandGetLastMessageIdResponse,
             self._pool.operation_timeout_s,
         )
         if not reply.HasField("next_index"):
-            raise UnsupportedFeatureError("the broker does not number messages")
+            raise UnsupportedFeatureError(UNNUMBERED)
         return SegmentTail(reply.first_index, reply.next_index, reply.sealed)
 
 
 class _TailEnd:
-    """A subscription that never gets permits."""
+    """A subscription that asks for no messages."""
 
     def __init__(self) -> None:
         self.consumer_id = 0
         self.connection: BrokerConnection | None = None
 
     def delivered(self, delivery: Delivery) -> None:
-        """Nothing comes without permits."""
+        """Never called, because the subscription has no permits."""
 
     def reached_end(self) -> None:
-        """The tail says so too."""
+        """Ignored: the answer about the tail says whether the segment is sealed."""
 
     def closed_by_broker(self) -> None:
         self.connection = None
@@ -245,14 +242,13 @@ class _TailEnd:
     def close(self, pool: ConnectionPool) -> None:
         connection, self.connection = self.connection, None
         if connection is not None:
-            connection.consumers.pop(self.consumer_id, None)
-            connection.send(pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=pool.next_id()))
+            end_consumer(connection, self.consumer_id, pool.next_id())
 
 
 async def _subscribe(
     pool: ConnectionPool, topic: str, end: SegmentReader | _TailEnd, start_index: int | None
 ) -> tuple[int, BrokerConnection]:
-    """A non-durable subscription from a message index on, or at the end."""
+    """Subscribe without a cursor, from a message index on or at the end; returns the consumer id."""
     connection = await pool.connection_for(topic)
     consumer_id = pool.next_id()
     command = pb.CommandSubscribe(
@@ -262,7 +258,7 @@ async def _subscribe(
         consumer_id=consumer_id,
         request_id=pool.next_id(),
         durable=False,
-        # A partition of a classic topic is made on its first use, and this may be the first. Nothing else is.
+        # The first use of a classic topic's partition creates it. No other log is created by reading.
         force_topic_creation=TopicName.parse(topic).partition is not None,
         initialPosition=pb.CommandSubscribe.Latest,
     )
@@ -273,8 +269,7 @@ async def _subscribe(
     try:
         await connection.request(command, pb.CommandSuccess, pool.operation_timeout_s)
     except BaseException:
-        connection.consumers.pop(consumer_id, None)
-        connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=pool.next_id()))
+        end_consumer(connection, consumer_id, pool.next_id())
         raise
     if connection.consumers.get(consumer_id) is not end:
         raise NotConnectedError(f"the connection was lost while subscribing to {topic}")

@@ -7,12 +7,12 @@ application has acknowledged all messages handed out of it, so that the next rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from anabranch.aio import is_bare_timeout
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.consumer_options import StreamOptions
 from anabranch.client.consume.cumulative_acks import CumulativeAcks
 from anabranch.client.consume.inbox import Inbox, owner
 from anabranch.client.consume.segment_consumer import SegmentConsumer
@@ -20,7 +20,7 @@ from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.registration import Registration, RegistrationRequest
-from anabranch.client.options import InitialPosition, log, text_pairs
+from anabranch.client.options import log, text_pairs
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
@@ -32,7 +32,6 @@ from anabranch.errors import (
 )
 from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
 from anabranch.model.ids import MessageId
-from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 T = TypeVar("T")
@@ -42,25 +41,6 @@ CAUGHT_UP_ACK_S = 0.005
 waiting for it."""
 
 HAND_OVER_WARNING_S = 10.0
-
-OnAssignment = Callable[[tuple[str, ...], tuple[str, ...]], None]
-"""Called with the segments added and removed."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """The arguments of `AsyncClient.subscribe_stream`, checked."""
-
-    topic: TopicName
-    subscription: str
-    initial_position: InitialPosition
-    name: str | None
-    receiver_queue_size: int | None
-    ack_group_s: float
-    ack_receipts: bool
-    subscription_properties: Mapping[str, str] | None
-    properties: Mapping[str, str] | None
-    on_assignment: OnAssignment | None
 
 
 class AsyncStreamConsumer(Inbox[T]):
@@ -88,8 +68,7 @@ class AsyncStreamConsumer(Inbox[T]):
         """The application has acknowledged all messages up to this number."""
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ack_listeners: list[asyncio.Future[None]] = []
-        self._sources: dict[int, SegmentConsumer] = {}
-        self._acks = CumulativeAcks(self._sources)
+        self._acks = CumulativeAcks(self.sources)
         self._assignment: dict[int, AssignedSegment] = {}
         self._generation: int | None = None
         self._hand_overs: dict[int, asyncio.Task[Any]] = {}
@@ -101,7 +80,7 @@ class AsyncStreamConsumer(Inbox[T]):
         try:
             await self._registration.open(self.tasks)
             async with asyncio.timeout(self.pool.operation_timeout_s):
-                for source in list(self._sources.values()):
+                for source in list(self.sources.values()):
                     await self._attached(source)
         except BaseException as error:
             await self.close()
@@ -124,13 +103,12 @@ class AsyncStreamConsumer(Inbox[T]):
 
     @property
     def topic(self) -> str:
-        """The name of the topic that the broker resolved."""
         return str(self._registration.resolved)
 
     @property
     def assignment(self) -> tuple[str, ...]:
         """Names of the segments this consumer reads now."""
-        return tuple(source.topic for source in self._sources.values() if not source.released)
+        return tuple(source.topic for source in self.sources.values() if not source.released)
 
     async def acknowledge_cumulative(self, message: Message[T] | MessageId) -> None:
         """Acknowledge everything handed out up to a message, in every segment.
@@ -156,10 +134,7 @@ class AsyncStreamConsumer(Inbox[T]):
         consumer has lost its registration.
         """
         self._send_acks()
-        for source in list(self._sources.values()):
-            await source.acks_done()
-        if self._failure is not None:
-            raise self._failure
+        await self._acks_confirmed()
         self._acks.raise_unconfirmed(self._acked)
 
     async def close(self) -> None:
@@ -169,15 +144,7 @@ class AsyncStreamConsumer(Inbox[T]):
         self._end_waiting()
         for hand_over in self._hand_overs.values():
             hand_over.cancel()
-        sources = list(self._sources.values())
-        for source in sources:
-            source.release()
-        try:
-            async with asyncio.timeout(self.pool.operation_timeout_s):
-                await self.flush_acks()
-        except (TimeoutError, AnabranchError) as error:
-            log.warning("%s: acknowledgements were not confirmed: %s", self.topic, error)
-        await asyncio.gather(*(source.close() for source in sources))
+        await self._leave_segments(self.flush_acks)
         await self._registration.leave()
         await self.tasks.stop()
 
@@ -192,7 +159,7 @@ class AsyncStreamConsumer(Inbox[T]):
         self.opened_in = self._registration.opened_in
         names = {segment.segment_id: segment.topic for segment in assignment.segments}
         removed = tuple(
-            self._sources[id_].topic for id_ in sorted(before) if id_ not in names and id_ in self._sources
+            self.sources[id_].topic for id_ in sorted(before) if id_ not in names and id_ in self.sources
         )
         self._reconcile()
         added = tuple(topic for id_, topic in names.items() if id_ not in before)
@@ -209,13 +176,13 @@ class AsyncStreamConsumer(Inbox[T]):
         self._assignment = {}
         for hand_over in self._hand_overs.values():
             hand_over.cancel()
-        for source in self._sources.values():
+        for source in self.sources.values():
             source.release()
             self.tasks.start(source.close(), f"leave {source.topic}")
 
     def _reconcile(self) -> None:
         """Subscribe to assigned segments, and begin to hand over the others."""
-        for id_, source in list(self._sources.items()):
+        for id_, source in list(self.sources.items()):
             assigned = self._assignment.get(id_)
             kept = assigned is not None and assigned.bucket_ranges == source.attachment.bucket_ranges
             if kept and not source.released:
@@ -224,8 +191,8 @@ class AsyncStreamConsumer(Inbox[T]):
                 source.release()
                 self._hand_overs[id_] = self.tasks.start(self._hand_over(source), f"hand over {source.topic}")
         for id_, segment in self._assignment.items():
-            if id_ not in self._sources:
-                self._sources[id_] = self._attach(segment)
+            if id_ not in self.sources:
+                self.sources[id_] = self._attach(segment)
 
     def _attach(self, segment: AssignedSegment) -> SegmentConsumer:
         shared = bool(segment.bucket_ranges)
@@ -245,7 +212,7 @@ class AsyncStreamConsumer(Inbox[T]):
         while source.outstanding:
             if not await self._acks_sent(HAND_OVER_WARNING_S):
                 log.warning("%s: acknowledge its messages so that another consumer can read it", source.topic)
-        await source.acks_done()
+        await source.ack_sender.confirmed()
         await source.close()
         self._forget(source)
         self._reconcile()
@@ -263,8 +230,8 @@ class AsyncStreamConsumer(Inbox[T]):
 
     def _forget(self, source: SegmentConsumer, why: str | None = None) -> None:
         self._hand_overs.pop(source.segment_id, None)
-        if self._sources.get(source.segment_id) is source:
-            del self._sources[source.segment_id]
+        if self.sources.get(source.segment_id) is source:
+            del self.sources[source.segment_id]
         self._acks.forget(source, why)
 
     # Called by the consumers of segments.
@@ -320,9 +287,9 @@ class AsyncStreamConsumer(Inbox[T]):
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
-        for source in self._sources.values():
+        for source in self.sources.values():
             self._acks.acknowledge(source, self._acked)
-            source.flush_acks()
+            source.ack_sender.flush()
         self._wake_ack_listeners()
 
     def _wake_ack_listeners(self) -> None:

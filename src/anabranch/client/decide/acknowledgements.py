@@ -1,7 +1,7 @@
-"""What the application has acknowledged of one segment, until the broker has confirmed it.
+"""Acknowledgements of one segment until the broker has confirmed them. Pure.
 
-Pure bookkeeping. An acknowledgement waits, is on its way, and is forgotten with its answer; what was on its
-way when a connection is lost waits again. Must not know connections, nor when anything is sent.
+An acknowledgement waits, is sent, and is forgotten when the broker confirms it. When the connection is lost,
+unanswered acknowledgements wait again. This module knows neither connections nor when something is sent.
 """
 
 from __future__ import annotations
@@ -12,42 +12,45 @@ from anabranch.model.acks import bits_from_words, words_from_bits
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 IDS_MAX = 1000
-"""Most ids in one acknowledgement."""
+"""Most message ids in one command."""
 
 LedgerEntry = tuple[int, int]
-"""A Position without its name, since one is made for each delivery."""
+"""A plain tuple instead of a Position, because one is made for each delivery."""
 
 
 class Acknowledgements:
-    """Those of one consumer on one segment; bits stand for messages of an entry that are not acknowledged."""
+    """The acknowledgements of one consumer of one segment.
+
+    A set bit stands for a message of an entry that is not acknowledged.
+    """
 
     def __init__(self) -> None:
         self._up_to: tuple[int, int, int] | None = None
         self._single: dict[LedgerEntry, int] = {}
         self._unanswered: dict[int, pb.CommandAck] = {}
-        self._on_the_way: dict[LedgerEntry, tuple[int, int]] = {}
-        """For entries in `_unanswered`: how often they are in it, and the bits that these leave."""
+        self._sent: dict[LedgerEntry, tuple[int, int]] = {}
+        """For each entry in `_unanswered`: the number of commands with it, and the bits that they leave."""
 
     @property
     def confirmed(self) -> bool:
-        """Whether the broker has confirmed all."""
+        """Whether the broker has confirmed all acknowledgements."""
         return self._up_to is None and not self._single and not self._unanswered
 
     def add_up_to(self, ledger: int, entry: int, remaining: int) -> None:
-        """Everything up to this entry, except for the messages in it whose bits are in `remaining`."""
+        """Acknowledge everything up to an entry, except the messages of the entry in `remaining`."""
         if self._up_to is None or (ledger, entry) >= self._up_to[:2]:
             self._up_to = (ledger, entry, remaining)
 
     def add(self, place: LedgerEntry, remaining: int) -> None:
-        """One entry, except for the messages whose bits are in `remaining`."""
+        """Acknowledge one entry, except its messages in `remaining`."""
         self._single[place] = self._single.get(place, -1) & remaining
 
     def pending(self, place: LedgerEntry) -> int:
-        """Bits of the entry's messages that no acknowledgement here covers; confirmed ones are forgotten."""
-        return self._single.get(place, -1) & self._on_the_way.get(place, (0, -1))[1]
+        """Bits of an entry's messages that no unconfirmed acknowledgement covers."""
+        return self._single.get(place, -1) & self._sent.get(place, (0, -1))[1]
 
     def take(self, consumer_id: int, next_id: Callable[[], int]) -> list[pb.CommandAck]:
-        """What waits, as commands that are on their way from now on."""
+        """Return the waiting acknowledgements as commands, which count as sent from now on."""
         commands = []
         if self._up_to is not None:
             ids = [_id_data(*self._up_to)]
@@ -57,8 +60,8 @@ class Acknowledgements:
             chosen = list(self._single.items())[:IDS_MAX]
             for place, remaining in chosen:
                 del self._single[place]
-                times, pending = self._on_the_way.get(place, (0, -1))
-                self._on_the_way[place] = (times + 1, pending & remaining)
+                times, pending = self._sent.get(place, (0, -1))
+                self._sent[place] = (times + 1, pending & remaining)
             ids = [_id_data(*place, remaining) for place, remaining in chosen]
             commands.append(self._command(consumer_id, next_id(), pb.CommandAck.Individual, ids))
         return commands
@@ -75,21 +78,21 @@ class Acknowledgements:
         return ack
 
     def awaits(self, request_id: int) -> bool:
-        """Whether the answer to this command still matters."""
+        """Whether a command was sent and has no answer yet."""
         return request_id in self._unanswered
 
     def answered(self, request_id: int) -> None:
-        """The broker has confirmed this command."""
+        """Forget a command that the broker has confirmed."""
         ack = self._unanswered.pop(request_id)
         if ack.ack_type == pb.CommandAck.Individual:
             for id_ in ack.message_id:
                 place = (id_.ledgerId, id_.entryId)
-                times, pending = self._on_the_way.pop(place)
+                times, pending = self._sent.pop(place)
                 if times > 1:
-                    self._on_the_way[place] = (times - 1, pending)
+                    self._sent[place] = (times - 1, pending)
 
     def take_back(self) -> None:
-        """The connection is lost: what has no answer waits again, unless something newer covers it."""
+        """Let unanswered acknowledgements wait again, unless newer ones cover them."""
         newest, self._up_to = self._up_to, None
         for ack in self._unanswered.values():
             for id_ in ack.message_id:
@@ -101,14 +104,14 @@ class Acknowledgements:
         if newest is not None:
             self.add_up_to(*newest)
         self._unanswered.clear()
-        self._on_the_way.clear()
+        self._sent.clear()
 
     def clear(self) -> None:
-        """Nothing that was acknowledged counts any more."""
+        """Forget all acknowledgements."""
         self._up_to = None
         self._single.clear()
         self._unanswered.clear()
-        self._on_the_way.clear()
+        self._sent.clear()
 
 
 def _id_data(ledger: int, entry: int, remaining: int) -> pb.MessageIdData:

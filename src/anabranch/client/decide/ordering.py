@@ -1,8 +1,7 @@
-"""Which segments may be read now, and from where: parents before children, positions kept by the reader.
+"""Which segments a reader without a cursor may read now, and from which position. Pure.
 
-A reader without a cursor in the broker must keep the order of a key itself: nothing of a segment may be
-handed out before all its ancestors that the layout still knows are read to their end. Knows nothing of
-connections; positions are plain message ids.
+Such a reader keeps the order of keys itself: it hands out nothing of a segment before all ancestors that the
+layout still lists are read to their end.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from anabranch.model.layout import Layout, Segment
 
 
 def readable(layout: Layout, finished: Collection[int]) -> tuple[Segment, ...]:
-    """The segments to read now, oldest first: not finished themselves, and all their ancestors are."""
+    """The segments to read now, oldest first: unfinished ones whose ancestors are all finished."""
     done = frozenset(finished)
     return tuple(
         layout.segments[id_]
@@ -24,12 +23,11 @@ def readable(layout: Layout, finished: Collection[int]) -> tuple[Segment, ...]:
 
 
 def start_positions(layout: Layout, start: Checkpoint) -> dict[int, MessageId]:
-    """The last message covered by `start` in every segment of the layout.
+    """The last message that `start` covers in each segment of the layout.
 
-    Every segment gets an entry, so that a checkpoint taken before anything was received restores to the same
-    place. From `latest` on, segments sealed by then are covered whole. A segment that a regular checkpoint
-    does not name is newer than it and starts at its beginning; with other starts that is wherever the oldest
-    message left is.
+    Every segment gets a position, so that a checkpoint taken before the first message restores to the same
+    place. `latest` covers sealed segments whole. A segment that a regular checkpoint does not name is newer
+    and starts at its first message; any other start begins at the oldest message that is left.
     """
     positions: dict[int, MessageId] = {}
     for id_ in sorted(layout.segments):
@@ -42,7 +40,7 @@ def start_positions(layout: Layout, start: Checkpoint) -> dict[int, MessageId]:
 
 
 def missing(start: Checkpoint, layout: Layout) -> tuple[int, ...]:
-    """Segments that a start goes on in, and that the layout does not know any more."""
+    """Segments that `start` covers in part and that the layout does not list any more."""
     return tuple(
         id_
         for id_, place in start.positions.items()
@@ -51,22 +49,29 @@ def missing(start: Checkpoint, layout: Layout) -> tuple[int, ...]:
 
 
 def follow_layout(positions: Mapping[int, MessageId], layout: Layout) -> dict[int, MessageId]:
-    """The positions under a newer layout: new segments from their beginning, forgotten ones left out."""
+    """The positions in a newer layout; a new segment begins at its first message."""
     return {id_: positions.get(id_) or before_first(id_, 0) for id_ in sorted(layout.segments)}
 
 
 def before_first(segment: int, next_index: int = -1) -> MessageId:
-    """Covers nothing of a segment; with `next_index` nothing from that message on."""
+    """The position that covers no message of a segment, or none from `next_index` on."""
     return MessageId(segment, *EARLIEST, next_index=next_index)
 
 
 def after_last(segment: int) -> MessageId:
-    """Covers all of a segment, whatever it holds."""
+    """The position that covers all messages of a segment."""
     return MessageId(segment, *LATEST)
 
 
 def covers(position: MessageId, ledger: int, entry: int, batch_index: int) -> bool:
-    """Whether a message is at or before a position; batch index -1 in the position means the whole entry."""
+    """Whether a message is at or before a position; a position with batch index -1 covers its whole entry."""
     if (ledger, entry) != (position.ledger, position.entry):
         return (ledger, entry) < (position.ledger, position.entry)
     return position.batch_index < 0 or batch_index <= position.batch_index
+
+
+def bits_after(position: MessageId, ledger: int, entry: int) -> int:
+    """Bits of the messages of an entry that lie after a position."""
+    if (ledger, entry) != (position.ledger, position.entry):
+        return 0 if (ledger, entry) < (position.ledger, position.entry) else -1
+    return -1 << (position.batch_index + 1) if position.batch_index >= 0 else 0

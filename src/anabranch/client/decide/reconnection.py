@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 
 class ReconnectPhase(Enum):
-    """Where an attachment is in its life, and so what its shell does."""
+    """The phases of an attachment; each one says what the shell does."""
 
     ATTACHING = auto()
     """The shell makes an attempt."""
@@ -26,7 +26,7 @@ class ReconnectPhase(Enum):
 
 
 class ReconnectEvent(Enum):
-    """What happened to an attachment."""
+    """The events in the life of an attachment."""
 
     ATTACHED = auto()
     """The attempt succeeded."""

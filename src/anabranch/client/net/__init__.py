@@ -1,4 +1,5 @@
-"""Connections to brokers, and what the client learns from them: layouts, owners of segments, assignments.
+"""Connections to brokers, and the news they bring: layouts, owners of segments, assignments.
 
-This package must not know how messages are batched, ordered or acknowledged.
+`Reconnector` attaches a consumer, registration or watch again after a lost connection. This package must not
+know how messages are batched, ordered or acknowledged.
 """

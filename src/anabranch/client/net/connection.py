@@ -269,3 +269,9 @@ class BrokerConnection:
         registration = self.registrations.get(command.consumer_id)
         if registration is not None:
             registration.updated(command.assignment)
+
+
+def end_consumer(connection: BrokerConnection, consumer_id: int, request_id: int) -> None:
+    """End a consumer on a connection without waiting for the broker's answer."""
+    connection.consumers.pop(consumer_id, None)
+    connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id))

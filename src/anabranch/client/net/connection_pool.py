@@ -63,7 +63,8 @@ class ConnectionPool:
         self._hosts = hosts
         self._next_host = rng.randrange(len(hosts))
         self._keep_alive_s = keep_alive_s
-        self._connections: dict[Address, BrokerConnection] = {}
+        self.connections: dict[Address, BrokerConnection] = {}
+        """The open connections that are used for new requests."""
         self._dialing: SharedAttempts[Address, BrokerConnection] = SharedAttempts()
         self._silent: dict[BrokerConnection, None] = {}
         """Connections that did not answer a look-up: still in use, but not for anything new."""
@@ -75,7 +76,7 @@ class ConnectionPool:
         """The connection to an address, opened if there is none; raises ConnectError."""
         if self._closed:
             raise AlreadyClosedError("the client is closed")
-        existing = self._connections.get(address)
+        existing = self.connections.get(address)
         if existing is not None:
             return existing
         try:
@@ -152,15 +153,15 @@ class ConnectionPool:
             raise ConnectError(str(error)) from error
         self._handshakes.answered(address)
         if connection.open:
-            self._connections[address] = connection
+            self.connections[address] = connection
         log.debug("connected to %s:%d (%s)", host, port, machine.server_version)
         return connection
 
     def _forget(self, connection: BrokerConnection) -> None:
         self._silent.pop(connection, None)
-        if self._connections.get(connection.address) is not connection:
+        if self.connections.get(connection.address) is not connection:
             return
-        del self._connections[connection.address]
+        del self.connections[connection.address]
         if self._hosts[self._next_host] == connection.address:
             self._rotate()
 
@@ -171,5 +172,5 @@ class ConnectionPool:
         """End all connections; their users are notified of the loss."""
         self._closed = True
         await self._dialing.stop()
-        for connection in [*self._connections.values(), *self._silent]:
+        for connection in [*self.connections.values(), *self._silent]:
             connection.close()

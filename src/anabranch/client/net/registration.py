@@ -46,7 +46,7 @@ def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRequest:
-    """Who registers, and for which subscription."""
+    """The consumer that registers, and its subscription."""
 
     topic: TopicName
     subscription: str
