@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest, has_cursors, open_for
+from anabranch.controller.decide.groups import RegistrationRequest, has_cursors, open_for
 from anabranch.controller.decide.operation import segment_name
 from anabranch.controller.ports.leader import Membership
 from anabranch.controller.service import NO_PROPERTIES, ControllerService
@@ -34,6 +34,8 @@ T = TypeVar("T")
 TOPIC = TopicName.parse("topic://public/default/orders")
 
 TWO = Layout.initial(2, now_ms=0)
+
+FROM_EARLIEST = RegistrationRequest(start="earliest")
 
 MANUAL = ControllerSettings(auto_scale=AutoScalePolicy(enabled=False), retention_s=None)
 """Nothing happens that a test does not ask for."""
@@ -114,12 +116,12 @@ class Plant:
         name: str,
         inbox: FakeConsumer | None = None,
         sub: str = "s",
-        request: RegistrationRequest = PLAIN_REQUEST,
+        request: RegistrationRequest = FROM_EARLIEST,
     ) -> Membership:
-        """Register a stream consumer."""
+        """Register a consumer, of a stream from the earliest message by default."""
         push = FakeConsumer() if inbox is None else inbox
         controller = await self.controller()
-        return await self.call(controller.register(sub, name, "STREAM", "earliest", push, request))
+        return await self.call(controller.register(sub, name, push, request))
 
     async def stored(self, sub: str = "s") -> SubscriptionRecord:
         """The record of a subscription."""

@@ -10,12 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import Membership
 from anabranch.errors import AnabranchError, ConnectError
+from anabranch.metadata.records import InitialPosition
 from anabranch.model.layout import Layout, check_step
 from anabranch.model.names import TopicName
 from anabranch.testing.simloop import SimLoop
-from tests.harness.control import MANUAL, TOPIC, DiedError, FakeConsumer, Plant
+from tests.harness.control import MANUAL, TOPIC, DiedError, Plant
 
 SUBSCRIPTIONS = ("s1", "s2", "q")
 SEEDS = 120
@@ -94,9 +96,9 @@ class Life:
             await plant.call(controller.ensure_subscription(sub, kind, start))  # type: ignore[arg-type]
             self.confirmed.add(sub)
         elif what == 6 and sub != "q":
-            start_at = rng.choice(["latest", None])
-            call = controller.register(sub, f"c{rng.randrange(3)}", "STREAM", start_at, FakeConsumer())  # type: ignore[arg-type]
-            self.registrations.append(await plant.call(call))
+            start_at: InitialPosition | None = rng.choice(["latest", None])
+            request = RegistrationRequest(start=start_at)
+            self.registrations.append(await plant.join(f"c{rng.randrange(3)}", None, sub, request))
         elif what == 7 and self.registrations:
             registration = rng.choice(self.registrations)
             if rng.random() < 0.5:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.controller.decide import admission, groups
-from anabranch.controller.decide.admission import Admission, Roster, RosterEntry
+from anabranch.controller.decide.admission import Admission, AttachRequest, Roster, RosterEntry
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import AssignedRecord, ConsumerRecord, SubscriptionRecord
 from anabranch.model.layout import Layout
@@ -22,11 +22,16 @@ def reader(
     return ConsumerRecord(generation=generation, joined=joined, segments=given, whole=whole)
 
 
+def admit(record: SubscriptionRecord, segment_id: int, name: str, generation: int | None) -> Admission:
+    request = AttachRequest(segment_id=segment_id, consumer_name=name, generation=generation)
+    return admission.admit(record, request)
+
+
 def test_a_member_attaches_to_what_it_was_given() -> None:
     record = group(a=reader(4, 0, 1), b=reader(5, 2))
-    grant = admission.admit(record, 1, "a", 4)
-    assert (grant.member, grant.generation) == ("a", 4)
-    assert grant.roster == admission.roster(record, 1)
+    admitted = admit(record, 1, "a", 4)
+    assert (admitted.member, admitted.generation) == ("a", 4)
+    assert admitted.roster == admission.roster(record, 1)
 
 
 @pytest.mark.parametrize(
@@ -45,31 +50,31 @@ def test_a_member_attaches_to_what_it_was_given() -> None:
 def test_others_are_refused(segment: int, name: str, generation: int | None) -> None:
     record = group(a=reader(4, 0, 1), b=reader(5, 2))
     with pytest.raises(ConsumerBusyError):
-        admission.admit(record, segment, name, generation)
+        admit(record, segment, name, generation)
 
 
-def test_an_evicted_consumer_is_refused_also_when_nobody_else_is_left() -> None:
+def test_an_evicted_consumer_is_refused_also_when_the_group_is_empty() -> None:
     with pytest.raises(ConsumerBusyError):
-        admission.admit(group(), 0, "a", 4)
+        admit(group(), 0, "a", 4)
     with pytest.raises(ConsumerBusyError):
-        admission.admit(group(), 0, "a-seg-0", None)
+        admit(group(), 0, "a-seg-0", None)
 
 
-def test_a_client_that_never_registers_reads_while_nobody_is_registered() -> None:
-    assert admission.admit(group(), 0, "plain", None) == Admission()
+def test_a_client_that_never_registers_reads_while_no_consumer_is_registered() -> None:
+    assert admit(group(), 0, "plain", None) == Admission()
 
 
 def test_other_clients_are_known_by_name_and_segment() -> None:
     record = group(a=reader(4, 0), **{"a-seg-0": reader(5, 1)})
-    assert admission.admit(record, 1, "a-seg-0", None).member == "a-seg-0", "a name of its own comes first"
-    assert admission.admit(group(a=reader(4, 0)), 0, "a-seg-0", None).member == "a"
+    assert admit(record, 1, "a-seg-0", None).member == "a-seg-0", "a name of its own comes first"
+    assert admit(group(a=reader(4, 0)), 0, "a-seg-0", None).member == "a"
 
 
 def test_a_client_that_gives_up_when_refused_is_let_in_to_finish() -> None:
     record = group(a=reader(4, whole=True), b=reader(5, 0, whole=True))
-    grant = admission.admit(record, 0, "a-seg-0", None)
-    assert grant.roster is not None
-    assert grant.roster.state_of("a", grant.generation, by_buckets=False) == "finishes"
+    admitted = admit(record, 0, "a-seg-0", None)
+    assert admitted.roster is not None
+    assert admitted.roster.state_of("a", admitted.generation, by_buckets=False) == "finishes"
 
 
 def test_standing_on_a_roster() -> None:

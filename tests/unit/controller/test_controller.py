@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from anabranch.clock import SystemClock
+from anabranch.controller.decide.admission import AttachRequest
+from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.service import ControllerService
@@ -29,7 +31,7 @@ from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
 from tests.fakes.segments import MemorySegments, SegmentWorld
-from tests.harness.control import MANUAL, TOPIC, FakeConsumer, Plant, ids_of
+from tests.harness.control import FROM_EARLIEST, MANUAL, TOPIC, FakeConsumer, Plant, ids_of
 
 
 def no_seal(verb: str, name: TopicName) -> Exception | None:
@@ -119,9 +121,11 @@ async def test_a_checkpoint_group_that_registers_beside_a_split_gets_the_childre
     if first == "split":
         split = plant.process.spawn(controller.split(0))
         await asyncio.sleep(turns * 0.0004)
-        held = await plant.call(controller.register("g", "a", "CHECKPOINT", None, inbox))
+        held = await plant.call(controller.register("g", "a", inbox, RegistrationRequest(kind="CHECKPOINT")))
     else:
-        group = plant.process.spawn(controller.register("g", "a", "CHECKPOINT", None, inbox))
+        group = plant.process.spawn(
+            controller.register("g", "a", inbox, RegistrationRequest(kind="CHECKPOINT"))
+        )
         await asyncio.sleep(turns * 0.0004)
         split = plant.process.spawn(controller.split(0))
         held = await group
@@ -183,7 +187,7 @@ async def test_a_deposed_leader_can_do_nothing_any_more(plant: Plant) -> None:
     old = await plant.lead()
     await plant.call(old.ensure_subscription("s", "STREAM", "earliest"))
     inbox = FakeConsumer()
-    held = await plant.call(old.register("s", "a", "STREAM", None, inbox))
+    held = await plant.call(old.register("s", "a", inbox))
     old_process, old_service = plant.process, plant.service
     await plant.boot()
     new = await plant.controller()
@@ -199,8 +203,10 @@ async def test_a_deposed_leader_can_do_nothing_any_more(plant: Plant) -> None:
         "seek": old.seek("s", 0),
         "seek_segment": old.seek_segment("s", 0, Aim(0, 0)),
         "skip_all": old.skip_all("s"),
-        "register": old.register("s", "b", "STREAM", None, FakeConsumer()),
-        "admit": old.admit("s", "STREAM", "earliest", 0, "a", held.assignment.generation),
+        "register": old.register("s", "b", FakeConsumer()),
+        "admit": old.admit(
+            "s", AttachRequest(segment_id=0, consumer_name="a", generation=held.assignment.generation)
+        ),
         "drained": old.drained(Drained(plant.segment(new.layout, 1), "s")),
         "set_policy": old.set_policy(AutoScaleOverride(max_segments=9)),
         "set_properties": old.set_properties({"team": "red"}),
@@ -228,7 +234,9 @@ async def test_a_stale_leader_s_unconfirmed_subscription_is_finished_by_the_true
     await plant.controller()
     assert plant.world.terms[TOPIC] == old.record.term + 1, "the new term is known at once"
     with pytest.raises(NotLeaderError):
-        await old_process.spawn(old.register("g", "a", "CHECKPOINT", None, FakeConsumer()))
+        await old_process.spawn(
+            old.register("g", "a", FakeConsumer(), RegistrationRequest(kind="CHECKPOINT"))
+        )
     await old_process.spawn(old_service.stop())
     plant.kill()
     await plant.boot()
@@ -299,9 +307,9 @@ async def test_it_works_on_the_real_loop_too() -> None:
     await controller.merge([0, 1])
     writable = [name.segment.id for name, found in world.stored.items() if name.segment and not found.sealed]
     assert writable == [2]
-    await controller.register("s", "a", "STREAM", "earliest", FakeConsumer())
+    await controller.register("s", "a", FakeConsumer(), FROM_EARLIEST)
     with pytest.raises(ConsumerBusyError):
-        await controller.register("s", "a", "STREAM", "earliest", FakeConsumer())
+        await controller.register("s", "a", FakeConsumer(), FROM_EARLIEST)
     await service.stop()
     await asyncio.sleep(0)
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []

@@ -139,7 +139,7 @@ async def test_a_migration_killed_at_a_step_is_finished(plant: Plant, step: str)
     controller = await plant.controller()
     assert sorted(controller.subscriptions()) == ["q", "s"]
     inbox = FakeConsumer()
-    told = await plant.call(controller.register("s", "a", "STREAM", None, inbox))
+    told = await plant.call(controller.register("s", "a", inbox))
     assert [part.segment_id for part in told.assignment.segments] == [0, 1, 2]
     assert [part.topic for part in told.assignment.segments] == [str(place.name) for place in classic]
     for place in classic:
@@ -246,7 +246,7 @@ async def test_a_write_that_fails_anywhere_in_a_split_is_made_good(
     await plant.boot(wrap=faulty.wrap)
     controller = await plant.controller()
     inbox = FakeConsumer()
-    await plant.call(controller.register("stream", "a", "STREAM", None, inbox))
+    await plant.call(controller.register("stream", "a", inbox))
     plant.drain(before, "stream", 1)
     await asyncio.sleep(1)
     faulty.armed = True
@@ -296,7 +296,7 @@ async def test_a_latest_subscription_made_across_a_split_waits_for_nothing_befor
 
     plant.segments.fails = fails
     inbox = FakeConsumer()
-    await plant.call(controller.register("s", "a", "STREAM", None, inbox))
+    await plant.call(controller.register("s", "a", inbox))
     with pytest.raises(ConnectError):
         await plant.call(controller.ensure_subscription("s", "STREAM", "latest"))
     await plant.call(controller.split(0))

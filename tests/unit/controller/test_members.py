@@ -18,7 +18,9 @@ MINE, THEIRS = 11, 22
 async def join(
     plant: Plant, instance: int | None, attempt: int = 1, inbox: FakeConsumer | None = None
 ) -> Membership:
-    request = RegistrationRequest(address=f"host-{instance}:1", instance=instance, attempt=attempt)
+    request = RegistrationRequest(
+        start="earliest", address=f"host-{instance}:1", instance=instance, attempt=attempt
+    )
     return await plant.join("a", inbox, request=request)
 
 

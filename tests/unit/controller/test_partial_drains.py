@@ -30,7 +30,7 @@ async def split_with_backlog(plant: Plant, *names: str) -> tuple[TopicController
 
 async def join(plant: Plant, name: str, *, whole: bool = False) -> FakeConsumer:
     inbox = FakeConsumer()
-    registered = await plant.join(name, inbox, request=RegistrationRequest(whole=whole))
+    registered = await plant.join(name, inbox, request=RegistrationRequest(start="earliest", whole=whole))
     inbox.told.append(registered.assignment)
     return inbox
 

@@ -14,7 +14,7 @@ from anabranch.errors import (
 )
 from anabranch.metadata.store import MetadataStore
 from tests.fakes.metadata import FailingStore
-from tests.harness.control import TOPIC, FakeConsumer, Plant, ids_of
+from tests.harness.control import FROM_EARLIEST, TOPIC, FakeConsumer, Plant, ids_of
 
 
 async def lead_on_failing_store(plant: Plant, segments: int) -> tuple[TopicController, FailingStore]:
@@ -136,7 +136,7 @@ async def test_a_caller_that_dies_while_it_registers_is_not_a_member_for_ever(
     plant: Plant, delay_s: float
 ) -> None:
     controller = await plant.lead()
-    task = plant.process.spawn(controller.register("s", "a", "STREAM", "earliest", FakeConsumer()))
+    task = plant.process.spawn(controller.register("s", "a", FakeConsumer(), FROM_EARLIEST))
     await asyncio.sleep(delay_s)
     assert not task.done()
     task.cancel()

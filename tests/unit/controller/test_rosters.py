@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.admission import ReaderState, Roster
+from anabranch.controller.decide.admission import AttachRequest, ReaderState, Roster
 from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import Membership
 from anabranch.controller.ports.segments import Aim
@@ -20,7 +20,7 @@ from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from tests.fakes.segments import MemorySegments
-from tests.harness.control import TOPIC, DiedError, FakeConsumer, Plant, SilentConsumer, ids_of
+from tests.harness.control import FROM_EARLIEST, TOPIC, DiedError, FakeConsumer, Plant, SilentConsumer, ids_of
 
 
 async def join(plant: Plant, name: str, inbox: FakeConsumer | None = None) -> Assignment:
@@ -29,7 +29,9 @@ async def join(plant: Plant, name: str, inbox: FakeConsumer | None = None) -> As
 
 async def attach(plant: Plant, name: str, segment_id: int, generation: int) -> None:
     controller = await plant.controller()
-    await plant.call(controller.admit("s", "STREAM", "earliest", segment_id, name, generation))
+    await plant.call(
+        controller.admit("s", AttachRequest(segment_id=segment_id, consumer_name=name, generation=generation))
+    )
 
 
 async def standing(plant: Plant, name: str, segment_id: int, generation: int) -> ReaderState | None:
@@ -177,7 +179,9 @@ async def test_a_leader_that_was_replaced_lets_nobody_in(plant: Plant) -> None:
     controller = await plant.controller()
     await plant.call(controller.stop())
     with pytest.raises(NotLeaderError):
-        await plant.call(controller.admit("s", "STREAM", "earliest", 0, "a", held.generation))
+        await plant.call(
+            controller.admit("s", AttachRequest(segment_id=0, consumer_name="a", generation=held.generation))
+        )
 
 
 async def test_a_seek_of_one_segment_moves_no_other(plant: Plant) -> None:
@@ -229,7 +233,7 @@ async def test_a_name_is_refused_only_while_its_holder_shows_a_sign_of_life(
     await plant.lead()
     held = await join(plant, "a", SilentConsumer(lives=lives))
     controller = await plant.controller()
-    again = plant.process.spawn(controller.register("s", "a", "STREAM", "earliest", FakeConsumer()))
+    again = plant.process.spawn(controller.register("s", "a", FakeConsumer(), FROM_EARLIEST))
     other = await join(plant, "b")
     assert not again.done(), "others do not wait for the answer"
     if lives:
@@ -258,7 +262,7 @@ async def test_subscriptions_that_follow_side_by_side_are_told_after_their_own_o
 
     for sub in ("slow", "swift"):
         for name in ("a", "b"):
-            await plant.call(controller.register(sub, name, "STREAM", "earliest", Judge(sub)))
+            await plant.call(controller.register(sub, name, Judge(sub), FROM_EARLIEST))
     restrict = plant.segments.restrict
 
     async def hesitate(place: Place, sub: str, roster: Roster, term: int) -> None:

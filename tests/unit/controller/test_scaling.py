@@ -18,7 +18,7 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride
-from tests.harness.control import FakeConsumer, Plant
+from tests.harness.control import Plant
 
 SETTINGS = ControllerSettings(retention_s=None)
 BUSY = SegmentLoad(msg_rate_in=15_000.0)
@@ -52,7 +52,7 @@ async def test_consumers_that_come_are_enough_reason_to_look(plant: Plant) -> No
     controller = await plant.lead(1)
     set_load(plant, SegmentLoad(msg_rate_in=6_000.0))
     for n in range(3):
-        await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", FakeConsumer()))
+        await plant.join(f"c{n}")
     await asyncio.sleep(1)
     assert len(controller.layout.active) == 3, "one look for all three, long before the tick"
     assert controller.layout.epoch == 1
@@ -63,7 +63,7 @@ async def test_consumers_that_come_are_enough_reason_to_look(plant: Plant) -> No
 async def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation(plant: Plant) -> None:
     controller = await plant.lead(2)
     for n in range(10):
-        await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", FakeConsumer()))
+        await plant.join(f"c{n}")
     await asyncio.sleep(1)
     layout = await plant.audit()
     assert len(layout.active) == 2
@@ -77,9 +77,7 @@ async def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation(p
 async def test_two_hundred_consumers_of_sixty_four_segments_all_read_after_one_decision(plant: Plant) -> None:
     controller = await plant.lead(64)
     names = [f"c{n:03}" for n in range(200)]
-    await asyncio.gather(
-        *(plant.call(controller.register("s", name, "STREAM", "earliest", FakeConsumer())) for name in names)
-    )
+    await asyncio.gather(*(plant.join(name) for name in names))
     await asyncio.sleep(5)
     layout = await plant.audit()
     assert len(layout.active) == 64
@@ -95,7 +93,7 @@ async def test_two_hundred_consumers_of_sixty_four_segments_all_read_after_one_d
 async def test_the_next_leader_does_not_take_a_rebucket_for_a_split(plant: Plant) -> None:
     controller = await plant.lead(1)
     for n in range(5):
-        await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", FakeConsumer()))
+        await plant.join(f"c{n}")
     await asyncio.sleep(1)
     assert [d["action"] for d in decisions(controller)][-1].startswith("rebucket")
     plant.kill()
@@ -108,12 +106,9 @@ async def test_the_next_leader_does_not_take_a_rebucket_for_a_split(plant: Plant
 
 @pytest.mark.plant(settings=SETTINGS)
 async def test_consumers_that_do_not_know_buckets_get_none(plant: Plant) -> None:
-    controller = await plant.lead(2)
+    await plant.lead(2)
     for n in range(10):
-        register = controller.register(
-            "s", f"c{n}", "STREAM", "earliest", FakeConsumer(), RegistrationRequest(whole=n == 0)
-        )
-        await plant.call(register)
+        await plant.join(f"c{n}", request=RegistrationRequest(start="earliest", whole=n == 0))
     await asyncio.sleep(1)
     assert (await plant.audit()).epoch == 0, "one of them keeps all from sharing"
 
@@ -233,7 +228,7 @@ async def test_growth_goes_on_by_itself_after_each_cooldown(plant: Plant) -> Non
 async def test_four_idle_stream_consumers_cause_no_oscillation_in_an_hour(plant: Plant) -> None:
     controller = await plant.lead(4)
     for n in range(4):
-        await plant.call(controller.register("s", f"c{n}", "STREAM", "earliest", FakeConsumer()))
+        await plant.join(f"c{n}")
     await asyncio.sleep(3600)
     assert controller.layout.epoch == 0
 

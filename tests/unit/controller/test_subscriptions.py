@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import (
@@ -197,7 +198,7 @@ async def test_a_seek_to_before_a_subscription_began_reads_what_was_sealed_by_th
     plant.publish(controller.layout)
     await plant.call(controller.split(0))
     inbox = FakeConsumer()
-    await plant.call(controller.register("s", "a", "STREAM", "latest", inbox))
+    await plant.call(controller.register("s", "a", inbox, RegistrationRequest(start="latest")))
     plant.publish(controller.layout)
     await plant.call(controller.seek("s", 0))
     assert inbox.ids == [0], "the history comes first"
@@ -227,7 +228,7 @@ async def test_a_registration_without_a_position_waits_for_the_first_to_give_one
     plant.publish(controller.layout)
     layout = await plant.call(controller.split(0))
     inbox = FakeConsumer()
-    one = await plant.call(controller.register("s", "a", "STREAM", None, inbox))
+    one = await plant.call(controller.register("s", "a", inbox))
     assert ids_of(one.assignment) == [0]
     assert plant.world.backlog(plant.segment(layout, 0), "s") is None
     await plant.call(controller.ensure_subscription("s", "STREAM", "latest"))
@@ -241,7 +242,7 @@ async def test_checkpoint_groups_register_without_cursors(plant: Plant) -> None:
     controller = await plant.lead(1)
     layout = await plant.call(controller.split(0))
     inbox = FakeConsumer()
-    one = await plant.call(controller.register("g", "a", "CHECKPOINT", None, inbox))
+    one = await plant.call(controller.register("g", "a", inbox, RegistrationRequest(kind="CHECKPOINT")))
     assert ids_of(one.assignment) == [0, 1, 2]
     assert all(not found.cursors for found in plant.world.stored.values())
     with pytest.raises(NotAllowedError):
@@ -263,9 +264,11 @@ async def test_a_subscription_has_one_kind_at_a_time(plant: Plant) -> None:
     await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
     assert controller.subscriptions()["s"].type == "QUEUE"
     with pytest.raises(ConflictError):
-        await plant.call(controller.register("s", "a", "CHECKPOINT", None, FakeConsumer()))
+        await plant.call(
+            controller.register("s", "a", FakeConsumer(), RegistrationRequest(kind="CHECKPOINT"))
+        )
     with pytest.raises(NotAllowedError):
-        await plant.call(controller.register("s", "a", "QUEUE", None, FakeConsumer()))
+        await plant.call(controller.register("s", "a", FakeConsumer(), RegistrationRequest(kind="QUEUE")))
 
 
 async def test_a_stream_does_not_take_a_subscription_from_attached_queue_consumers(plant: Plant) -> None:

@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from anabranch.errors import ConsumerBusyError
-from anabranch.metadata.records import ConsumerRecord, SubscriptionRecord
+from anabranch.metadata.records import (
+    ConsumerRecord,
+    InitialPosition,
+    SubscriptionKind,
+    SubscriptionRecord,
+)
 from anabranch.model.drains import union
 from anabranch.model.ranges import HashRange
 
@@ -76,6 +81,21 @@ class Roster:
         return "reads" if member.mode == ("buckets" if by_buckets else "whole") else "finishes"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachRequest:
+    """A consumer that attaches to a segment."""
+
+    segment_id: int
+    consumer_name: str
+    kind: SubscriptionKind = "STREAM"
+    start: InitialPosition = "earliest"
+    """The position of the subscription if it is new."""
+    generation: int | None = None
+    """Of the consumer's assignment; None if its client sends none."""
+    opened_in: int | None = None
+    """The incarnation of the topic in which it opened the subscription, which is not recreated there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The answer to a consumer that attaches; `member` is None for a consumer that never registered."""
@@ -87,15 +107,14 @@ class Admission:
     """Of the topic that the subscription belongs to."""
 
 
-def admit(
-    record: SubscriptionRecord, segment_id: int, consumer_name: str, generation: int | None
-) -> Admission:
+def admit(record: SubscriptionRecord, request: AttachRequest) -> Admission:
     """Let a consumer attach to a segment, or raise ConsumerBusyError.
 
     Without a generation, a consumer is judged by its name alone. A client that reads only whole segments
     gives up when it is refused, so a member with such a client is admitted and finishes until it is
     assigned.
     """
+    segment_id, consumer_name, generation = request.segment_id, request.consumer_name, request.generation
     name = member_name(record, segment_id, consumer_name)
     if name is None:
         if generation is not None or _derived_name(segment_id, consumer_name) is not None:

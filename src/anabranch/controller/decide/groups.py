@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from anabranch.controller.decide.operation import segment_name
-from anabranch.metadata.records import AssignedRecord, ConsumerRecord, RangeRecord, SubscriptionRecord
+from anabranch.metadata.records import (
+    AssignedRecord,
+    ConsumerRecord,
+    InitialPosition,
+    RangeRecord,
+    SubscriptionKind,
+    SubscriptionRecord,
+)
 from anabranch.model.assignment import Assigned, AssignedSegment, Assignment, assign
 from anabranch.model.drains import (
     ALL,
@@ -35,6 +42,9 @@ Load = Mapping[int, float]
 class RegistrationRequest:
     """A registering consumer, as it describes itself."""
 
+    kind: SubscriptionKind = "STREAM"
+    start: InitialPosition | None = None
+    """The position of a new subscription; without one, the first consumer with a position gives it one."""
     whole: bool = False
     """Whether its client reads only whole segments, not buckets."""
     finished: tuple[int, ...] | None = None

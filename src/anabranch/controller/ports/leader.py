@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from anabranch.controller.decide.admission import Admission
+from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
 from anabranch.controller.decide.operation import LayoutVersion
 from anabranch.controller.ports.segments import Aim, Drained, StartAt
@@ -66,16 +66,7 @@ class TopicLeader(Protocol):
         self, sub: str, kind: SubscriptionKind, start: StartAt, opened_in: int | None = None
     ) -> None: ...
 
-    async def admit(
-        self,
-        sub: str,
-        kind: SubscriptionKind,
-        start: StartAt,
-        segment_id: int,
-        consumer_name: str,
-        generation: int | None,
-        opened_in: int | None = None,
-    ) -> Admission: ...
+    async def admit(self, sub: str, request: AttachRequest) -> Admission: ...
 
     async def remind(self, sub: str) -> None: ...
 
@@ -94,8 +85,6 @@ class TopicLeader(Protocol):
         self,
         sub: str,
         consumer_name: str,
-        kind: SubscriptionKind,
-        start: StartAt | None,
         push: Push,
         request: RegistrationRequest = PLAIN_REQUEST,
     ) -> Membership: ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from anabranch.controller.decide import admission, groups
-from anabranch.controller.decide.admission import Admission
+from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.controller.topic.events import Notify
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.members import Members
@@ -83,14 +83,14 @@ class Announcements:
         """Send no more rosters."""
         self._rosters.close()
 
-    def admit(self, sub: str, segment_id: int, consumer_name: str, generation: int | None) -> Admission:
+    def admit(self, sub: str, request: AttachRequest) -> Admission:
         """Let a consumer attach to a segment of a stream, or raise ConsumerBusyError.
 
         A member that does not read the segment gets its assignment again, since it seems to have missed one.
         """
-        name = admission.member_name(self._records[sub], segment_id, consumer_name)
+        name = admission.member_name(self._records[sub], request.segment_id, request.consumer_name)
         try:
-            admitted = self._rosters.admit(sub, segment_id, consumer_name, generation)
+            admitted = self._rosters.admit(sub, request)
         except ConsumerBusyError:
             if name is not None:
                 self._push_soon(sub, name)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from anabranch.controller.decide import operation
-from anabranch.controller.decide.admission import Admission
+from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
 from anabranch.controller.decide.operation import LayoutVersion, RequestedChange
 from anabranch.controller.layout_watches import LayoutWatches
@@ -332,26 +332,17 @@ class TopicController:
 
     # Consumers.
 
-    async def admit(
-        self,
-        sub: str,
-        kind: SubscriptionKind,
-        start: StartAt,
-        segment_id: int,
-        consumer_name: str,
-        generation: int | None,
-        opened_in: int | None = None,
-    ) -> Admission:
+    async def admit(self, sub: str, request: AttachRequest) -> Admission:
         """Let a consumer attach to a segment, and create the subscription as `ensure_subscription` does.
 
         ConsumerBusyError if registered consumers read the subscription and this consumer does not read this
         segment, or its generation is not the newest.
         """
-        await self.ensure_subscription(sub, kind, start, opened_in)
+        await self.ensure_subscription(sub, request.kind, request.start, request.opened_in)
         self._check_leads()
         admitted = Admission()
-        if kind == "STREAM" == self._subscriptions.records.existing(sub).type:
-            admitted = self._announcements.admit(sub, segment_id, consumer_name, generation)
+        if request.kind == "STREAM" == self._subscriptions.records.existing(sub).type:
+            admitted = self._announcements.admit(sub, request)
         return dataclasses.replace(admitted, incarnation=self.record.incarnation)
 
     async def remind(self, sub: str) -> None:
@@ -362,22 +353,19 @@ class TopicController:
         self,
         sub: str,
         consumer_name: str,
-        kind: SubscriptionKind,
-        start: StartAt | None,
         push: Push,
         request: RegistrationRequest = PLAIN_REQUEST,
     ) -> Membership:
         """Make a consumer a member and return its assignment; `push` gets each later one.
 
-        ConsumerBusyError while another consumer of that name lives. With `start` None an unknown
-        subscription is registered without a position; the first `ensure_subscription` gives it one.
+        ConsumerBusyError while another consumer of that name lives.
         While one member reads segments only whole, no segment is shared by buckets. A member of a checkpoint
         group registers again when it has finished more segments.
         """
         # Outside the queue, since a dead holder of the name takes long to answer.
         await self.members.make_room(sub, consumer_name, request)
         return await self.changes.run(
-            lambda: self._registrations.register(sub, consumer_name, kind, start, push, request),
+            lambda: self._registrations.register(sub, consumer_name, push, request),
             # Without this, a consumer that died while it waited would stay a connected member for ever.
             orphaned=self.connection_lost,
         )

@@ -9,14 +9,13 @@ from __future__ import annotations
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import Membership, Push
-from anabranch.controller.ports.segments import StartAt
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.events import MembersChanged, Notify
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import ConflictError, NotAllowedError
-from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
+from anabranch.metadata.records import SubscriptionRecord
 
 
 class Registrations:
@@ -36,22 +35,14 @@ class Registrations:
         self._announcements = announcements
         self._notify = notify
 
-    async def register(
-        self,
-        sub: str,
-        name: str,
-        kind: SubscriptionKind,
-        start: StartAt | None,
-        push: Push,
-        request: RegistrationRequest,
-    ) -> Membership:
+    async def register(self, sub: str, name: str, push: Push, request: RegistrationRequest) -> Membership:
         """Make the consumer a member, or give it back what it held."""
-        if kind == "QUEUE":
+        if request.kind == "QUEUE":
             raise NotAllowedError("queue consumers read every segment and do not register")
         if not name:
             raise ConflictError("a consumer that registers needs a name")
         self._members.check_free(sub, name, request)
-        await self._subscriptions.ensure(sub, kind, start, request.opened_in)
+        await self._subscriptions.ensure(sub, request.kind, request.start, request.opened_in)
 
         def joined(found: SubscriptionRecord) -> SubscriptionRecord:
             return groups.join(found, self._lead.layout, name, self._subscriptions.load_by_segment, request)

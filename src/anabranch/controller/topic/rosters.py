@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from anabranch.aio import in_batches
 from anabranch.controller.decide import admission, groups
-from anabranch.controller.decide.admission import Admission, Roster
+from anabranch.controller.decide.admission import Admission, AttachRequest, Roster
 from anabranch.controller.topic.events import Notify, RostersDue
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import AnabranchError, StaleTermError, in_words
@@ -56,14 +56,14 @@ class Rosters:
             for name in record.consumers:
                 self._visited[sub, name] = set(ids)
 
-    def admit(self, sub: str, segment_id: int, consumer_name: str, generation: int | None) -> Admission:
+    def admit(self, sub: str, request: AttachRequest) -> Admission:
         """Let a consumer attach to a segment, or raise ConsumerBusyError."""
         record = self._records[sub]
-        admitted = admission.admit(record, segment_id, consumer_name, generation)
+        admitted = admission.admit(record, request)
         if admitted.member is None:
             return admitted
-        self._visited.setdefault((sub, admitted.member), set()).add(segment_id)
-        return dataclasses.replace(admitted, roster=self._roster(record, segment_id))
+        self._visited.setdefault((sub, admitted.member), set()).add(request.segment_id)
+        return dataclasses.replace(admitted, roster=self._roster(record, request.segment_id))
 
     def changed(self, sub: str, before: SubscriptionRecord, after: SubscriptionRecord) -> None:
         """Plan rosters for the owners whose readers changed, and for those with newly open buckets.

@@ -14,7 +14,7 @@ from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import Attached, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
 from anabranch.broker.wire.services import Services
-from anabranch.controller.decide.admission import Admission
+from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.controller.ports.segments import StartAt
 from anabranch.errors import (
     AnabranchError,
@@ -138,12 +138,14 @@ async def _admit(services: Services, name: TopicName, command: pb.CommandSubscri
         return Admission()
     return await controller.admit(
         command.subscription,
-        kind,
-        start,
-        name.segment.id,
-        bounded(command.consumer_name),
-        command.generation if command.HasField("generation") else None,
-        opened_in,
+        AttachRequest(
+            segment_id=name.segment.id,
+            consumer_name=bounded(command.consumer_name),
+            kind=kind,
+            start=start,
+            generation=command.generation if command.HasField("generation") else None,
+            opened_in=opened_in,
+        ),
     )
 
 

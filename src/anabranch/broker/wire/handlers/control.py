@@ -16,7 +16,6 @@ from anabranch.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
-from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.assignment import Assignment
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.commands import NO_ID
@@ -80,15 +79,14 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
     former = connection.registrations.pop(command.consumer_id, None)
     if former is not None:
         former.controller.connection_lost(former.registration)
-    kind: SubscriptionKind = "CHECKPOINT" if command.consumer_type == pb.CHECKPOINT else "STREAM"
     push = AssignmentPush(connection, command.consumer_id)
     registration = await controller.register(
         command.subscription,
         command.consumer_name,
-        kind,
-        _start(command),
         push,
         RegistrationRequest(
+            kind="CHECKPOINT" if command.consumer_type == pb.CHECKPOINT else "STREAM",
+            start=_start(command),
             whole=connection.is_java_m1,
             finished=_finished(command),
             address=connection.address,
