@@ -145,7 +145,7 @@ class FakeHome:
     def segment_attached(self, connection: Any) -> None:
         """Nothing to learn from a fake."""
 
-    def batches_closed(self, segment: SegmentProducer) -> None:
+    def batches_closed(self, segment: Any) -> None:
         """Nothing to route again."""
 
     def segment_failed(self, segment: SegmentProducer) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from anabranch import AsyncClient, AsyncProducer, Batching, Checkpoint, Message, MessageId, Schema
 from anabranch.client.options import CompressionName
-from anabranch.client.produce import segment_producer
-from anabranch.client.produce.segment_producer import SegmentProducer
+from anabranch.client.produce import sending
+from anabranch.client.produce.registering import ProducerRegistration
 from anabranch.errors import (
     AlreadyClosedError,
     InvalidConfigurationError,
@@ -267,7 +268,7 @@ async def test_an_entry_damaged_on_its_way_is_sent_again(
             entry = entry[:-1] + bytes([entry[-1] ^ 1])
         return list(encode_send(producer, sequence, count, highest, entry))
 
-    monkeypatch.setattr(segment_producer, "encode_send", encode_damaged)
+    monkeypatch.setattr(sending, "encode_send", encode_damaged)
     async with world.client() as client:
         producer = await client.create_producer(TOPIC, batching=Batching(max_messages=1))
         for number in range(20):
@@ -532,14 +533,14 @@ async def test_a_named_producer_is_not_opened_on_a_topic_that_is_deleted_under_i
     async with world.client() as client:
         controllers = world.broker.controllers
         await controllers.create_topic(TopicName.parse(TOPIC))
-        attach = SegmentProducer._attach
+        make = ProducerRegistration.make
 
-        async def attach_too_late(segment: SegmentProducer) -> None:
-            monkeypatch.setattr(SegmentProducer, "_attach", attach)
+        async def make_too_late(registration: ProducerRegistration, end: Any) -> Any:
+            monkeypatch.setattr(ProducerRegistration, "make", make)
             await controllers.delete_topic(TopicName.parse(TOPIC), force=True)
-            await attach(segment)
+            return await make(registration, end)
 
-        monkeypatch.setattr(SegmentProducer, "_attach", attach_too_late)
+        monkeypatch.setattr(ProducerRegistration, "make", make_too_late)
         began = world.loop.time()
         with pytest.raises(TopicNotFoundError):
             await client.create_producer("orders", name="mine")

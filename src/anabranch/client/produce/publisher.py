@@ -10,24 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import repeat
 from typing import Generic, TypeVar
 
-from anabranch.aio import TaskRegistry, retry
+from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import OpenBucket, Outgoing
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.client.net.reconnector import RECONNECT
 from anabranch.client.options import ProducerOptions
+from anabranch.client.produce.claiming import ask_sealed_segments, register_everywhere
 from anabranch.client.produce.encoded_rows import EncodedRows, add_encoded
 from anabranch.client.produce.futures import BulkFuture, OutcomeListener, follow
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.preparing import Prepared, Preparing
-from anabranch.client.produce.registering import ask_what_is_stored
 from anabranch.client.produce.routes import Route, SegmentRoutes
 from anabranch.client.produce.segment_producer import SegmentProducer
+from anabranch.client.produce.sending import SegmentSender
 from anabranch.client.schema import Codec
 from anabranch.clock import Clock
 from anabranch.errors import (
@@ -39,7 +38,6 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.model.hashing import stand_in_hash
-from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
@@ -109,39 +107,11 @@ class Publisher(Generic[T]):
                 raise
 
     async def _claim(self) -> None:
-        # The first sequence id must lie above every id that was stored under this name before. A segment that
-        # is sealed meanwhile has successors, which an earlier producer of this name may have used.
-        claimed: set[int] = set()
-        while missing := [segment for segment in self._routes.active if segment.id not in claimed]:
-            for segment in [self._routes.segment(segment) for segment in missing]:
-                stored = await asyncio.shield(segment.attached)
-                claimed.add(segment.segment.id)
-                if stored is not None:
-                    self._known = max(self._known, stored)
-        if self.options.name is not None and not self._sequence_was_given:
-            # The successors of a sealed segment need not know every id that it has stored.
-            for sealed in self._routes.layout.layout.sealed:
-                stored = await retry(
-                    partial(self._stored_in, sealed),
-                    what=f"asking segment {sealed.id} for its last sequence id",
-                    within_s=self.pool.operation_timeout_s,
-                    backoff=RECONNECT,
-                    rng=self.pool.rng,
-                )
-                self._known = max(self._known, stored)
+        self._known = await register_everywhere(self._routes)
         if not self._sequence_was_given:
-            self._sequence = max(self._sequence, self._known)
-
-    async def _stored_in(self, sealed: Segment) -> int:
-        layout = self._routes.layout
-        topic = layout.segment_topic(sealed)
-        try:
-            connection = await self.pool.connection_for(topic, layout.owners.get(sealed.id))
-            reply = await ask_what_is_stored(self.pool, connection, topic, self.name)
-        except TopicNotFoundError:
-            # The segment was deleted after the layout was sent; its messages are gone.
-            return -1
-        return -1 if reply is None else reply.last_sequence_id
+            if self.options.name is not None:
+                self._known = max(self._known, await ask_sealed_segments(self._routes))
+            self._sequence = self._known
 
     # For the blocking client, which checks and encodes messages in its caller's thread.
 
@@ -291,7 +261,7 @@ class Publisher(Generic[T]):
     def segment_attached(self, connection: BrokerConnection) -> None:
         self._message_bytes_max = connection.machine.max_message_bytes - METADATA_BYTES_MAX
 
-    def batches_closed(self, segment: SegmentProducer) -> None:
+    def batches_closed(self, segment: SegmentSender) -> None:
         self._routes.batches_closed(segment)
 
     def segment_failed(self, segment: SegmentProducer) -> None:

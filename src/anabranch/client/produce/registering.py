@@ -1,15 +1,20 @@
-"""Commands by which a producer registers with a segment, or asks which of its entries a segment has stored.
+"""The registration of a producer with the owner of one segment, made again after each loss.
 
-Only brokers of ours answer the question, and they answer it for sealed segments too.
+A registered producer, or one whose segment is sealed, also asks here which of its entries the segment has
+stored. Only brokers of ours answer that question for sealed segments. The module knows no batch or entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Awaitable, Mapping
 
-from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection import BrokerConnection, ProducerEnd
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import AccessMode, ProducerOptions
+from anabranch.client.net.segment_owner import SegmentOwner
+from anabranch.client.options import AccessMode
+from anabranch.client.produce.home import SegmentHome
+from anabranch.model.layout import Segment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, SETTLE, pairs
 
@@ -21,25 +26,90 @@ _ACCESS_MODES: Mapping[AccessMode, pb.ProducerAccessMode.ValueType] = {
 }
 
 
-def registration(
-    pool: ConnectionPool, topic: str, producer_name: str, options: ProducerOptions, *, managed: bool
-) -> pb.CommandProducer:
-    """The command that registers a producer; `managed` says that the client follows a classic topic."""
-    properties = dict(options.properties)
-    if managed:
-        properties[MANAGED] = "true"
-    command = pb.CommandProducer(
-        topic=topic,
-        producer_id=pool.next_id(),
-        request_id=pool.next_id(),
-        producer_name=producer_name,
-        user_provided_producer_name=options.name is not None,
-        producer_access_mode=_ACCESS_MODES[options.access_mode],
-        metadata=pairs(properties),
-    )
-    if options.initial_subscription is not None:
-        command.initial_subscription_name = options.initial_subscription
-    return command
+class ProducerRegistration:
+    """A producer's registration with one segment; `url` is the owner that the layout names."""
+
+    def __init__(self, home: SegmentHome, segment: Segment, topic: str, url: str | None) -> None:
+        self.owner = SegmentOwner(home.pool, topic, url)
+        self.connection: BrokerConnection | None = None
+        """The connection to the owner; None while the producer is not registered."""
+        self.producer_id = 0
+        self.count = 0
+        """How often the producer was registered; the broker calls it the producer's epoch."""
+        self._home = home
+        self._topic = topic
+        self._managed = segment.is_classic
+        self._topic_epoch: int | None = None
+
+    async def make(self, end: ProducerEnd) -> pb.CommandProducerSuccess | None:
+        """Register `end` with the owner; None if the registration was lost before this call could return."""
+        pool = self._home.pool
+        connection = await self.owner.connection()
+        command = self._command()
+        producer_id = command.producer_id
+        waits = self._home.options.access_mode == "wait_for_exclusive"
+        timeout_s = math.inf if waits else pool.operation_timeout_s
+        connection.producers[producer_id] = end
+        try:
+            reply = await connection.request(command, pb.CommandProducerSuccess, timeout_s)
+        except BaseException:
+            connection.producers.pop(producer_id, None)
+            connection.send(pb.CommandCloseProducer(producer_id=producer_id, request_id=pool.next_id()))
+            raise
+        if not connection.open or connection.producers.get(producer_id) is not end:
+            return None
+        self.count += 1
+        if reply.HasField("topic_epoch"):
+            self._topic_epoch = reply.topic_epoch
+        self.producer_id = producer_id
+        self.connection = connection
+        return reply
+
+    def _command(self) -> pb.CommandProducer:
+        home, options = self._home, self._home.options
+        properties = dict(options.properties)
+        if self._managed:
+            properties[MANAGED] = "true"
+        command = pb.CommandProducer(
+            topic=self._topic,
+            producer_id=home.pool.next_id(),
+            request_id=home.pool.next_id(),
+            producer_name=home.name,
+            epoch=self.count,
+            user_provided_producer_name=options.name is not None,
+            producer_access_mode=_ACCESS_MODES[options.access_mode],
+            metadata=pairs(properties),
+        )
+        if self._topic_epoch is not None:
+            command.topic_epoch = self._topic_epoch
+        if options.initial_subscription is not None:
+            command.initial_subscription_name = options.initial_subscription
+        return command
+
+    async def ask_what_is_stored(self) -> pb.CommandProducerSuccess | None:
+        """The answer of the segment's owner; None if the owner is no broker of ours."""
+        connection = await self.owner.connection()
+        return await ask_what_is_stored(self._home.pool, connection, self._topic, self._home.name)
+
+    def give_back(self) -> None:
+        """End the registration without waiting for the broker."""
+        connection, self.connection = self.connection, None
+        # The connection has dropped the producer already if the broker ended the registration.
+        if connection is not None and connection.producers.pop(self.producer_id, None) is not None:
+            connection.send(self._close_command())
+
+    def close(self) -> Awaitable[object] | None:
+        """End the registration at once; the result, if any, waits for the broker's confirmation."""
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return None
+        connection.producers.pop(self.producer_id, None)
+        timeout_s = self._home.pool.operation_timeout_s
+        return connection.request(self._close_command(), pb.CommandSuccess, timeout_s)
+
+    def _close_command(self) -> pb.CommandCloseProducer:
+        request_id = self._home.pool.next_id()
+        return pb.CommandCloseProducer(producer_id=self.producer_id, request_id=request_id)
 
 
 async def ask_what_is_stored(

@@ -16,7 +16,9 @@ from typing import Any
 from anabranch.client.decide.batcher import Extras, OpenBucket, Outgoing, Row, message_size
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.produce.futures import BulkFuture, move
-from anabranch.client.produce.segment_producer import SegmentHome, SegmentProducer
+from anabranch.client.produce.home import SegmentHome
+from anabranch.client.produce.segment_producer import SegmentProducer
+from anabranch.client.produce.sending import SegmentSender
 from anabranch.model.hashing import key_hash, stand_in_hash
 from anabranch.model.layout import Segment
 
@@ -141,7 +143,7 @@ class SegmentRoutes:
             batcher.owner.close_batches()
         return batch, index
 
-    def batches_closed(self, segment: SegmentProducer) -> None:
+    def batches_closed(self, segment: SegmentSender) -> None:
         """Let messages without a key go elsewhere from now on."""
         sticky = self.by_key.get(None)
         if sticky is not None and sticky[0].batcher is segment.batcher:
