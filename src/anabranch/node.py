@@ -216,8 +216,8 @@ async def _tidy_up(broker: Broker) -> None:
     collected = 0
     while True:
         await asyncio.sleep(TIDY_S)
-        if broker.topics.dropped >= collected + TIDY_LOGS:
-            collected = broker.topics.dropped
+        if broker.logs.dropped >= collected + TIDY_LOGS:
+            collected = broker.logs.dropped
             gc.collect()
 
 

@@ -94,13 +94,13 @@ class LocalLogs:
 
     async def _log(self, place: Place) -> ServedLog:
         self._broker.stores.check(place.store)
-        found = self._broker.topics.get(place.name)
+        found = self._broker.logs.get(place.name)
         if found is not None:
             return found
-        if place.name.is_segment or await self._broker.topics.is_migrated(place.name):
+        if place.name.is_segment or await self._broker.classic.is_migrated(place.name):
             # Which segments there are is for their topic's leader to say.
-            return self._broker.topics.require(place.name)
-        return await self._broker.topics.make(place.name, place.store)
+            return self._broker.logs.require(place.name)
+        return await self._broker.logs.make(place.name, place.store)
 
     async def _subscription(self, place: Place, subscription: str) -> tuple[ServedLog, Subscription]:
         log = await self._log(place)
@@ -114,11 +114,11 @@ class LocalLogs:
 
     async def drop(self, place: Place) -> None:
         self._broker.stores.check(place.store)
-        await self._broker.topics.drop(place.name)
+        await self._broker.logs.drop(place.name)
 
     async def check_unused(self, place: Place) -> None:
         self._broker.stores.check(place.store)
-        found = self._broker.topics.get(place.name)
+        found = self._broker.logs.get(place.name)
         if found is None:
             return
         if found.producers.attached:

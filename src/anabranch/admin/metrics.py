@@ -62,7 +62,7 @@ async def metrics(call: Call) -> Response:
 
 def collect(broker: Broker) -> list[Family]:
     """Everything there is to tell, now."""
-    served = broker.topics.served
+    served = broker.logs.served
     return [*_traffic(served), *_layouts(broker), *_buckets(broker, served), *_process(broker)]
 
 

@@ -128,7 +128,7 @@ async def _prepare_migration(
             )
     kinds = await _subscribed_everywhere(call, places)
     record = await call.topics.find_classic(classic)
-    await call.broker.topics.mark_migrated(classic)
+    await call.broker.classic.mark_migrated(classic)
     return places, kinds, {} if record is None else record.properties
 
 

@@ -110,7 +110,7 @@ async def delete_namespace(call: Call) -> None:
 async def list_topics(call: Call) -> list[str]:
     namespace = call.namespace()
     await call.topics.load_namespace(namespace)
-    return [str(name) for name in await call.broker.topics.list(namespace)]
+    return [str(name) for name in await call.broker.classic.list(namespace)]
 
 
 async def get_policy(call: Call) -> Any:

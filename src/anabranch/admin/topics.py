@@ -23,29 +23,29 @@ PARTITIONS_MAX = 10_000
 
 async def list_topics(call: Call) -> list[str]:
     await call.topics.load_namespace(call.namespace())
-    return [str(name) for name in await call.broker.topics.list(call.namespace())]
+    return [str(name) for name in await call.broker.classic.list(call.namespace())]
 
 
 async def list_partitioned(call: Call) -> list[str]:
     await call.topics.load_namespace(call.namespace())
-    return [str(name) for name in await call.broker.topics.list_partitioned(call.namespace())]
+    return [str(name) for name in await call.broker.classic.list_partitioned(call.namespace())]
 
 
 async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
     name = call.topic("persistent")
-    await call.once("record", lambda: call.broker.topics.create(name, 0, properties or {}))
+    await call.once("record", lambda: call.broker.classic.create(name, 0, properties or {}))
     await call.logs.make(await _place(call, name))
 
 
 async def create_partitioned(call: Call) -> None:
-    await call.broker.topics.create(call.topic("persistent"), await _partition_count(call))
+    await call.broker.classic.create(call.topic("persistent"), await _partition_count(call))
 
 
 async def grow_partitions(call: Call) -> None:
     count = await _partition_count(call)
     name = call.topic("persistent")
-    await call.broker.topics.grow(name, count)
+    await call.broker.classic.grow(name, count)
 
 
 async def _partition_count(call: Call) -> int:
@@ -58,7 +58,7 @@ async def _partition_count(call: Call) -> int:
 async def get_partitions(call: Call) -> Any:
     name = call.topic("persistent")
     record = await call.topics.find_classic(name)
-    if record is None and call.broker.topics.get(name) is None:
+    if record is None and call.broker.logs.get(name) is None:
         raise TopicNotFoundError(f"{name} does not exist")
     partitions = 0 if record is None else record.partitions
     return {"partitions": partitions, "deleted": False, "properties": record.properties if record else None}
@@ -73,7 +73,7 @@ async def delete(call: Call) -> None:
 
 async def delete_topic(call: Call, name: TopicName, *, force: bool) -> None:
     """Remove a topic with all partitions; ConflictError while it is in use, unless forced."""
-    count = await call.broker.topics.partitions(name)
+    count = await call.broker.classic.partitions(name)
     if count is None:
         raise TopicNotFoundError(f"{name} does not exist")
     parts = [name.partition_name(index) for index in range(count)] or [name]
@@ -195,7 +195,7 @@ async def expire(call: Call) -> None:
 async def classic_places(call: Call, *, partitions: bool = True) -> list[Place]:
     """The logs behind a topic: its own, or one for each partition."""
     name = call.topic("persistent")
-    count = await call.broker.topics.partitions(name)
+    count = await call.broker.classic.partitions(name)
     if count is None:
         if not await _is_partition(call, name):
             raise TopicNotFoundError(f"{name} does not exist")
@@ -207,7 +207,7 @@ async def classic_places(call: Call, *, partitions: bool = True) -> list[Place]:
 
 
 async def _place(call: Call, name: TopicName) -> Place:
-    return Place(name, await call.broker.topics.store_of(name))
+    return Place(name, await call.broker.classic.store_of(name))
 
 
 async def _is_partition(call: Call, name: TopicName) -> bool:

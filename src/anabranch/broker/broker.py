@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from anabranch.aio import TaskRegistry
+from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.schemas import SchemaRegistry
+from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.stores import StorageOf, Stores
-from anabranch.broker.catalog.topics import Topics
 from anabranch.broker.catalog.trimming import Trimming
 from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
@@ -125,15 +126,15 @@ class Broker:
         self._tasks = TaskRegistry()
         self._unwatch: Callable[[], None] = lambda: None
         drains = DrainEvents()
-        self.topics = Topics(
-            self.stores,
+        self.logs = ServedLogs(self.stores, _log_context(config, environment, self._tasks), drains.report)
+        self.classic = ClassicTopics(
+            self.logs,
             self.records,
-            _log_context(config, environment, self._tasks),
+            clock,
             auto_create=config.auto_create_topics,
-            drained=drains.report,
-            served=lambda: self.directory.served,
+            stores=lambda: self.directory.served,
         )
-        self.segments = LocalSegments(self.topics, drains)
+        self.segments = LocalSegments(self.logs, drains)
         self._secret = ClusterSecret(store, environment.rng)
         self._peers = Peers(self._secret)
         self.controllers = ControllerService(
@@ -176,7 +177,8 @@ class Broker:
             clock=clock,
             tasks=self._tasks,
             records=self.records,
-            topics=self.topics,
+            logs=self.logs,
+            classic=self.classic,
             controllers=self.controllers,
             schemas=self.schemas,
             directory=self.directory,
@@ -199,7 +201,7 @@ class Broker:
         await self._ownership.start()
         self._servers = await self._endpoint.listen(self._accept)
         self._tasks.spawn(self._sample_rates())
-        self._tasks.spawn(Trimming(self.stores, self.topics, self._clock, self._retention_of).run())
+        self._tasks.spawn(Trimming(self.stores, self.logs, self._clock, self._retention_of).run())
 
     async def stop(self) -> None:
         """Answer accepted entries, hang up, close all stores. May be called at any stage of `start`."""
@@ -258,13 +260,13 @@ class Broker:
         except (AnabranchError, TimeoutError) as error:
             _logger.warning("the topics of store %d were not left in order: %s", store, error)
         finally:
-            self.topics.leave(store)
+            self.logs.leave(store)
 
     async def _answer_all(self) -> None:
         """Accept no more entries and answer the accepted ones, so that no producer has to resend one."""
         for connection in self.connections:
             connection.stop_reading()
-        for segment in self.topics.served:
+        for segment in self.logs.served:
             if not segment.producers.idle:
                 try:
                     async with asyncio.timeout(LEAVE_S):
@@ -287,7 +289,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.config.load_report_interval_s / RateMeter.SAMPLES)
-            for number, segment in enumerate(self.topics.served):
+            for number, segment in enumerate(self.logs.served):
                 segment.sample(loop.time())
                 if number % SAMPLED_AT_ONCE == 0:
                     await asyncio.sleep(0)

@@ -129,15 +129,15 @@ async def test_a_subscription_made_while_a_topic_is_migrated_loses_nothing(admin
     async with admin.world.client() as one:
         producer = await one.create_producer(NAME)
         await publish(producer, 0, 5)
-        mark = admin.broker.topics.mark_migrated
+        mark = admin.broker.classic.mark_migrated
 
         async def slowly(name: TopicName) -> None:
-            log = admin.broker.topics.get(name.partition_name(0))
+            log = admin.broker.logs.get(name.partition_name(0))
             assert log is not None
             await log.subscription("late", durable=True, ordinal=log.log.extent.next_ordinal)
             await mark(name)
 
-        admin.broker.topics.mark_migrated = slowly  # type: ignore[method-assign]
+        admin.broker.classic.mark_migrated = slowly  # type: ignore[method-assign]
         assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 204
         await publish(producer, 5, 8)
         seen: dict[str, list[int]] = defaultdict(list)
@@ -179,14 +179,14 @@ async def test_a_migrated_topic_is_not_made_again_by_old_clients_once_retention_
     for path in ("partitioned-stats", "partitioned-internalStats", "subscriptions"):
         await admin.ask("GET", f"{CLASSIC}/{path}", None)
     await admin.ask("PUT", f"{CLASSIC}/subscription/late", "earliest")
-    assert admin.broker.topics.get(TopicName.parse(f"{NAME}-partition-0")) is None
+    assert admin.broker.logs.get(TopicName.parse(f"{NAME}-partition-0")) is None
 
 
 def test_a_migrated_topic_that_was_deleted_can_be_made_again(admin: Admin) -> None:
     assert admin("PUT", CLASSIC).status == 204
     assert admin("POST", f"{SCALABLE}/migrate").status == 204
     assert admin("DELETE", SCALABLE).status == 204
-    assert admin.broker.topics.get(TopicName.parse(NAME)) is None, "the old messages went with it"
+    assert admin.broker.logs.get(TopicName.parse(NAME)) is None, "the old messages went with it"
     assert admin("PUT", SCALABLE).status == 204
     layout = layout_of(admin.loop.run(admin.broker.records.load(TOPIC)))
     assert all(segment.legacy_topic is None for segment in layout.segments.values())
@@ -226,6 +226,6 @@ async def test_a_subscription_that_is_deleted_later_stays_gone_from_what_was_mig
             await take(consumer, defaultdict(list))
         await asyncio.sleep(3)
         for number in range(2):
-            partition = admin.broker.topics.get(TopicName.parse(f"{NAME}-partition-{number}"))
+            partition = admin.broker.logs.get(TopicName.parse(f"{NAME}-partition-{number}"))
             assert partition is not None
             assert partition.subscriptions == {}

@@ -344,7 +344,7 @@ async def test_what_drains_at_one_broker_is_heard_by_the_leader_at_another(world
 
 async def test_classic_topics_are_spread_and_each_broker_says_where(world: World) -> None:
     topic = TopicName.parse("persistent://public/default/parts")
-    await world[0].topics.create(topic, 4)
+    await world[0].classic.create(topic, 4)
     clients = [await world.connect(number) for number in (0, 1)]
     names = [str(topic.partition_name(index)) for index in range(4)]
     urls = [[await look_up(client, name) for name in names] for client in clients]
@@ -489,7 +489,7 @@ async def test_a_topic_whose_maker_died_is_finished_at_its_home_though_nobody_lo
         await lifecycle.record_topic(context, ORDERS, 4, {})
     else:
         old = TopicName.parse("persistent://public/default/orders")
-        await world[1].topics.make(old, 1)
+        await world[1].logs.make(old, 1)
         await lifecycle.record_migration(context, ORDERS, lifecycle.Migration([Place(old, 1)], {}, {}))
     await asyncio.sleep(30.0)
     record = await world[0].records.load(ORDERS)

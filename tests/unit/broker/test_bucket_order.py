@@ -270,7 +270,7 @@ async def test_what_is_held_back_is_bounded_and_goes_on_when_it_opens(
         await publisher.round(controller.layout, [KEYS[2, 0]])
     await publisher.round(controller.layout)
     await work(reader)
-    held = [s for s in world.broker.topics.served if "stream" in s.subscriptions]
+    held = [s for s in world.broker.logs.served if "stream" in s.subscriptions]
     assert max(s.subscriptions["stream"].reading.replaying for s in held) == 5
     reader.stuck.clear()
     await work(reader)

@@ -103,7 +103,7 @@ async def test_everything_is_delivered_in_order_through_losses_and_redeliveries(
                 await settle()
                 if not consumers:
                     await join()
-    subscription = world.broker.topics.served[0].subscriptions["sub"]
+    subscription = world.broker.logs.served[0].subscriptions["sub"]
     for _ in range(300):
         await settle()
         for consumer_id, client in list(consumers.items()):

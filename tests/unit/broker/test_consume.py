@@ -171,7 +171,7 @@ async def test_messages_of_a_batch_are_acknowledged_one_by_one(world: World) -> 
     assert stats.availablePermits == 100 - 70 - 6
     await client.request(part_ack(entry, [0, 0b000111]))
     await client.request(part_ack(entry, [0, 0b111000]))
-    assert world.broker.topics.served[0].subscriptions["sub"].backlog == 0
+    assert world.broker.logs.served[0].subscriptions["sub"].backlog == 0
 
 
 def part_ack(entry: Delivery, words: list[int]) -> pb.CommandAck:
@@ -363,7 +363,7 @@ async def test_a_slow_connection_stops_only_its_own_consumer(world: World) -> No
     await fast.publish_all([value] * 100)
     await fast.subscribe(kind=SHARED, permits=1000, consumer_id=2)
     await settle()
-    stuck = next(iter(world.broker.topics.served)).subscriptions["sub"]
+    stuck = next(iter(world.broker.logs.served)).subscriptions["sub"]
     assert len(fast.has(Delivery)) > 0
     slow.pump.resume_reading()
     await settle()
@@ -392,7 +392,7 @@ async def test_a_reader_starts_at_the_entry_named_inclusive(world: World) -> Non
 async def test_a_readers_subscription_goes_with_it(world: World) -> None:
     client = await filled(world)
     await client.subscribe(subscription="r", durable=False)
-    segment = world.broker.topics.served[0]
+    segment = world.broker.logs.served[0]
     assert list(segment.subscriptions) == ["r"]
     assert error_of(await client.subscribe(subscription="r", consumer_id=2)) == pb.NotAllowedError
     await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
@@ -432,7 +432,7 @@ async def test_unsubscribe_needs_to_be_the_last_or_forced(world: World) -> None:
     assert isinstance(done, pb.CommandSuccess)
     assert (await two.expect(pb.CommandCloseConsumer)).consumer_id == 2
     await world.restart()
-    segment = world.broker.topics.get(TopicName.parse(TOPIC))
+    segment = world.broker.logs.get(TopicName.parse(TOPIC))
     assert segment is not None
     assert list(segment.subscriptions) == []
 

@@ -377,7 +377,7 @@ async def test_unsubscribing_on_a_segment_removes_the_subscription_from_the_topi
     assert two.has(pb.CommandCloseConsumer)
     assert "plain" not in controller.subscriptions()
     for name in (LOWER, UPPER):
-        segment = world.broker.topics.get(TopicName.parse(name))
+        segment = world.broker.logs.get(TopicName.parse(name))
         assert segment is not None
         assert "plain" not in segment.log.cursors
 

@@ -37,7 +37,7 @@ BY_TERM: dict[str, tuple[object, ...]] = {
 
 
 async def append(world: World, count: int, messages: int = 1) -> None:
-    log = world.broker.topics.require(SEGMENT).log
+    log = world.broker.logs.require(SEGMENT).log
     for number in range(count):
         log.append(b"x" * 100, messages, 1_000 + number, lambda appended, error: None)
     await log.flush()
@@ -63,7 +63,7 @@ async def test_every_verb_may_be_repeated(world: World) -> None:
     assert await segments.backlog(PLACE, "early") is None
     for _ in range(2):
         await segments.delete(PLACE, 1)
-    assert world.broker.topics.get(SEGMENT) is None
+    assert world.broker.logs.get(SEGMENT) is None
     assert await segments.backlog(PLACE, "a") is None
 
 
@@ -74,7 +74,7 @@ async def test_an_older_term_changes_nothing(world: World) -> None:
     for verb, arguments in BY_TERM.items():
         with pytest.raises(StaleTermError):
             await getattr(segments, verb)(PLACE, *arguments, 4)
-    segment = world.broker.topics.require(SEGMENT)
+    segment = world.broker.logs.require(SEGMENT)
     assert not segment.log.sealed
     assert segment.log.sequences.inherited == ()
     assert segment.log.extent.first_ordinal == 0
@@ -114,7 +114,7 @@ async def test_a_trim_drops_what_is_acknowledged_as_long_as_enough_stays(world: 
     segments = world.broker.segments
     await segments.create(PLACE, {"a": "earliest"}, 1)
     await append(world, 10)
-    log = world.broker.topics.require(SEGMENT).log
+    log = world.broker.logs.require(SEGMENT).log
     await segments.trim(PLACE, 0, 1)
     assert log.extent.first_ordinal == 0, "nothing is acknowledged"
     await segments.seek(PLACE, "a", 1_005, 1)
@@ -134,7 +134,7 @@ async def test_a_backlog_is_counted_in_messages_also_when_they_are_acknowledged_
     segments = world.broker.segments
     await segments.create(PLACE, {"a": "earliest", "b": "earliest"}, 1)
     await append(world, 10, messages=7)
-    cursor = world.broker.topics.require(SEGMENT).subscriptions["a"].cursor
+    cursor = world.broker.logs.require(SEGMENT).subscriptions["a"].cursor
     cursor.acknowledge([0, 4, 5])
     assert [await segments.backlog(PLACE, sub) for sub in ("a", "b")] == [49, 70]
     assert (await segments.load(PLACE)).backlog_messages == 70

@@ -226,7 +226,7 @@ async def test_topics_are_not_made_where_that_is_switched_off(world: World) -> N
     client = await world.connect()
     assert error_of(await client.producer()) == pb.TopicNotFound
     four = TopicName.parse("persistent://public/default/four")
-    await world.broker.topics.create(four, partitions=4)
+    await world.broker.classic.create(four, partitions=4)
     assert error_of(await client.producer(str(four.partition_name(4)))) == pb.TopicNotFound
     used_first = await client.producer(str(four.partition_name(3)), producer_id=2)
     assert isinstance(used_first, pb.CommandProducerSuccess), "what was declared need not be made"
@@ -354,7 +354,7 @@ async def test_a_stop_answers_what_was_taken(world: World) -> None:
 async def test_a_seal_does_not_wait_for_a_dead_holder_of_a_name(world: World) -> None:
     one, two = await world.connect(), await world.connect()
     await one.producer(producer_name="p")
-    segment = world.broker.topics.served[0]
+    segment = world.broker.logs.served[0]
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     assert loop.network is not None

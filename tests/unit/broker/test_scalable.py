@@ -118,7 +118,7 @@ async def test_no_classic_topic_is_made_beside_a_scalable_one_by_writing_to_it(w
     await client.producer("persistent://public/default/plain")
     other = await look_up(client, "topic://public/default/plain", session=2)
     assert other.error == pb.NotAllowedError
-    assert await world.broker.topics.partitions(TopicName.parse("persistent://public/default/plain")) == 0
+    assert await world.broker.classic.partitions(TopicName.parse("persistent://public/default/plain")) == 0
 
 
 async def test_a_connection_that_only_watches_is_kept_while_nothing_happens(world: World) -> None:
@@ -138,7 +138,7 @@ async def test_a_classic_topic_has_a_layout_of_its_partitions(world: World) -> N
     assert [s.legacy_topic_name for s in plain.dag.segments] == ["persistent://public/default/plain"]
     assert plain.resolved_topic_name == "topic://public/default/plain"
     name = TopicName.parse("persistent://public/default/parts")
-    await world.broker.topics.create(name, partitions=3)
+    await world.broker.classic.create(name, partitions=3)
     parts = await look_up(client, str(name), session=2)
     assert [s.legacy_topic_name for s in parts.dag.segments] == [f"{name}-partition-{n}" for n in range(3)]
     assert not parts.dag.controller_broker_url
@@ -264,7 +264,7 @@ async def test_what_comes_while_a_slow_seal_is_written_is_neither_stored_nor_ans
     client = await world.connect()
     await look_up(client)
     await client.producer(FIRST, producer_name="p")
-    segment = world.broker.topics.require(TopicName.parse(FIRST))
+    segment = world.broker.logs.require(TopicName.parse(FIRST))
     await client.publish_all([b"a", b"b"])
     client.publish(b"c", 2)
     await asyncio.sleep(0.01)

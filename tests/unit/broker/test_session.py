@@ -29,7 +29,7 @@ async def test_every_name_is_looked_up_here(world: World) -> None:
 
 async def test_partitions_are_those_that_are_recorded(world: World) -> None:
     client = await world.connect()
-    await world.broker.topics.create(TopicName.parse("persistent://public/default/four"), partitions=4)
+    await world.broker.classic.create(TopicName.parse("persistent://public/default/four"), partitions=4)
 
     async def ask(topic: str, **options: Any) -> pb.CommandPartitionedTopicMetadataResponse:
         answer = await client.request(
@@ -53,7 +53,7 @@ async def test_topics_are_listed_with_a_hash_that_saves_the_next_list(world: Wor
     client = await world.connect()
     await client.producer("b", producer_id=1)
     await client.producer("a", producer_id=2)
-    await world.broker.topics.create(TopicName.parse("persistent://public/default/p"), partitions=2)
+    await world.broker.classic.create(TopicName.parse("persistent://public/default/p"), partitions=2)
     first = await client.request(pb.CommandGetTopicsOfNamespace(request_id=0, namespace="public/default"))
     assert list(first.topics) == [
         f"persistent://public/default/{name}" for name in ("a", "b", "p-partition-0", "p-partition-1")

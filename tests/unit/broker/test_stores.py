@@ -40,10 +40,10 @@ async def test_clients_of_a_store_that_moves_are_sent_away_to_look_for_it(world:
     client = await world.connect()
     await client.producer()
     await client.subscribe()
-    segment = world.broker.topics.require(TopicName.parse(TOPIC))
+    segment = world.broker.logs.require(TopicName.parse(TOPIC))
     client.publish(b"1", 0)
     await client.receipt()
-    world.broker.topics.leave(segment.store)
+    world.broker.logs.leave(segment.store)
     await world.broker.stores.close(segment.store)
     assert (await client.expect(pb.CommandCloseProducer)).producer_id == 1
     await client.expect(pb.CommandCloseConsumer)

@@ -65,7 +65,7 @@ def log_of(world: World, topic: str = TOPIC) -> SegmentLog:
 
 
 def segment_of(world: World) -> ServedLog:
-    return world.broker.topics.require(TopicName.parse(TOPIC))
+    return world.broker.logs.require(TopicName.parse(TOPIC))
 
 
 async def publish(client: WireClient, lo: int, hi: int) -> None:
@@ -188,7 +188,7 @@ async def test_how_much_of_a_segment_stays_is_left_to_the_leader_of_its_topic(wo
     await limit(world, -1, 1)
     place = Place(TopicName.parse("segment://public/default/orders/0000-ffff-7"), 0)
     await world.broker.segments.create(place, {}, 1)
-    log = world.broker.topics.require(place.name).log
+    log = world.broker.logs.require(place.name).log
     for _ in range(8):
         log.append(bytes(400_000), 1, 1_000, lambda appended, error: None)
     await asyncio.sleep(2 * ROUND_S)
@@ -262,7 +262,7 @@ async def test_a_log_nobody_asked_for_since_the_start_is_trimmed_too(world: Worl
     world.storages[0] = stored()
     await world.restart()
     await asyncio.sleep(ROUND_S * 1.5)
-    assert world.broker.topics.served == ()
+    assert world.broker.logs.served == ()
     assert 8 <= log_of(world).extent.first_ordinal <= 10
 
 
@@ -460,6 +460,6 @@ async def test_a_deleted_log_is_not_taken_for_a_drained_one(world: World) -> Non
     world.broker.segments.on_drained(topic, lambda event: told.append(event.subscription))
     await segment_of(world).seal()
     client.flow(1)
-    await world.broker.topics.drop(TopicName.parse(TOPIC))
+    await world.broker.logs.drop(TopicName.parse(TOPIC))
     await asyncio.sleep(2 * ROUND_S)
     assert told == []

@@ -50,7 +50,7 @@ async def check_gone(world: World) -> None:
     controller = await world.controller()
     assert "s" not in controller.subscriptions()
     for segment in controller.layout.segments.values():
-        served = world.broker.topics.get(NAME.segment_name(segment.range, segment.id))
+        served = world.broker.logs.get(NAME.segment_name(segment.range, segment.id))
         assert served is not None
         assert "s" not in served.subscriptions
 

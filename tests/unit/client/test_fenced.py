@@ -16,7 +16,7 @@ FIRST = TopicName.parse("segment://public/default/orders/0000-ffff-0")
 
 
 def served(world: World, segment: TopicName = FIRST) -> Subscription:
-    found = world.broker.topics.get(segment)
+    found = world.broker.logs.get(segment)
     assert found is not None
     return found.subscriptions["s"]
 

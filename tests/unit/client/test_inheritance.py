@@ -250,7 +250,7 @@ async def test_a_producer_that_opens_within_a_split_counts_on_from_what_is_store
 
     async with world.client() as client:
         await send(client, keyed(10))
-        await world.broker.topics.require(TopicName.parse(FIRST)).seal()
+        await world.broker.logs.require(TopicName.parse(FIRST)).seal()
         opening = asyncio.ensure_future(client.create_producer(TOPIC, name="p"))
         await asyncio.sleep(2.5)
         assert not opening.done()
@@ -270,7 +270,7 @@ async def test_a_classic_topic_hands_on_what_it_stored_when_it_becomes_scalable(
         await producer.flush()
         await producer.close()
         name, former = TopicName.parse(TOPIC), TopicName.parse(classic)
-        await world.broker.topics.mark_migrated(former)
+        await world.broker.classic.mark_migrated(former)
         await world.broker.controllers.migrate_topic(name, [Place(former, 0)], {})
         await (await world.controller()).split(1)
         await send(client, keyed(12))

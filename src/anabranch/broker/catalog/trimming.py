@@ -11,8 +11,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.stores import Stores
-from anabranch.broker.catalog.topics import Topics
 from anabranch.clock import Clock
 from anabranch.errors import AnabranchError
 from anabranch.ledger.storage import SegmentLog
@@ -53,13 +53,13 @@ class Trimming:
     def __init__(
         self,
         stores: Stores,
-        topics: Topics,
+        logs: ServedLogs,
         clock: Clock,
         retention_of: Callable[[str], Awaitable[Retention]],
     ) -> None:
         """`retention_of` says what a namespace keeps."""
         self._stores = stores
-        self._topics = topics
+        self._logs = logs
         self._clock = clock
         self._retention_of = retention_of
         self._failing: set[str] = set()
@@ -87,7 +87,7 @@ class Trimming:
                 await self._try(log, Retention(limits.time_s) if parsed.is_segment else limits)
             if number % LOOKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        for segment in self._topics.served:
+        for segment in self._logs.served:
             for subscription in tuple(segment.subscriptions.values()):
                 subscription.pass_trimmed()
 

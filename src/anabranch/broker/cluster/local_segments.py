@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from anabranch.broker.catalog.topics import Topics
+from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.trimming import trim
 from anabranch.broker.cluster.drain_events import DrainEvents
 from anabranch.broker.serving.served_log import ServedLog
@@ -28,14 +28,14 @@ class LocalSegments:
     newer terms anyway.
     """
 
-    def __init__(self, topics: Topics, drains: DrainEvents) -> None:
-        self._topics = topics
+    def __init__(self, logs: ServedLogs, drains: DrainEvents) -> None:
+        self._logs = logs
         self._drains = drains
         self._terms: dict[TopicName, int] = {}
 
     async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
         self._check(place, term)
-        made = await self._topics.make(place.name, place.store)
+        made = await self._logs.make(place.name, place.store)
         # Together, so that one commit serves all of them.
         await asyncio.gather(
             *(
@@ -46,7 +46,7 @@ class LocalSegments:
 
     async def seal(self, place: Place, term: int) -> Pieces:
         self._check(place, term)
-        found = self._topics.require(place.name)
+        found = self._logs.require(place.name)
         await found.seal()
         # A classic topic holds keys of the whole ring, whatever range it has in the layout.
         whole = FULL if place.name.segment is None else place.name.segment.range
@@ -54,40 +54,40 @@ class LocalSegments:
 
     async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
         self._check(place, term)
-        await self._topics.require(place.name).inherit(pieces)
+        await self._logs.require(place.name).inherit(pieces)
 
     async def trim(self, place: Place, keep_bytes: int, term: int) -> None:
         self._check(place, term)
-        found = self._topics.require(place.name)
+        found = self._logs.require(place.name)
         await trim(found.log, found.log.extent.ordinal_keeping(keep_bytes))
         for subscription in tuple(found.subscriptions.values()):
             subscription.pass_trimmed()
 
     async def delete(self, place: Place, term: int) -> None:
         self._check(place, term)
-        await self._topics.drop(place.name)
+        await self._logs.drop(place.name)
 
     async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
         self._check(place, term)
-        found = self._topics.require(place.name)
+        found = self._logs.require(place.name)
         await found.subscription(subscription, durable=True, ordinal=_ordinal(found, start))
 
     async def delete_subscription(self, place: Place, subscription: str, term: int) -> None:
         self._check(place, term)
-        found = self._topics.get(place.name)
+        found = self._logs.get(place.name)
         if found is not None:
             await found.unsubscribe(subscription)
 
     async def seek(self, place: Place, subscription: str, timestamp_ms: int, term: int) -> None:
         self._check(place, term)
-        found = self._topics.require(place.name)
+        found = self._logs.require(place.name)
         known = found.subscriptions.get(subscription)
         if known is not None:
             await known.seek(found.log.extent.ordinal_at_time(timestamp_ms))
 
     async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
         self._check(place, term)
-        found = self._topics.require(place.name)
+        found = self._logs.require(place.name)
         known = found.subscriptions.get(subscription)
         if known is not None:
             ordinal = found.log.extent.ordinal_of(Position(aim.ledger, aim.entry))
@@ -95,27 +95,27 @@ class LocalSegments:
 
     async def skip_all(self, place: Place, subscription: str, term: int) -> None:
         self._check(place, term)
-        found = self._topics.require(place.name)
+        found = self._logs.require(place.name)
         known = found.subscriptions.get(subscription)
         if known is not None:
             await known.seek(found.log.extent.next_ordinal)
 
     async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
         self._check(place, term)
-        found = self._topics.get(place.name)
+        found = self._logs.get(place.name)
         known = None if found is None else found.subscriptions.get(subscription)
         if known is not None:
             known.restrict(roster)
 
     async def consumers(self, place: Place, subscription: str) -> int:
-        self._topics.stores.check(place.store)
-        found = self._topics.get(place.name)
+        self._logs.stores.check(place.store)
+        found = self._logs.get(place.name)
         known = None if found is None else found.subscriptions.get(subscription)
         return 0 if known is None else len(known.consumers)
 
     async def backlog(self, place: Place, subscription: str) -> int | None:
-        self._topics.stores.check(place.store)
-        found = self._topics.get(place.name)
+        self._logs.stores.check(place.store)
+        found = self._logs.get(place.name)
         known = None if found is None else found.subscriptions.get(subscription)
         if known is None:
             return None
@@ -125,14 +125,14 @@ class LocalSegments:
         return known.backlog_messages
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
-        self._topics.stores.check(place.store)
-        found = self._topics.get(place.name)
+        self._logs.stores.check(place.store)
+        found = self._logs.get(place.name)
         known = None if found is None else found.subscriptions.get(subscription)
         return None if known is None else await known.drained()
 
     async def load(self, place: Place) -> SegmentLoad:
-        self._topics.stores.check(place.store)
-        found = self._topics.get(place.name)
+        self._logs.stores.check(place.store)
+        found = self._logs.get(place.name)
         if found is None:
             return SegmentLoad()
         waiting = [sub.backlog_messages for sub in found.subscriptions.values() if sub.durable]
@@ -154,7 +154,7 @@ class LocalSegments:
         newest = self._terms.get(topic, 0)
         if term < newest:
             raise StaleTermError(f"{topic} is led in term {newest}; this was term {term}")
-        self._topics.stores.check(place.store)
+        self._logs.stores.check(place.store)
         self._terms[topic] = term
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from anabranch.aio import TaskRegistry
+from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.schemas import SchemaRegistry
-from anabranch.broker.catalog.topics import Topics
+from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
@@ -27,7 +28,8 @@ class Services:
     clock: Clock
     tasks: TaskRegistry
     records: TopicStore
-    topics: Topics
+    logs: ServedLogs
+    classic: ClassicTopics
     controllers: ControllerService
     schemas: SchemaRegistry
     directory: Directory

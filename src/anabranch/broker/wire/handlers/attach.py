@@ -25,15 +25,15 @@ async def open_log(services: Services, name: TopicName, *, create: bool) -> Serv
     if name.is_scalable:
         raise NotAllowedError(f"{name} is a scalable topic; attach to its segments")
     if not name.is_segment:
-        return await services.topics.open(name, create=create)
+        return await services.classic.open(name, create=create)
     assert name.segment is not None
     record = await services.records.load(name.topic)
     listed = record.segments.get(name.segment.id)
     if listed is None or (listed.hash_range.start, listed.hash_range.end) != astuple(name.segment.range):
         raise TopicNotFoundError(f"{name.topic} has no segment {name.segment}")
-    segment = services.topics.get(name)
+    segment = services.logs.get(name)
     if segment is None:
-        if listed.store not in services.topics.stores.opened:
+        if listed.store not in services.logs.stores.opened:
             raise ServiceNotReadyError(f"{name} is not served by this broker; look it up again")
         raise ServiceNotReadyError(f"{name} is being made")
     segment.splits = listed.entry_bucket_splits

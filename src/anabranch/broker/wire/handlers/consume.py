@@ -111,7 +111,7 @@ def _admit_by_roster(services: Services, name: TopicName, command: pb.CommandSub
     queue = command.subType == pb.CommandSubscribe.Shared
     if name.segment is None or queue or not command.HasField("generation"):
         return None
-    segment = services.topics.get(name)
+    segment = services.logs.get(name)
     known = None if segment is None else segment.subscriptions.get(command.subscription)
     roster = None if known is None else known.admitting
     if roster is None or (command.HasField("opened_in") and command.opened_in != roster.incarnation):

@@ -107,7 +107,7 @@ async def look_up_layout(connection: ServerConnection, command: pb.CommandScalab
         if given.domain != "persistent":
             connection.pushes.end_session(key)
             raise
-        count = await services.topics.partitions(given) or 0
+        count = await services.classic.partitions(given) or 0
         session.send(synthetic_dag(given, count))
     except Exception:
         connection.pushes.end_session(key)
@@ -122,7 +122,7 @@ async def _existing(services: Services, name: TopicName, *, create: bool) -> Non
         await services.records.load(name.topic)
         return
     except TopicNotFoundError:
-        if not (create and name.is_scalable and await services.topics.may_create(name)):
+        if not (create and name.is_scalable and await services.classic.may_create(name)):
             raise
     with suppress(TopicExistsError):
         await services.controllers.create_topic(name)

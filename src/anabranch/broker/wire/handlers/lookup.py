@@ -37,7 +37,7 @@ async def owner_url(services: Services, name: TopicName) -> str:
 async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
     """The broker to ask about a name; None means that any will do."""
     if name.domain == "persistent":
-        store = await services.topics.store_of(name)
+        store = await services.classic.store_of(name)
     else:
         record = await services.records.find(name.topic)
         if record is None:
@@ -71,7 +71,7 @@ async def partitions(connection: ServerConnection, command: pb.CommandPartitione
         raise NotAllowedError("non-persistent topics are not served")
     count: int | None = 0
     if name.domain == "persistent":
-        topics = connection.services.topics
+        topics = connection.services.classic
         count = await topics.partitions(name)
         if count is None and not (command.metadata_auto_creation_enabled and await topics.may_create(name)):
             raise TopicNotFoundError(f"{name} does not exist")
@@ -102,7 +102,7 @@ async def topics_of_namespace(connection: ServerConnection, command: pb.CommandG
     names: list[str] = []
     if command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
         tenant, local = parse_namespace(command.namespace)
-        found = await connection.services.topics.list(f"{tenant}/{local}")
+        found = await connection.services.classic.list(f"{tenant}/{local}")
         names = [str(name) for name in found]
     digest = topics_hash(names)
     changed = not command.HasField("topics_hash") or command.topics_hash != digest

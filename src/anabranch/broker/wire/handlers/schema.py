@@ -36,7 +36,7 @@ def refuse_get(connection: ServerConnection, command: pb.CommandGetSchema, error
 async def get_or_create(connection: ServerConnection, command: pb.CommandGetOrCreateSchema) -> None:
     name = TopicName.parse(command.topic)
     services = connection.services
-    if not name.is_segment and await services.topics.partitions(name) is None:
+    if not name.is_segment and await services.classic.partitions(name) is None:
         await services.records.load(name.topic)
     version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
     connection.send(

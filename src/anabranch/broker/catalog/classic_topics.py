@@ -1,0 +1,201 @@
+"""Classic topics: one record per topic, and one log for the topic or for each of its partitions.
+
+A log is created when it is first used. This module must not know connections, commands or layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from anabranch.broker.catalog.served_logs import ServedLogs
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.clock import Clock
+from anabranch.errors import (
+    ConflictError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TopicTerminatedError,
+)
+from anabranch.metadata.records import ClassicTopicRecord
+from anabranch.metadata.topics import TopicStore
+from anabranch.model.hashing import key_hash
+from anabranch.model.names import TopicName
+
+
+class ClassicTopics:
+    """Creates, opens, lists and describes classic topics."""
+
+    def __init__(
+        self,
+        logs: ServedLogs,
+        records: TopicStore,
+        clock: Clock,
+        *,
+        auto_create: bool,
+        stores: Callable[[], Sequence[int]],
+    ) -> None:
+        """`auto_create` says whether topics are created on first use if their namespace does not say.
+
+        `stores` returns the stores that have an owner, where new logs may go.
+        """
+        self._logs = logs
+        self._records = records
+        self._clock = clock
+        self._auto_create = auto_create
+        self._stores = stores
+
+    async def may_create(self, name: TopicName) -> bool:
+        """Whether a topic is created on first use, by the policy of its namespace or of this broker."""
+        return await self._records.creates_topics(name.namespace_name, self._auto_create)
+
+    async def open(self, name: TopicName, *, create: bool) -> ServedLog:
+        """The log of a `persistent://` topic that a client attaches to, created on first use if allowed."""
+        if name.domain != "persistent":
+            raise NotAllowedError(f"{name}: {name.domain}:// topics are not served")
+        found = self._logs.get(name)
+        if found is not None:
+            return found
+        record = await self._records.find_classic(name)
+        if record is None:
+            if not await self._is_declared(name) and not (create and await self.may_create(name)):
+                raise TopicNotFoundError(f"{name} does not exist")
+            if not await self.is_migrated(name):
+                with suppress(TopicExistsError):
+                    await self._create_here(name)
+        elif record.partitions:
+            raise NotAllowedError(f"{name} is partitioned; attach to one of its partitions")
+        store = await self.store_of(name)
+        if store not in self._logs.stores.opened:
+            raise ServiceNotReadyError(f"{name} is not served by this broker; look it up again")
+        if await self.is_migrated(name):
+            raise TopicTerminatedError(
+                f"{name} became part of a scalable topic and was removed; use the scalable topic"
+            )
+        return await self._logs.make(name, store)
+
+    async def store_of(self, name: TopicName) -> int:
+        """The store of a classic log, or the store in which it will be created."""
+        found = self._logs.stores.store_of(str(name))
+        if found is not None:
+            return found
+        record = await self._records.find_classic(name)
+        if record is not None:
+            return record.store()
+        if name.partition is not None:
+            whole = await self._records.find_classic(name.partitioned_topic)
+            if whole is not None:
+                return whole.store(name.partition)
+        return self._spread(name, 1)[0]
+
+    def _spread(self, name: TopicName, count: int, first: int = 0) -> tuple[int, ...]:
+        """Stores for `count` new logs of a topic, in turn, from a store that depends on its name."""
+        stores = self._stores() or (0,)
+        start = key_hash(str(name)) + first
+        return tuple(stores[(start + number) % len(stores)] for number in range(count))
+
+    async def _create_here(self, name: TopicName) -> None:
+        """Record a topic in a store of this broker, because a lookup sent a client here.
+
+        Some clients do not look up a topic again when this broker refuses them.
+        """
+        opened = sorted(self._logs.stores.opened)
+        if name.partition is None and opened and await self.store_of(name) not in opened:
+            await self.create(name, stores=(opened[key_hash(str(name)) % len(opened)],))
+        else:
+            await self.create(name)
+
+    async def create(
+        self,
+        name: TopicName,
+        partitions: int = 0,
+        properties: Mapping[str, str] | None = None,
+        *,
+        stores: tuple[int, ...] = (),
+    ) -> None:
+        """Record a topic, whose logs are created on first use; TopicExistsError.
+
+        ConflictError when a scalable topic has the name: clients that know both kinds would not find this
+        one.
+        """
+        await self._records.load_namespace(name.namespace_name)
+        twin = await self._records.find(name.partitioned_topic.topic)
+        if twin is not None and not twin.deleted:
+            raise ConflictError(
+                f"{name.partitioned_topic.topic} is a scalable topic; use it, or choose another name"
+            )
+        record = ClassicTopicRecord(
+            partitions=partitions,
+            properties=dict(properties or {}),
+            created_at_ms=self._clock.wall_ms(),
+            stores=stores or (self._spread(name, partitions) if partitions else (await self.store_of(name),)),
+        )
+        await self._records.create_classic(name, record)
+
+    async def grow(self, name: TopicName, partitions: int) -> None:
+        """Give a partitioned topic more partitions; ConflictError unless the number grows."""
+
+        def change(record: ClassicTopicRecord) -> ClassicTopicRecord:
+            known = record.partitions
+            if partitions <= known or known == 0:
+                raise ConflictError(f"{name} has {known} partitions; only a partitioned topic can get more")
+            stores = tuple(record.store(index) for index in range(known))
+            more = self._spread(name, partitions - known, known)
+            return msgspec.structs.replace(record, partitions=partitions, stores=(*stores, *more))
+
+        await self._records.update_classic(name, change)
+
+    async def mark_migrated(self, name: TopicName) -> None:
+        """Create no further logs for this topic; existing logs stay."""
+        await self._records.update_classic(
+            name, lambda record: msgspec.structs.replace(record, migrated=True)
+        )
+
+    async def partitions(self, name: TopicName) -> int | None:
+        """The number of partitions of a topic, 0 for a plain topic; None when the topic does not exist."""
+        if self._logs.get(name) is not None:
+            return 0
+        record = await self._records.find_classic(name)
+        return None if record is None else record.partitions
+
+    async def list(self, namespace: str) -> Sequence[TopicName]:
+        """The topics of a namespace, sorted; a partitioned topic is listed as its partitions."""
+        names: dict[TopicName, None] = {}
+        for name in await self._records.list_classic(namespace):
+            record = await self._records.find_classic(name)
+            count = 0 if record is None else record.partitions
+            names.update(dict.fromkeys(name.partition_name(index) for index in range(count)))
+            if not count:
+                names[name] = None
+        return sorted(names, key=str)
+
+    async def list_partitioned(self, namespace: str) -> Sequence[TopicName]:
+        """The partitioned topics of a namespace, sorted."""
+        found = []
+        for name in await self._records.list_classic(namespace):
+            record = await self._records.find_classic(name)
+            if record is not None and record.partitions:
+                found.append(name)
+        return sorted(found, key=str)
+
+    async def is_migrated(self, name: TopicName) -> bool:
+        """Whether a classic topic, or the topic of a partition, became part of a scalable topic."""
+        whole = name if name.partition is None else name.partitioned_topic
+        record = await self._records.find_classic(whole)
+        return record is not None and record.migrated
+
+    async def _is_declared(self, name: TopicName) -> bool:
+        """Whether the name is a partition of a recorded topic.
+
+        TopicNotFoundError for a partition number beyond the count: a typing error must not create a topic.
+        """
+        if name.partition is None:
+            return False
+        whole = await self._records.find_classic(name.partitioned_topic)
+        if whole is not None and name.partition >= whole.partitions:
+            raise TopicNotFoundError(f"{name.partitioned_topic} has {whole.partitions} partitions")
+        return whole is not None

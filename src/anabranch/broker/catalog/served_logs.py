@@ -1,0 +1,89 @@
+"""The logs of the open stores, found, created and removed by name; a log is served from its first use.
+
+This module must not know connections, commands or the records of topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from anabranch.broker.catalog.stores import Stores
+from anabranch.broker.serving.served_log import LogContext, ServedLog
+from anabranch.errors import NotOwnerError, TopicNotFoundError
+from anabranch.ledger.storage import SegmentLog
+from anabranch.model.drains import Ranges
+from anabranch.model.names import TopicName
+
+
+class ServedLogs:
+    """Segments and classic topics, each as one log."""
+
+    def __init__(
+        self, stores: Stores, context: LogContext, drained: Callable[[ServedLog, str, Ranges], None]
+    ) -> None:
+        """`drained` is called when a subscription has acknowledged a sealed log, or some buckets of it."""
+        self.stores = stores
+        self.dropped = 0
+        """How many logs were removed since the start."""
+        self._context = context
+        self._drained = drained
+        self._served: dict[TopicName, ServedLog] = {}
+
+    @property
+    def served(self) -> Sequence[ServedLog]:
+        """The logs that have been used since their store was opened."""
+        return tuple(self._served.values())
+
+    def get(self, name: TopicName) -> ServedLog | None:
+        """The log of that name; None when no open store has it."""
+        found = self._served.get(name)
+        if found is None:
+            log = self.stores.get(str(name))
+            if log is not None:
+                found = self._serve(name, log)
+        return found
+
+    def require(self, name: TopicName) -> ServedLog:
+        """As `get`; TopicNotFoundError when there is none."""
+        found = self.get(name)
+        if found is None:
+            raise TopicNotFoundError(f"{name} does not exist")
+        return found
+
+    async def make(self, name: TopicName, store: int) -> ServedLog:
+        """The log of that name, created in this store if there is none; durable when it returns.
+
+        Raises NotOwnerError when the store is not open here.
+        """
+        found = self.get(name)
+        if found is not None:
+            return found
+        return self._serve(name, await self.stores.create(str(name), store))
+
+    async def drop(self, name: TopicName) -> None:
+        """Disconnect the clients of a log and remove it; an absent log is fine."""
+        found = self.get(name)
+        if found is not None:
+            found.close()
+        await self.stores.delete(str(name))
+        if found is not None and self._served.get(name) is found:
+            del self._served[name]
+            self.dropped += 1
+
+    def leave(self, store: int) -> None:
+        """Stop serving the logs of a store and disconnect their clients, which look up the next owner."""
+        for log in [log for log in self._served.values() if log.store == store]:
+            del self._served[log.name]
+            log.close("moves to another broker")
+
+    def _serve(self, name: TopicName, log: SegmentLog) -> ServedLog:
+        # Two callers may have created the log at the same time; both get the object of the first.
+        found = self._served.get(name)
+        if found is None:
+            store = self.stores.store_of(str(name))
+            if store is None or self.stores.get(str(name)) is not log:
+                raise NotOwnerError(f"{name} is not served by this broker any more")
+            found = ServedLog(name, log, self._context, self._drained, store)
+            self._served[name] = found
+            found.check_drained()
+        return found
