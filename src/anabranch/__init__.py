@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from anabranch.client.produce.producer import AsyncProducer
     from anabranch.client.schema import Schema
     from anabranch.errors import AnabranchError
-    from anabranch.model.ids import Checkpoint, MessageId
+    from anabranch.model.checkpoint import Checkpoint
+    from anabranch.model.ids import MessageId
 
 __version__ = "0.1.0"
 

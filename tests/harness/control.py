@@ -21,7 +21,8 @@ from anabranch.metadata.records import SubscriptionRecord
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore, layout_of
 from anabranch.model.assignment import Assignment
-from anabranch.model.layout import Layout, check
+from anabranch.model.layout import Layout
+from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble

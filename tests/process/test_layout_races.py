@@ -23,7 +23,8 @@ from anabranch.errors import AnabranchError, ConflictError, InvalidConfiguration
 from anabranch.metadata import records
 from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import key_hash
-from anabranch.model.layout import Layout, check
+from anabranch.model.layout import Layout
+from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName
 from anabranch.model.routing import Router
 

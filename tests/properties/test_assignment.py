@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.model.assignment import Assigned, assign, assignable
+from anabranch.model.assignment import Assigned, assign
 from anabranch.model.layout import Layout
+from tests.fakes.ready import ready_segments
 from tests.properties.layouts import layouts
 
 Result = Mapping[str, tuple[Assigned, ...]]
@@ -42,7 +43,7 @@ def test_an_assignment_is_ordered_complete_even_and_sticky(
     assert result == assign(layout, list(reversed(second)), drained, previous, load)
     assert sorted(result) == sorted(set(second))
 
-    ready = {segment.id: segment for segment in assignable(layout, drained)}
+    ready = {segment.id: segment for segment in ready_segments(layout, drained)}
     given_ = owners(result)
     for id_ in given_:
         assert layout.ancestors(id_) <= drained

@@ -7,24 +7,13 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.model.autoscale import (
-    Action,
-    Decision,
-    Keep,
-    LoadHistory,
-    Merge,
-    Observed,
-    Rebucket,
-    SegmentRates,
-    Split,
-    advance_history,
-    decide,
-    record_action,
-)
-from anabranch.model.layout import Layout, check_step
-from anabranch.model.observed import METRICS, NO_HISTORY
+from anabranch.model.autoscale import Decision, decide, record_action
+from anabranch.model.layout import Layout
+from anabranch.model.layout_checks import check_step
+from anabranch.model.observed import METRICS, NO_HISTORY, LoadHistory, Observed, SegmentRates, advance_history
 from anabranch.model.policy import AutoScalePolicy, check_policy
 from anabranch.model.ranges import HASH_SLOTS, HashRange
+from anabranch.model.scale_steps import Action, Keep, Merge, Rebucket, Split
 from tests.properties.layouts import layouts
 
 Cells = list[tuple[HashRange, SegmentRates]]

@@ -7,11 +7,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.model.assignment import assign, assignable
+from anabranch.model.assignment import assign
 from anabranch.model.drains import Parts, Ranges, covers, intersection, open_buckets, open_slots, union
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import LAST_SLOT, HashRange
+from tests.fakes.ready import ready_segments
 from tests.properties.layouts import layouts
 
 slots = st.integers(0, LAST_SLOT)
@@ -86,7 +87,7 @@ def test_a_slot_is_open_exactly_when_every_ancestor_has_drained_it(
             wholly = all(free(id_, slot) for slot in looked_at if slot in bucket)
             assert covers(readable, bucket) == wholly
             assert wholly or not intersection(readable, (bucket,)), "never part of a bucket"
-    ready = {segment.id for segment in assignable(layout, drained, parts)}
+    ready = {segment.id for segment in ready_segments(layout, drained, parts)}
     assert ready == {
         id_
         for id_, segment in layout.segments.items()
@@ -101,7 +102,7 @@ def test_an_assignment_by_buckets_is_ordered_complete_and_sticky(
     drained, parts = data.draw(drains(layout))
     previous = assign(layout, first, drained, parts=parts)
     result = assign(layout, second, drained, previous, parts=parts)
-    ready = {segment.id for segment in assignable(layout, drained, parts)}
+    ready = {segment.id for segment in ready_segments(layout, drained, parts)}
     readers: dict[int, list[bool]] = {}
     for given_ in result.values():
         for assigned in given_:
@@ -119,7 +120,7 @@ def test_an_assignment_by_buckets_is_ordered_complete_and_sticky(
     alone = assign(layout, second, drained, previous, share=False, parts=parts)
     assert not any(a.shared for given_ in alone.values() for a in given_)
     assert {a.segment for given_ in alone.values() for a in given_} == (
-        {segment.id for segment in assignable(layout, drained)} if second else set()
+        {segment.id for segment in ready_segments(layout, drained)} if second else set()
     )
 
 
@@ -130,7 +131,7 @@ def test_more_open_buckets_of_the_same_segments_move_nobody(
     drained, parts = data.draw(drains(layout))
     before = assign(layout, group, drained, parts=parts)
     more = {id_: union((*slots_, *data.draw(slot_sets))) for id_, slots_ in parts.items()}
-    ready = {segment.id for segment in assignable(layout, drained, parts)}
-    if {segment.id for segment in assignable(layout, drained, more)} == ready:
+    ready = {segment.id for segment in ready_segments(layout, drained, parts)}
+    if {segment.id for segment in ready_segments(layout, drained, more)} == ready:
         after = assign(layout, group, drained, before, parts=more)
         assert after == before

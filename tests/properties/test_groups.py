@@ -10,10 +10,10 @@ from anabranch.controller.decide.groups import (
     RegistrationRequest,
 )
 from anabranch.metadata.records import SubscriptionRecord
-from anabranch.model.assignment import assignable
 from anabranch.model.drains import union
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
+from tests.fakes.ready import ready_segments
 
 STEPS = ["join", "join", "leave", "drain", "drain in part", "drain in part", "split", "merge", "seek"]
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -68,7 +68,7 @@ def check_order_and_ownership(record: SubscriptionRecord, layout: Layout) -> Non
             assert readable is None or not layout.ancestors(given_.segment_id) <= drained
             assert held[given_.segment_id] <= layout.segment(given_.segment_id).bucket_count
     if record.consumers:
-        assert set(held) == {segment.id for segment in assignable(layout, drained, parts)}
+        assert set(held) == {segment.id for segment in ready_segments(layout, drained, parts)}
 
 
 def check_generations(before: SubscriptionRecord, after: SubscriptionRecord) -> None:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.ids import Checkpoint, MessageId, Position
+from anabranch.model.checkpoint import Checkpoint
+from anabranch.model.ids import MessageId, Position
 
 numbers = st.one_of(st.integers(-1, 300), st.integers(-1, 2**63 - 1))
 small = st.integers(0, 2**31 - 1)

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.client.decide.ordering import covers, follow_layout, readable, start_positions
-from anabranch.model.ids import EARLIEST, LATEST, Checkpoint, MessageId
+from anabranch.model.checkpoint import Checkpoint
+from anabranch.model.ids import EARLIEST, LATEST, MessageId
 from anabranch.model.layout import Layout
 from tests.properties.layouts import layouts
 

@@ -39,8 +39,8 @@ from anabranch.ledger.storage import StoredSequences
 from anabranch.metadata.records import TopicRecord
 from anabranch.model import assignment, drains
 from anabranch.model.acks import AckSet
+from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.drains import Parts, Ranges
-from anabranch.model.ids import Checkpoint
 from anabranch.model.inheritance import Pieces
 from anabranch.model.layout import Layout, Segment
 from anabranch.protocol.pb import pulsar_pb2 as pb

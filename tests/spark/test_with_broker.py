@@ -17,7 +17,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.client.api import AsyncClient
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.produce.producer import AsyncProducer
-from anabranch.model.ids import Checkpoint
+from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 

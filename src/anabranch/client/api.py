@@ -51,7 +51,7 @@ from anabranch.client.produce.publisher import ProducerContext
 from anabranch.client.schema import Codec, Schema, V
 from anabranch.clock import Clock, SystemClock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
-from anabranch.model.ids import Checkpoint
+from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import validate_subscription
 
 BYTES: Codec[Any] = Schema.bytes()

@@ -1,9 +1,9 @@
-"""AckSet: which entries of a log a subscription has acknowledged, exactly.
+"""AckSet: the exact set of entries of a log that a subscription has acknowledged.
 
-Entries are counted by ordinals. Everything below `mark` is acknowledged; above it acknowledgements may
-leave holes, a million of them if need be. The set keeps what is *pending* below its highest acknowledged
-entry, as a compressed bitmap, so that the mark, the next entry to deliver and the backlog are each one
-look-up. This module knows nothing of ledgers, disks or consumers.
+Entries are identified by ordinals. All entries below `mark` are acknowledged; above it there may be any
+number of holes. The set stores the *pending* entries below its highest acknowledged entry as a compressed
+bitmap, so that the mark, the next entry to deliver and the backlog are each one look-up. This module knows
+nothing of ledgers, disks or consumers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class AckSet:
     def __init__(self, mark: int = 0) -> None:
         if mark < 0:
             raise ValueError(f"an ordinal is never negative: {mark}")
-        # The entry before `_top` is acknowledged and nothing from `_top` on is, unless in part; `_pending`
-        # holds all else that is not. `_mark` is the lowest pending ordinal, or `_top` when there is none.
+        # The entry before `_top` is acknowledged; entries from `_top` on are not, except in part. `_pending`
+        # holds the unacknowledged ordinals below `_top`; `_mark` is the lowest of them, or `_top`.
         self._mark = mark
         self._top = mark
         self._pending = BitMap64()
@@ -72,7 +72,7 @@ class AckSet:
         return f"AckSet(mark={self._mark}, top={self._top}, holes={self.holes}, parts={self.parts})"
 
     def acknowledge(self, ordinals: Iterable[int]) -> None:
-        """Acknowledge whole entries; those acknowledged before are fine."""
+        """Acknowledge whole entries; repeated acknowledgements change nothing."""
         given = ordinals if isinstance(ordinals, (list, tuple, range)) else list(ordinals)
         if len(given) > _FEW:
             self._acknowledge_many(given)
@@ -83,7 +83,7 @@ class AckSet:
     def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> bool:
         """Acknowledge messages inside an entry of `count`; a set bit i means message i is still pending.
 
-        A message once acknowledged stays so. Returns whether the whole entry is acknowledged now.
+        An acknowledged message stays acknowledged. Returns whether the whole entry is acknowledged now.
         """
         if count < 1 or ordinal < 0:
             raise ValueError(f"entry {ordinal} with {count} messages cannot be acknowledged in part")
@@ -99,7 +99,7 @@ class AckSet:
         return False
 
     def acknowledge_up_to(self, ordinal: int) -> None:
-        """Acknowledge everything below `ordinal`."""
+        """Acknowledge all entries below `ordinal`."""
         if ordinal <= self._mark:
             return
         if ordinal >= self._top:
@@ -112,7 +112,7 @@ class AckSet:
         self._mark = self._pending.min() if self._pending else self._top
 
     def reset(self, ordinal: int) -> None:
-        """Forget all: exactly what lies below `ordinal` is acknowledged from now on."""
+        """Entries below `ordinal` are acknowledged from now on, and no others."""
         if ordinal < 0:
             raise ValueError(f"an ordinal is never negative: {ordinal}")
         self._pending.clear()
@@ -141,7 +141,7 @@ class AckSet:
         return inside + max(0, end - self._top)
 
     def copy(self) -> AckSet:
-        """A set of its own with the same content."""
+        """An independent set with the same content."""
         twin = AckSet(self._mark)
         twin._top = self._top
         twin._pending = self._pending.copy()
@@ -149,7 +149,7 @@ class AckSet:
         return twin
 
     def encode(self) -> bytes:
-        """The set as bytes, nothing left out; size follows the number of holes, not their distance."""
+        """The whole set as bytes; the size depends on the number of holes, not on their distance."""
         self._pending.run_optimize()
         pieces = [_HEAD.pack(_VERSION, self._top, len(self._parts))]
         for ordinal, left in self._parts.items():
@@ -164,7 +164,7 @@ class AckSet:
         try:
             return _decode(bytes(data))
         except (struct.error, ValueError, IndexError, OverflowError) as cause:
-            raise CorruptDataError(f"{len(data)} bytes are no acknowledgement set") from cause
+            raise CorruptDataError(f"{len(data)} bytes are not an acknowledgement set") from cause
 
     def _acknowledge_one(self, ordinal: int) -> None:
         if self._parts:

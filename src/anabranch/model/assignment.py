@@ -1,8 +1,8 @@
-"""Layout, consumers and drained segments -> who reads what on an ordered subscription.
+"""Decides which consumer of an ordered subscription reads which segments.
 
-One pure function. What a consumer reads already it keeps as long as the counts stay even, a child goes to the
-reader of its parent, and only what is left is dealt out, by load. What opens bucket by bucket moves nobody.
-Knows nothing of connections, grace periods or how an assignment reaches its consumer.
+`assign` is a pure function. A consumer keeps its segments as long as the counts stay even, a child goes to
+the reader of its parent, and the other segments are dealt out by load. A segment that opens bucket by bucket
+moves no consumer. Knows nothing of connections, grace periods or how an assignment reaches its consumer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NO_LOAD: Mapping[int, float] = MappingProxyType({})
 class Assigned:
     """A segment given to a consumer: alone, or by buckets.
 
-    By buckets when others share it, and while only some of its buckets are open: then single entries are
-    acknowledged, so that nothing held back can be acknowledged with what comes after it.
+    Consumers read a segment by buckets when several share it, and while only some of its buckets are open.
+    Then they acknowledge single entries, so that no acknowledgement covers an entry of a closed bucket.
     """
 
     segment: int
@@ -39,7 +39,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class AssignedSegment:
-    """A segment to read; bucket ranges mean that its consumers share it by buckets with these boundaries."""
+    """A segment to read; with bucket ranges, consumers share the segment by these buckets."""
 
     segment_id: int
     range: HashRange
@@ -49,11 +49,11 @@ class AssignedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """All segments that one consumer reads, as the leader of the topic tells the consumer."""
+    """All segments that one consumer reads, as the leader of the topic sends them."""
 
     epoch: int
     generation: int
-    """New whenever the segments are; UNCOUNTED from a broker that does not count generations."""
+    """Rises with every change of the segments; UNCOUNTED from a broker that does not count generations."""
     segments: tuple[AssignedSegment, ...] = ()
 
     def replaces(self, other: Assignment | None) -> bool:
@@ -65,16 +65,12 @@ class Assignment:
         return self.epoch >= other.epoch
 
 
-def assignable(layout: Layout, drained: frozenset[int], parts: Parts = NO_PARTS) -> tuple[Segment, ...]:
-    """The segments that may be read now, by range.
-
-    A segment waits until one of its buckets is drained by all its ancestors that the layout still knows,
-    transitively; a sealed one that is drained itself has nothing left to read.
-    """
-    return tuple(segment for segment, _ in _ready(layout, drained, parts))
-
-
 def _ready(layout: Layout, drained: frozenset[int], parts: Parts) -> list[tuple[Segment, Ranges]]:
+    """The segments that may be read now, by range, each with its open buckets.
+
+    A segment is ready when all its ancestors in the layout have drained one of its buckets, and it is active
+    or not drained itself.
+    """
     found = []
     for id_, slots in open_slots(layout, drained, parts).items():
         segment = layout.segments[id_]
@@ -94,15 +90,15 @@ def assign(
     share: bool = True,
     parts: Parts = NO_PARTS,
 ) -> dict[str, tuple[Assigned, ...]]:
-    """Give every assignable segment to a reader, moving as few as possible from `previous`.
+    """Give every segment that may be read to a consumer, moving as few as possible from `previous`.
 
-    The numbers of segments differ by one at most between consumers. When there are more consumers than
-    segments, the surplus shares segments, in proportion to their buckets; whoever finds no free bucket gets
-    an empty assignment. With `share` off nobody reads by buckets, and `parts` open nothing.
+    The numbers of segments of any two consumers differ by one at most. When there are more consumers than
+    segments, the surplus consumers share segments in proportion to their buckets; a consumer without a free
+    bucket gets an empty assignment. Without `share`, consumers read whole segments, and `parts` is ignored.
 
-    A segment whose children are read already, because part of it is drained, stays with its readers and is
-    not counted: nothing new comes there, and whoever is stuck in it could not give it up anyway.
-    Equal arguments give equal results everywhere.
+    A partly drained segment whose children are read already stays with its readers and does not count: it
+    gets no new messages, and a consumer that is stuck in it could not give it up. Equal arguments give equal
+    results on every broker.
     """
     names = sorted(set(consumers))
     ready = _ready(layout, drained, parts if share else NO_PARTS)
@@ -123,7 +119,7 @@ def assign(
     result: dict[str, list[Assigned]] = {name: [] for name in names}
     for segment, buckets in ready:
         given = owners[segment.id]
-        # Who reads by buckets goes on so when it need not any more: a change would make it attach anew.
+        # A consumer that reads by buckets goes on doing so: a change would make it attach again.
         kept = segment.id in by_buckets and (
             sorted(given) == held.get(segment.id) or bool(ids.intersection(segment.children))
         )
@@ -134,7 +130,7 @@ def assign(
 
 
 def bucket_owners(bucket_count: int, names: Sequence[T]) -> list[T]:
-    """Who of those that share a segment reads each bucket: equal runs, in the order given."""
+    """The reader of each bucket of a shared segment: equal runs of buckets, in the order of `names`."""
     count = len(names)
     owners: list[T] = []
     for at, name in enumerate(names):
@@ -156,7 +152,7 @@ def _previous_readers(names: Sequence[str], previous: Mapping[str, tuple[Assigne
 
 
 def _heirs(layout: Layout, segment: Segment, readers: _Readers) -> list[str]:
-    """Readers of the ancestors, nearest first: they have the keys of the segment at hand."""
+    """Readers of the ancestors, nearest first, because they have state for the keys of the segment."""
     found = []
     for ancestor in sorted(layout.ancestors(segment.id), reverse=True):
         found += [name for name in readers.get(ancestor, ()) if name not in found]
@@ -176,7 +172,7 @@ def _deal(
     for segment in segments:
         before = readers.get(segment.id, ())
         if before:
-            # Of several that shared it, the one with the least goes on alone.
+            # Of several consumers that shared the segment, the one with the fewest segments keeps it.
             kept[min(before, key=lambda name: (len(kept[name]), name))].append(segment)
         else:
             heirs[segment.id] = _heirs(layout, segment, readers)
@@ -185,7 +181,7 @@ def _deal(
     for name in names:
         kept[name], released = _release(kept[name], quota[name], load)
         free += released
-    # The heaviest first: what is dealt last can even out what came before.
+    # The heaviest first, so that lighter segments can even out the load.
     free.sort(key=lambda segment: (-load.get(segment.id, 0.0), segment.range, segment.id))
     weight = {name: sum(load.get(segment.id, 0.0) for segment in kept[name]) for name in names}
     for inherit in (True, False):
@@ -209,7 +205,7 @@ def _quotas(
     kept: Mapping[str, Sequence[Segment]],
     heirs: Mapping[int, Sequence[str]],
 ) -> dict[str, int]:
-    """How many segments each consumer reads; the odd ones go where that moves the least."""
+    """Number of segments per consumer; a surplus segment goes to the consumer where that moves the fewest."""
     even, odd = divmod(len(segments), len(names))
     inherits = dict.fromkeys(names, 0)
     for named in heirs.values():
@@ -230,7 +226,7 @@ def _quotas(
 def _release(
     segments: list[Segment], quota: int, load: Mapping[int, float]
 ) -> tuple[list[Segment], list[Segment]]:
-    """Divide what a consumer has into what it keeps and what it gives away, each with its share of load."""
+    """Divide a consumer's segments into kept and released ones, each with its share of the load."""
     spare = len(segments) - quota
     if spare <= 0:
         return segments, []
@@ -261,7 +257,7 @@ def _share(
             if name in idle and len(owners[segment.id]) < places[segment.id]:
                 owners[segment.id].append(name)
                 idle.remove(name)
-    # An unread segment comes before one that only wants company.
+    # A segment without a reader comes before a segment that only lacks a further reader.
     for segment in sorted(segments, key=lambda s: (bool(owners[s.id]), s.range, s.id)):
         missing = places[segment.id] - len(owners[segment.id])
         owners[segment.id] += idle[:missing]
@@ -270,9 +266,9 @@ def _share(
 
 
 def _places(segments: Sequence[Segment], readers: int) -> dict[int, int]:
-    """How many consumers read each segment: one, and the surplus where a reader has the most buckets.
+    """Number of readers per segment: one, and surplus readers where a reader has the most buckets.
 
-    One more consumer adds a place to one segment and takes none away, so a join moves nobody.
+    One more consumer adds a place to one segment and removes none, so a join moves no other consumer.
     """
     places = {segment.id: 1 for segment in segments}
     for _ in range(readers - len(segments)):
@@ -301,13 +297,13 @@ def _keep_most(
 def _place(
     name: str, before: Mapping[str, Sequence[int]], places: Mapping[int, int], owners: dict[int, list[str]]
 ) -> None:
-    """Find a place for one more consumer; others step aside to another segment of theirs if need be."""
+    """Find a place for one more consumer; others may move to another segment that they read before."""
     came: dict[int, tuple[str, int | None]] = dict.fromkeys(before[name], (name, None))
     queue = deque(came)
     while queue:
         id_ = queue.popleft()
         if len(owners[id_]) < places[id_]:
-            _step_aside(id_, came, owners)
+            _move_along(id_, came, owners)
             return
         for other in owners[id_]:
             for next_id in before[other]:
@@ -316,8 +312,8 @@ def _place(
                     queue.append(next_id)
 
 
-def _step_aside(free: int, came: Mapping[int, tuple[str, int | None]], owners: dict[int, list[str]]) -> None:
-    """Move everyone on the path that led to a free place by one."""
+def _move_along(free: int, came: Mapping[int, tuple[str, int | None]], owners: dict[int, list[str]]) -> None:
+    """Move each consumer on the path to the free place by one place."""
     place: int | None = free
     while place is not None:
         mover, left = came[place]

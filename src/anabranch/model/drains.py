@@ -1,8 +1,8 @@
-"""What an ordered subscription has drained of sealed segments, and which slots of their heirs that opens.
+"""Which slots of sealed segments an ordered subscription has drained, and which slots of children that opens.
 
-A slot here is a value of the bucket half of a key's hash. A split or merge keeps that half, so the slots of a
-segment and of its descendants are the same, whatever the boundaries of their buckets are. Pure values: knows
-nothing of logs, of who reads or of how a drain became known.
+A slot here is a value of the bucket half of a key's hash. A split or merge keeps that half, so a segment and
+its descendants have the same slots, with any bucket boundaries. Knows nothing of logs, consumers or reports
+of drains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_PARTS: Parts = MappingProxyType({})
 
 
 def union(ranges: Iterable[HashRange]) -> Ranges:
-    """The slots of all these ranges, which may come in any order and overlap."""
+    """The slots of all these ranges; they may overlap and have any order."""
     found: list[HashRange] = []
     for part in sorted(ranges):
         if found and part.start <= found[-1].end + 1:
@@ -60,10 +60,7 @@ def covers(ranges: Ranges, part: HashRange) -> bool:
 
 
 def open_slots(layout: Layout, drained: frozenset[int], parts: Parts = NO_PARTS) -> dict[int, Ranges]:
-    """Of each segment the slots that all its ancestors, transitively, have drained.
-
-    Ancestors that the layout has forgotten hold nothing back.
-    """
+    """The slots of each segment that all its ancestors have drained; pruned ancestors do not count."""
     found: dict[int, Ranges] = {}
     for id_ in sorted(layout.segments):  # Parents have lower ids, so theirs are known first.
         slots = ALL
@@ -75,7 +72,7 @@ def open_slots(layout: Layout, drained: frozenset[int], parts: Parts = NO_PARTS)
 
 
 def open_buckets(segment: Segment, slots: Ranges) -> Ranges:
-    """The buckets of a segment that may be read: with all their slots open, as an entry may lie anywhere."""
+    """The buckets of a segment whose slots are all open, because an entry may have any slot of its bucket."""
     if slots == ALL:
         return ALL
     return union(bucket for bucket in bucket_ranges(segment.bucket_splits) if covers(slots, bucket))

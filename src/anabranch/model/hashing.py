@@ -24,7 +24,7 @@ def key_hash(key: str | bytes) -> int:
 
 
 def stand_in_hash(producer: str, sequence_id: int) -> int:
-    """The raw hash of a message without a key: the same whenever it is sent again."""
+    """The raw hash of a message without a key; a message sent again gets the same hash."""
     return key_hash(f"{producer}-{sequence_id}")
 
 
@@ -39,7 +39,7 @@ def bucket_hash(raw: int) -> int:
 
 
 def sticky_hash(key: bytes) -> int:
-    """The slot classic Key_Shared dispatch uses; 0 means "not set" there and becomes 1."""
+    """The slot of classic Key_Shared dispatch; 0 becomes 1, because 0 means "not set" there."""
     return (mmh3.hash(key, 0, False) & 0xFFFF) or 1
 
 
@@ -51,7 +51,7 @@ def equal_bucket_splits(count: int) -> tuple[int, ...]:
 
 
 def check_bucket_splits(splits: Sequence[int]) -> str | None:
-    """What is wrong with these bucket boundaries; None when they can be used.
+    """The fault of these bucket boundaries; None when they can be used.
 
     Bucket 0 is at least two slots wide because its stand-in value in dispatch is 1, never 0.
     """

@@ -1,12 +1,13 @@
-"""What a segment learns of producers' sequence ids from the segments it took over from.
+"""Sequence ids of producers that a segment inherits from its parents.
 
-A segment remembers the highest sequence id it stored per producer. Its successors inherit that, so that a
-message sent again after a seal is recognised. A merged segment follows several others, which have seen
-different ids of the same producer; so what is inherited is kept in *pieces* of the ring, and a message is
-judged by the piece its key falls into. Where that is not known it must be a repetition in every piece.
+A segment remembers the highest sequence id that it stored per producer. Its children inherit these ids, so
+that the owner recognises a message that a producer sends again after a seal. A merged segment has several
+parents with different ids of the same producer. So inherited ids are kept per *piece* of the ring, and the
+piece of a message's key decides whether it is a duplicate. A message with an unknown slot counts as a
+duplicate only if it is one in every piece.
 
-One direction is safe: too low a number stores a message twice, too high a number loses one. Everything that
-is forgotten or joined here, to keep the size bounded, goes the safe way. Knows nothing of storage or wire.
+Too low an id stores a message twice; too high an id loses a message. So the functions that drop or join ids
+to bound the size only lower them. Knows nothing of storage or wire.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from itertools import pairwise
 from anabranch.model.ranges import HashRange
 
 UNKNOWN = -1
-"""Below every sequence id: nothing is known of the producer."""
+"""Below every sequence id: the producer is unknown."""
 
 PIECES_MAX = 32
-"""Pieces that a segment inherits; neighbours are joined beyond."""
+"""Most pieces that a segment inherits; neighbours are joined to keep it."""
 
 BYTES_MAX = 512 * 1024
-"""What all pieces take together, about, since they travel; producers longest unused are forgotten beyond."""
+"""Approximate size of all pieces, because brokers send them; producers unused for longest are dropped."""
 
 _SEQUENCE_BYTES = 12
 
@@ -38,11 +39,11 @@ class Piece:
 
     range: HashRange
     sequences: Mapping[str, int]
-    """Producers in the order of their last use, the latest one last."""
+    """Producers in the order of their last use, the most recent last."""
 
 
 Pieces = tuple[Piece, ...]
-"""In the order of their ranges, without overlaps; of what lies between them nothing is known."""
+"""Ordered by range, without overlaps; in gaps between them no producer is known."""
 
 
 def handed_on(
@@ -52,9 +53,10 @@ def handed_on(
     *,
     bytes_max: int = BYTES_MAX,
 ) -> Pieces:
-    """What the successors of a segment are told: its own sequence ids hold all over its range.
+    """The pieces that a segment passes to its children: its own sequence ids hold in its whole range.
 
-    A producer's ids rise on a segment, so below the last one nothing of it is missing there, in any piece.
+    The ids of a producer rise on a segment, so the segment stored every message of its range up to the last
+    id.
     """
     pieces = [Piece(piece.range, _highest(piece.sequences, own)) for piece in _filled(inherited, own_range)]
     return tuple(_lightened(_coalesced(pieces), bytes_max))
@@ -62,18 +64,18 @@ def handed_on(
 
 def inherit(
     child: HashRange,
-    told: Iterable[Piece],
+    passed_on: Iterable[Piece],
     *,
     pieces_max: int = PIECES_MAX,
     bytes_max: int = BYTES_MAX,
 ) -> Pieces:
-    """What a new segment is told by all that it follows; empty when that is nothing."""
-    pieces = _lightened(_fewer(_coalesced(_filled(told, child)), pieces_max), bytes_max)
+    """The pieces that a new segment inherits from all its parents; empty when no producer is known."""
+    pieces = _lightened(_fewer(_coalesced(_filled(passed_on, child)), pieces_max), bytes_max)
     return tuple(pieces) if any(piece.sequences for piece in pieces) else ()
 
 
 class Known:
-    """What is inherited of one producer, ready to judge its messages."""
+    """The inherited ids of one producer, prepared for `is_duplicate`."""
 
     __slots__ = ("_ends", "_sequences", "_starts", "highest", "lowest")
 
@@ -86,7 +88,7 @@ class Known:
         self.lowest = min(self._sequences, default=UNKNOWN) if gapless else UNKNOWN
 
     def is_duplicate(self, sequence: int, slot: int | None) -> bool:
-        """Whether a message was stored before; `slot` is that of its key, None when it may be any."""
+        """Whether a message was stored before; `slot` is that of its key, None if unknown."""
         if slot is None:
             return sequence <= self.lowest
         at = bisect_right(self._starts, slot) - 1
@@ -94,9 +96,9 @@ class Known:
 
 
 def _filled(pieces: Iterable[Piece], whole: HashRange) -> list[Piece]:
-    """The pieces cut to a range: empty ones where nothing is known, and what all say where several overlap.
+    """The pieces cut to a range, with empty pieces in gaps, and the lowest ids where pieces overlap.
 
-    Only classic topics overlap, whose keys are spread over the ring: any of them may hold a message or not.
+    Only pieces of classic topics overlap, because their keys lie anywhere on the ring.
     """
     given = [piece for piece in pieces if piece.range.overlaps(whole)]
     cuts = {whole.start, *(piece.range.start for piece in given), *(piece.range.end + 1 for piece in given)}
@@ -125,7 +127,7 @@ def _fewer(pieces: list[Piece], pieces_max: int) -> list[Piece]:
 
 
 def _lightened(pieces: list[Piece], bytes_max: int) -> list[Piece]:
-    """The pieces without the producers longest unused, as far as those do not fit."""
+    """The pieces without the producers unused for longest, until they fit."""
     age: dict[str, int] = {}
     uses: Counter[str] = Counter()
     for piece in pieces:
@@ -146,7 +148,7 @@ def _lightened(pieces: list[Piece], bytes_max: int) -> list[Piece]:
 
 
 def _joined(left: Piece, right: Piece) -> Piece:
-    """Two neighbours as one: of each producer what holds in both."""
+    """Join two neighbours; each producer keeps the lower id."""
     return Piece(HashRange(left.range.start, right.range.end), _lower(left.sequences, right.sequences))
 
 
@@ -157,7 +159,7 @@ def _lower(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 
 def _lost(left: Piece, right: Piece) -> int:
-    """How many producers would be known less well if the two were joined."""
+    """Number of producers whose ids would be lowered or dropped by a join."""
     same = sum(right.sequences.get(producer) == number for producer, number in left.sequences.items())
     return len(left.sequences.keys() | right.sequences.keys()) - same
 

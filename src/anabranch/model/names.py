@@ -1,6 +1,6 @@
 """topic://, segment://, persistent:// and non-persistent:// names.
 
-Names are parsed strictly: what is accepted prints back to one canonical text. Knows nothing of what exists.
+Parsing is strict: each accepted name has one canonical text. Knows nothing of which topics exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 
 STORAGE_NAME_MAX = 200
-"""Most bytes of a storage name; file systems allow 255, and files carry endings of their own."""
+"""Most bytes of a storage name; file systems allow 255, and file names add endings."""
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -103,7 +103,7 @@ class TopicName:
 
     @property
     def is_scalable(self) -> bool:
-        """Whether the name is a scalable topic's."""
+        """Whether this is the name of a scalable topic."""
         return self.domain == "topic"
 
     @property
@@ -117,7 +117,7 @@ class TopicName:
 
     @property
     def topic(self) -> TopicName:
-        """The scalable topic of the same parts; for a segment the topic it belongs to."""
+        """The scalable topic with the same parts; for a segment the topic that it belongs to."""
         return self if self.domain == "topic" else TopicName("topic", self.tenant, self.namespace, self.local)
 
     def segment_name(self, hash_range: HashRange, id_: int) -> TopicName:
@@ -128,7 +128,7 @@ class TopicName:
 
     @property
     def partition(self) -> int | None:
-        """The number of the partition this name stands for; None when it is a whole topic."""
+        """The partition number in the name; None for a whole topic."""
         stem, _, number = self.local.rpartition("-partition-")
         if not stem or self.is_segment or not _PARTITION.fullmatch(number):
             return None
@@ -142,7 +142,7 @@ class TopicName:
 
     @property
     def partitioned_topic(self) -> TopicName:
-        """The whole topic of a partition; any other name is its own."""
+        """The whole topic of a partition; any other name is returned as it is."""
         if self.partition is None:
             return self
         return replace(self, local=self.local.rpartition("-partition-")[0])
@@ -151,8 +151,8 @@ class TopicName:
     def storage_name(self) -> str:
         """The name as one component of a file path.
 
-        Different names give different results, also where case does not count; the alphabet is lower-case
-        ASCII without dots. A name too long for a file name keeps its beginning and ends with its digest.
+        Different names give different results, also on file systems that ignore case; the result is
+        lower-case ASCII without dots. A long name is cut and ends with its digest.
         """
         parts = [self.domain, self.tenant, self.namespace, self.local]
         if self.segment is not None:
@@ -197,10 +197,10 @@ def validate_subscription(name: str) -> str:
 
 
 def parse_namespace(text: str) -> tuple[str, str]:
-    """Tenant and namespace out of `tenant/namespace`."""
+    """Split `tenant/namespace` into tenant and namespace."""
     tenant, slash, namespace = text.partition("/")
     if not slash:
-        raise InvalidNameError(f"{text!r} is no namespace; write tenant/namespace")
+        raise InvalidNameError(f"{text!r} is not a namespace; write tenant/namespace")
     return validate_entity("tenant", tenant), validate_entity("namespace", namespace)
 
 
@@ -208,7 +208,7 @@ def _parse_short(text: str, domain: Domain) -> TopicName:
     parts = text.split("/")
     if domain == "segment" or len(parts) not in (1, 3):
         raise InvalidNameError(
-            f"{text!r} is no topic name; write name, tenant/namespace/name or {domain}://tenant/namespace/name"
+            f"{text!r} is not a topic name; write name, tenant/namespace/name or {domain}://tenant/namespace/name"
         )
     if len(parts) == 1:
         return TopicName(domain, DEFAULT_TENANT, DEFAULT_NAMESPACE, text)

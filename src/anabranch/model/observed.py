@@ -1,7 +1,7 @@
-"""What auto-scaling looks at: rates, consumers, and the history that outlives the DAG.
+"""The input of auto-scaling: rates, consumers, and the history of the topic.
 
-History is kept apart from the layout, so that pruning forgets no cooldown, no "cold since" and no count of
-merges; a controller stores it with the topic. Times are seconds on any one clock that survives a restart.
+The history is separate from the layout, so that pruning keeps cooldowns, cold times and merge counts; a
+controller stores it with the topic. Times are seconds of one clock that survives a restart.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from anabranch.model.ranges import HashRange
 METRICS = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 
 BUCKETS_MIN = 4
-"""Fewer buckets than this are never taken for too many."""
+"""A segment with fewer buckets than this never has too many."""
 SURPLUS_FACTOR = 4
-"""A segment has too many buckets when it has this many times what its consumers can use."""
+"""A segment has too many buckets when it has this many times the buckets that its consumers can use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +32,29 @@ class SegmentRates:
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0
     measured_s: float | None = None
-    """When; None means just now."""
+    """Time of the measurement; None means now."""
     weights: tuple[tuple[HashRange, float], ...] = ()
-    """Share of the traffic in by segment hash, as cells with a weight; empty when not sketched."""
+    """Incoming traffic by segment hash, as cells with a weight; empty when not measured."""
     bucket_weights: tuple[tuple[HashRange, float], ...] = ()
-    """The same by bucket hash."""
+    """Incoming traffic by bucket hash, as cells with a weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadHistory:
-    """What happened before; times are None when it never did."""
+    """Earlier steps of auto-scaling; a time is None if the step was never taken."""
 
     last_split_s: float | None = None
     last_merge_s: float | None = None
     last_rebucket_s: float | None = None
     cold_since: Mapping[int, float] = field(default_factory=dict)
-    """Since when each active segment is known to be below every merge threshold, without a gap."""
+    """Time since which each active segment is known to be below every merge threshold."""
     surplus_since: Mapping[int, float] = field(default_factory=dict)
-    """Since when each active segment has far more buckets than its consumers can use."""
+    """Time since which each active segment has far more buckets than its consumers can use."""
     merges: tuple[tuple[HashRange, int], ...] = ()
-    """How often each part of the ring was merged by auto-scaling; parts that never were are left out."""
+    """Number of merges by auto-scaling per part of the ring; parts without a merge are left out."""
 
     def merges_in(self, part: HashRange) -> int:
-        """The highest number of merges any slot of the range has been through."""
+        """The highest number of merges of any slot of the range."""
         return max((count for known, count in self.merges if known.overlaps(part)), default=0)
 
     def to_json(self) -> dict[str, object]:
@@ -81,7 +81,7 @@ class LoadHistory:
                 tuple((HashRange.parse(part), int(count)) for part, count in _items(data.get("merges"))),
             )
         except (LayoutError, TypeError, ValueError) as cause:
-            raise CorruptDataError(f"{data!r} is no auto-scale history") from cause
+            raise CorruptDataError(f"{data!r} is not an auto-scale history") from cause
 
 
 NO_HISTORY = LoadHistory()
@@ -89,31 +89,31 @@ NO_HISTORY = LoadHistory()
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything a decision may depend on, besides the policy."""
+    """All facts that a decision may depend on, besides the policy."""
 
     layout: Layout
     rates: Mapping[int, SegmentRates] = field(default_factory=dict)
-    """By segment id; a missing segment is unknown, not idle."""
+    """By segment id; the load of a missing segment is unknown, not zero."""
     stream_consumers: int = 0
-    """The most consumers registered with one stream subscription that shares segments by buckets, those in
-    their grace period included."""
+    """The highest number of consumers of one stream subscription that shares segments by buckets, including
+    consumers in their grace period."""
     history: LoadHistory = NO_HISTORY
     now_s: float = 0.0
     checkpoint_consumers: int = 0
-    """The most members of a group that cannot share a segment: a checkpoint group, or a stream subscription
-    with a client that does not know buckets."""
+    """The highest number of members of a group that cannot share a segment: a checkpoint group, or a stream
+    subscription with a client that does not know buckets."""
 
     @property
     def consumers(self) -> int:
-        """The most consumers that would each like a segment of their own."""
+        """The highest number of consumers of one group, each of which can use a whole segment."""
         return max(self.stream_consumers, self.checkpoint_consumers)
 
     def known(self, segment: Segment, policy: AutoScalePolicy) -> SegmentRates | None:
-        """The rates of a segment if they are there, sound and recent enough to act on."""
+        """The rates of a segment if they are valid and recent, else None."""
         rates = self.rates.get(segment.id)
         if rates is None or not all(0 <= getattr(rates, name) < inf for name in METRICS):
             return None
-        # A time ahead of now is as suspect as one long past: the clock was set back since.
+        # A time in the future is as invalid as an old one: the clock was set back since.
         if rates.measured_s is not None and abs(self.now_s - rates.measured_s) > policy.load_stale_seconds:
             return None
         return rates
@@ -131,14 +131,14 @@ def wanted_buckets(observed: Observed, policy: AutoScalePolicy) -> int:
 
 
 def spare_buckets(observed: Observed, policy: AutoScalePolicy) -> int:
-    """How many buckets a segment keeps that has too many: twice what is wanted, so that it can still grow."""
+    """Number of buckets that a segment with too many keeps: twice the wanted number, to leave room."""
     return min(max(BUCKETS_MIN, 2 * wanted_buckets(observed, policy)), policy.entry_bucket_max_per_segment)
 
 
 def advance_history(history: LoadHistory, observed: Observed, policy: AutoScalePolicy) -> LoadHistory:
-    """Bring "since" up to date; call it once per look, before `decide`, and store the result.
+    """Update the times since which segments are cold; call it before each `decide`, and store the result.
 
-    A segment whose load is unknown is not cold any more: cold means known to be cold all the time.
+    A segment whose load is unknown does not count as cold.
     """
     now_s = observed.now_s
     cold: dict[int, float] = {}
@@ -152,7 +152,7 @@ def advance_history(history: LoadHistory, observed: Observed, policy: AutoScaleP
             surplus[segment.id] = min(now_s, history.surplus_since.get(segment.id, now_s))
     return replace(
         history,
-        # A clock that was set back must not stretch a cooldown.
+        # A clock that was set back must not extend a cooldown.
         last_split_s=_not_after(history.last_split_s, now_s),
         last_merge_s=_not_after(history.last_merge_s, now_s),
         last_rebucket_s=_not_after(history.last_rebucket_s, now_s),
@@ -162,7 +162,7 @@ def advance_history(history: LoadHistory, observed: Observed, policy: AutoScaleP
 
 
 def count_merge(history: LoadHistory, merged: HashRange) -> LoadHistory:
-    """Count one more merge for every slot of the range, from the highest count any of them had."""
+    """Count one more merge for every slot of the range, starting from the highest count of its slots."""
     parts: list[tuple[HashRange, int]] = [(merged, history.merges_in(merged) + 1)]
     for known, count in history.merges:
         if known.start < merged.start:

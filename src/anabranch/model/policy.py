@@ -1,8 +1,8 @@
 """Limits and thresholds of auto-scaling; topic over namespace over broker.
 
-The fields are those of PIP-483 in Python's spelling. Every layer above the broker's is an override whose
-fields are all optional; only what comes out of `resolve` is judged, because two sound layers can make an
-unsound whole. Knows nothing of where the layers are stored.
+The fields are those of PIP-483 in Python's spelling. The layers above the broker's are overrides with
+optional fields. Only the result of `resolve` is checked, because two valid layers can give an invalid policy.
+Knows nothing of where the layers are stored.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from anabranch.model.ranges import HASH_SLOTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoScalePolicy:
-    """What auto-scaling may do to one topic; rates are per second and per segment."""
+    """Limits and thresholds of auto-scaling for one topic; rates are per second and per segment."""
 
     enabled: bool = True
     max_segments: int = 64
     min_segments: int = 1
     max_dag_depth: int = 10
-    """How often one part of the ring may be merged by itself in the life of the topic."""
+    """How often auto-scaling may merge one part of the ring in the life of the topic."""
     split_cooldown_seconds: float = 60
     merge_cooldown_seconds: float = 300
     merge_window_seconds: float = 300
-    """How long a segment must have been below every merge threshold before it may be merged."""
+    """How long a segment must stay below every merge threshold before a merge."""
     rebucket_cooldown_seconds: float = 60
     split_msg_rate_in_threshold: float = 10_000
     split_bytes_rate_in_threshold: float = 50_000_000
@@ -39,7 +39,7 @@ class AutoScalePolicy:
     merge_msg_rate_out_threshold: float = 5_000
     merge_bytes_rate_out_threshold: float = 25_000_000
     split_vs_rebucket_min_msg_rate_in_threshold: float = 1_000
-    """Below this rate a segment is not split for the sake of consumers; they share it by buckets instead."""
+    """Below this rate a segment is not split for consumers; consumers share it by buckets instead."""
     entry_bucket_max_per_segment: int = MAX_BUCKETS
     load_stale_seconds: float = 120
     """Rates measured longer ago than this count as unknown."""
@@ -78,7 +78,7 @@ def resolve(
     namespace: AutoScaleOverride | None = None,
     topic: AutoScaleOverride | None = None,
 ) -> AutoScalePolicy:
-    """The policy in force; raises InvalidConfigurationError when the layers do not fit together."""
+    """The policy in force; raises InvalidConfigurationError when the layers give an invalid policy."""
     resolved = broker
     for layer in (namespace, topic):
         if layer is not None:
@@ -91,9 +91,9 @@ def resolve(
 
 
 def check_policy(policy: AutoScalePolicy) -> tuple[str, ...]:
-    """Everything that is wrong with a resolved policy, in words; empty when it can be used."""
+    """One sentence for each fault of a resolved policy; empty when it can be used."""
     wrong = []
-    # A comparison with NaN is false, so each rule says what must hold, not what must not.
+    # Each rule negates what must hold, because a comparison with NaN is false.
     if not policy.min_segments >= 1:
         wrong.append(f"minSegments must be at least 1, not {policy.min_segments}")
     if not policy.min_segments <= policy.max_segments <= HASH_SLOTS:
@@ -148,7 +148,7 @@ def override_from_json(data: Mapping[str, object]) -> AutoScaleOverride:
 
 
 def coerce(field: str, value: object) -> bool | int | float:
-    """The value of a field in its own type; raises InvalidConfigurationError when it has another one."""
+    """The value converted to the type of its field; raises InvalidConfigurationError for another type."""
     kind = _KINDS[field]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -1,6 +1,6 @@
 """Hash ranges: split, join, neighbours.
 
-A range is a run of the 65,536 slots that the high half of a key hash falls into; both ends belong to it.
+A range is a run of the 65,536 slots of the high half of a key hash; both ends belong to it.
 This module knows nothing of segments, names or how a key becomes a hash.
 """
 
@@ -101,7 +101,7 @@ FULL = HashRange(0, LAST_SLOT)
 
 
 def initial_ranges(count: int) -> tuple[HashRange, ...]:
-    """Ranges of a new topic: equal widths, the last one takes what is left over, as in Pulsar."""
+    """Ranges of a new topic: equal widths, and the last one takes the remaining slots, as in Pulsar."""
     if not 1 <= count <= HASH_SLOTS:
         raise LayoutError(f"a topic starts with 1 to {HASH_SLOTS} segments, not {count}")
     width = HASH_SLOTS // count

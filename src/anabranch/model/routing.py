@@ -1,6 +1,6 @@
-"""Key hash and layout -> segment and bucket.
+"""Routes a key hash to a segment of a layout.
 
-A router is built once per layout and asked once per message, so it holds nothing but sorted arrays.
+A router is built once per layout and used once per message, so it holds only sorted arrays.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from anabranch.model.layout import Layout, Segment
 
 
 class Router:
-    """Answers where a raw key hash belongs in one layout."""
+    """Finds the active segment of a raw key hash in one layout."""
 
     __slots__ = ("_by_modulo", "_segments", "_starts", "layout")
 
     def __init__(self, layout: Layout) -> None:
         if not layout.active:
-            raise LayoutError("a layout without active segments routes nothing")
+            raise LayoutError("a layout without active segments cannot route messages")
         self.layout = layout
-        # A layout made only of classic topics stands for their partitions, and a key must land where a
-        # classic partitioned producer puts it.
+        # Active classic topics are partitions, and a key must go to the same one as from a classic producer.
         self._by_modulo = all(segment.is_classic for segment in layout.active)
         self._segments = layout.active
         if self._by_modulo:

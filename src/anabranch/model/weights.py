@@ -1,7 +1,7 @@
-"""Where to cut a range so that each part takes an equal share of its traffic.
+"""Cuts a range so that each part takes an equal share of its traffic.
 
-Traffic is given as cells: ranges with a weight, spread evenly inside each. The same cuts serve the segments
-of a split and the buckets of a rebucket; this module knows neither.
+Traffic is given as cells: ranges with a weight, spread evenly inside each. The cuts serve splits of segments
+and boundaries of buckets alike; this module knows neither.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Cells = Sequence[tuple[HashRange, float]]
 def balanced_points(whole: HashRange, cells: Cells, count: int) -> tuple[int, ...]:
     """First slots of parts 1 to count - 1 that share the weight of the cells as evenly as slots allow.
 
-    Without any weight the parts are equally wide. There are always count - 1 points: those that would fall
-    on one hot slot stand around it.
+    Without any weight the parts are equally wide. There are always count - 1 points; points that would fall
+    on one hot slot are moved next to it.
     """
     if not 1 <= count <= whole.width:
         raise LayoutError(f"{whole} has {whole.width} slots and cannot be cut into {count} parts")
@@ -33,7 +33,7 @@ def balanced_points(whole: HashRange, cells: Cells, count: int) -> tuple[int, ..
 
 
 def largest_share(whole: HashRange, cells: Cells, points: Sequence[int]) -> float:
-    """The share of the weight that the heaviest part takes after a cut; 1 when nothing is gained."""
+    """The share of the weight in the heaviest part after a cut; 1 if the cut gains nothing."""
     curve = _Curve(whole, cells)
     parts = whole.split(points) if points else (whole,)
     if not curve.total:
@@ -42,7 +42,7 @@ def largest_share(whole: HashRange, cells: Cells, points: Sequence[int]) -> floa
 
 
 class _Curve:
-    """How much weight lies below each slot of a range."""
+    """The weight below each slot of a range."""
 
     def __init__(self, whole: HashRange, cells: Cells) -> None:
         pieces = _pieces(whole, cells)
@@ -59,14 +59,14 @@ class _Curve:
         return self._sums[index] + weight * min(1.0, (slot - piece.start) / piece.width)
 
     def slot_at(self, goal: float) -> int:
-        """The slot below which the goal lies most nearly."""
+        """The slot whose weight below is nearest to the goal."""
         index = min(max(bisect_left(self._sums, goal) - 1, 0), len(self._pieces) - 1)
         piece, weight = self._pieces[index]
         return piece.start + round(piece.width * (goal - self._sums[index]) / weight)
 
 
 def _pieces(whole: HashRange, cells: Cells) -> list[tuple[HashRange, float]]:
-    """The cells cut to the range and laid side by side: where they overlap their weights add up."""
+    """The cells cut to the range, without overlaps; weights of overlapping cells are added."""
     waiting = deque(
         sorted((cell, weight) for cell, weight in cells if 0 < weight < inf and cell.overlaps(whole))
     )
@@ -85,7 +85,7 @@ def _pieces(whole: HashRange, cells: Cells) -> list[tuple[HashRange, float]]:
 
 
 def _spread(whole: HashRange, points: list[int]) -> tuple[int, ...]:
-    """Push points apart until they ascend strictly and leave every part at least one slot."""
+    """Move points apart until they ascend and every part has at least one slot."""
     low = whole.start
     for index, point in enumerate(points):
         low = points[index] = max(point, low + 1)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from anabranch.admin.metrics import Family, render
-from anabranch.model.autoscale import Decision, Keep, Merge, Rebucket, Split
+from anabranch.model.autoscale import Decision
+from anabranch.model.scale_steps import Keep, Merge, Rebucket, Split
 from tests.harness.admin import ORDERS, Admin
 
 TOPIC = "topic://public/default/orders"

@@ -11,9 +11,11 @@ from anabranch.controller.decide import operation
 from anabranch.controller.decide.operation import LayoutVersion, Origin, RequestedChange
 from anabranch.errors import ConflictError, LayoutError, SegmentNotFoundError
 from anabranch.metadata.records import IntentRecord
-from anabranch.model.autoscale import Action, LoadHistory, Merge, Rebucket, Split
-from anabranch.model.layout import Layout, check
+from anabranch.model.layout import Layout
+from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName
+from anabranch.model.observed import LoadHistory
+from anabranch.model.scale_steps import Action, Merge, Rebucket, Split
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 ORIGIN = Origin(term=3, now_ms=50, reason="by hand")

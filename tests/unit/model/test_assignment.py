@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from anabranch.model.assignment import Assigned, assign, assignable
+from anabranch.model.assignment import Assigned, assign
 from anabranch.model.layout import Layout
+from tests.fakes.ready import ready_segments
 
 NOBODY = frozenset[int]()
 
@@ -12,19 +13,19 @@ def segments(given: tuple[Assigned, ...]) -> list[int]:
 
 def test_nothing_is_read_before_all_ancestors_are_drained() -> None:
     layout = Layout.initial(1, now_ms=0).split(0, now_ms=1).split(1, now_ms=2)
-    assert [segment.id for segment in assignable(layout, NOBODY)] == [0]
-    assert [segment.id for segment in assignable(layout, frozenset({0}))] == [1, 2]
-    assert [segment.id for segment in assignable(layout, frozenset({0, 1}))] == [3, 4, 2]
+    assert [segment.id for segment in ready_segments(layout, NOBODY)] == [0]
+    assert [segment.id for segment in ready_segments(layout, frozenset({0}))] == [1, 2]
+    assert [segment.id for segment in ready_segments(layout, frozenset({0, 1}))] == [3, 4, 2]
 
 
 def test_a_drained_parent_does_not_open_a_child_whose_grandparent_is_not() -> None:
     layout = Layout.initial(1, now_ms=0).split(0, now_ms=1).split(1, now_ms=2)
-    assert [segment.id for segment in assignable(layout, frozenset({1}))] == [0]
+    assert [segment.id for segment in ready_segments(layout, frozenset({1}))] == [0]
 
 
 def test_pruned_ancestors_hold_nothing_back() -> None:
     layout = Layout.initial(1, now_ms=0).split(0, now_ms=1).prune([0])
-    assert [segment.id for segment in assignable(layout, NOBODY)] == [1, 2]
+    assert [segment.id for segment in ready_segments(layout, NOBODY)] == [1, 2]
 
 
 def test_segments_are_dealt_evenly() -> None:

@@ -5,22 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.model.autoscale import (
-    Decision,
-    Keep,
-    LoadHistory,
-    Merge,
-    Observed,
-    Rebucket,
-    SegmentRates,
-    Split,
-    decide,
-    record_action,
-)
+from anabranch.model.autoscale import Decision, decide, record_action
 from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.layout import Layout
+from anabranch.model.observed import LoadHistory, Observed, SegmentRates
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
+from anabranch.model.scale_steps import Keep, Merge, Rebucket, Split
 
 POLICY = AutoScalePolicy()
 NOW = 100_000.0

@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.ids import EARLIEST, LATEST, Checkpoint, CheckpointKind, MessageId, Position
+from anabranch.model.checkpoint import Checkpoint, CheckpointKind
+from anabranch.model.ids import EARLIEST, LATEST, MessageId, Position
 
 
 def test_the_published_example_has_these_bytes() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from anabranch.errors import LayoutError, SegmentNotFoundError
 from anabranch.model.hashing import MAX_BUCKETS, equal_bucket_splits
-from anabranch.model.layout import Layout, Segment, SegmentState, check, check_step
+from anabranch.model.layout import Layout, Segment, SegmentState
+from anabranch.model.layout_checks import check, check_step
 from anabranch.model.ranges import FULL, HashRange
 
 

@@ -23,7 +23,7 @@ from anabranch.client.options import (
 )
 from anabranch.client.schema import Codec, V
 from anabranch.clock import Clock
-from anabranch.model.ids import Checkpoint
+from anabranch.model.checkpoint import Checkpoint
 
 
 class Client(Handle):

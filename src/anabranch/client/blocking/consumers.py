@@ -16,7 +16,8 @@ from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, positive
 from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
-from anabranch.model.ids import Checkpoint, MessageId
+from anabranch.model.checkpoint import Checkpoint
+from anabranch.model.ids import MessageId
 
 T = TypeVar("T")
 

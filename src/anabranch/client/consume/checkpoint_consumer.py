@@ -36,7 +36,8 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.model.assignment import Assignment
-from anabranch.model.ids import LATEST, Checkpoint, MessageId
+from anabranch.model.checkpoint import Checkpoint
+from anabranch.model.ids import LATEST, MessageId
 from anabranch.model.layout import Segment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

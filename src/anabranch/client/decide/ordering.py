@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from anabranch.model.ids import EARLIEST, LATEST, Checkpoint, MessageId
+from anabranch.model.checkpoint import Checkpoint
+from anabranch.model.ids import EARLIEST, LATEST, MessageId
 from anabranch.model.layout import Layout, Segment
 
 

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from anabranch.client.decide.ordering import after_last, covers, follow_layout, start_positions
 from anabranch.client.message import Message, Received
-from anabranch.model.ids import LATEST, Checkpoint, CheckpointKind, MessageId
+from anabranch.model.checkpoint import Checkpoint, CheckpointKind
+from anabranch.model.ids import LATEST, MessageId
 from anabranch.model.layout import Layout
 
 

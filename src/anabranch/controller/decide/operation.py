@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from anabranch.controller.decide.places import Place
 from anabranch.errors import ConflictError, LayoutError
 from anabranch.metadata.records import IntentRecord, OperationKind, StepRecord
-from anabranch.model.autoscale import Action, LoadHistory, Merge, Rebucket, Split, record_action
+from anabranch.model.autoscale import record_action
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
+from anabranch.model.observed import LoadHistory
 from anabranch.model.ranges import HashRange
+from anabranch.model.scale_steps import Action, Merge, Rebucket, Split
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,19 +16,10 @@ from anabranch.aio import together
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import CorruptDataError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata.records import PolicyFields
-from anabranch.model.autoscale import (
-    Decision,
-    Keep,
-    LoadHistory,
-    Merge,
-    Observed,
-    Rebucket,
-    SegmentRates,
-    Split,
-    advance_history,
-    decide,
-)
+from anabranch.model.autoscale import Decision, decide
+from anabranch.model.observed import LoadHistory, Observed, SegmentRates, advance_history
 from anabranch.model.policy import AutoScaleOverride, AutoScalePolicy, override_from_json, resolve, to_json
+from anabranch.model.scale_steps import Keep, Merge, Rebucket, Split
 
 DECISIONS_KEPT = 50
 

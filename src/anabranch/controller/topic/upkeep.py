@@ -16,7 +16,8 @@ from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import in_words
-from anabranch.model.autoscale import Decision, Keep
+from anabranch.model.autoscale import Decision
+from anabranch.model.scale_steps import Keep
 
 
 class Upkeep:

@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from anabranch.model.ids import Position
-from anabranch.model.layout import Layout, check, check_step
+from anabranch.model.layout import Layout
+from anabranch.model.layout_checks import check, check_step
 
 
 class SendResult(Enum):

@@ -18,7 +18,7 @@ from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
 from anabranch.errors import AnabranchError, ConsumerBusyError
-from anabranch.model.ids import Checkpoint
+from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.checkers import Delivered, SendResult
