@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from anabranch.aio import Backoff
 from anabranch.client.options import DeadLetter, InitialPosition
-from anabranch.model.ids import Checkpoint
+from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
 
 OnAssignment = Callable[[tuple[str, ...], tuple[str, ...]], None]
