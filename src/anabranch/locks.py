@@ -1,7 +1,7 @@
-"""Locks on files: who holds one, and the end of a holder whose time is over.
+"""Locks on files: finding the process that holds a lock, and killing a holder that a caller names.
 
-A lock file says who has it: process id and the name the holder gave itself. What counts is the kernel's lock;
-the text only helps to tell whose it is. Must not know leases: a caller names the holder that may be ended.
+A lock file contains the process id of its holder and the name that the holder gave itself. The kernel's lock
+is decisive; the text only tells which process to look at. This module must not know leases.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import NamedTuple
 from anabranch.errors import ConflictError, HeldError
 
 LOCKS = Path("/proc/locks")
-LOOK_S = 0.005
+POLL_S = 0.005
 WAIT_S = 5.0
-"""How long a killed process may take to let go; its memory may be large."""
+"""How long a killed process may take to release its lock: the kernel frees its memory first."""
 
 
 class Holder(NamedTuple):
-    """What a lock file says; process 0 when it says nothing."""
+    """The content of a lock file; process 0 when it names none."""
 
     pid: int
     name: str
@@ -37,8 +37,8 @@ class Holder(NamedTuple):
 def take(file: Path, name: str = "", *, fence: str | None = None) -> int:
     """Lock the file for this process until the returned descriptor is closed; HeldError when it is held.
 
-    A holder that calls itself `fence` is killed, whatever it is doing or waiting for; one of another name, or
-    one that cannot be shown to hold the lock, is left alone.
+    A holder whose name is `fence` is killed if the kernel confirms that it holds the lock; any other holder
+    is left alone.
     """
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
@@ -55,13 +55,13 @@ def take(file: Path, name: str = "", *, fence: str | None = None) -> int:
 
 
 def read_holder(fd: int) -> Holder:
-    """Who the lock file names."""
+    """The holder that the lock file names."""
     pid, _, name = os.pread(fd, 256, 0).decode("utf-8", "replace").strip().partition(" ")
     return Holder(int(pid) if pid.isdigit() else 0, name)
 
 
-def is_held_by_its_taker(file: Path) -> bool:
-    """Whether the process that the lock file names has it; else it is gone and others inherited the lock."""
+def is_held_by_named_process(file: Path) -> bool:
+    """Whether the process that the lock file names holds the lock; otherwise its children inherited it."""
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return not LOCKS.exists() or holds(read_holder(fd).pid, file, "FLOCK")
@@ -70,7 +70,7 @@ def is_held_by_its_taker(file: Path) -> bool:
 
 
 def kernel_holder(file: Path, kind: str, at: int = 0) -> int | None:
-    """The process that the kernel lists as having locked the byte `at` of a file; None when it lists none."""
+    """The process that has locked the byte `at` of a file; None when the kernel lists none."""
     try:
         listed = [_Lock.parse(line) for line in LOCKS.read_text().splitlines()]
     except OSError:
@@ -80,10 +80,10 @@ def kernel_holder(file: Path, kind: str, at: int = 0) -> int | None:
 
 
 def holds(pid: int, file: Path, kind: str, at: int = 0) -> bool:
-    """Whether the kernel says that a process has the byte `at` of a file locked against all others.
+    """Whether a process has locked the byte `at` of a file exclusively, according to the kernel.
 
-    Asked of the files that the process has open: numbers of devices and files in the list of all locks are
-    not those that others see on some file systems.
+    Reads the open files of the process: on some file systems the device and inode numbers in the kernel's
+    list of all locks differ from those that `stat` returns.
     """
     try:
         wanted = file.stat()
@@ -106,7 +106,7 @@ def _locks(pid: int, fd: str, kind: str, at: int) -> bool:
 
 
 class _Lock(NamedTuple):
-    """A lock as the kernel writes it down: `1: FLOCK  ADVISORY  WRITE 18659 fe:00:10003425 0 EOF`."""
+    """A line of the kernel's list of locks: `1: FLOCK  ADVISORY  WRITE 18659 fe:00:10003425 0 EOF`."""
 
     kind: str
     mode: str
@@ -126,9 +126,9 @@ class _Lock(NamedTuple):
 
 
 def kill_holder(pid: int, holds: Callable[[], bool]) -> bool:
-    """Kill a process if `holds` is still true of it; False when it is gone or holds nothing any more.
+    """Kill a process if `holds` returns true; False when it has ended or holds no lock any more.
 
-    The process is pinned before it is looked at: another one that got its number meanwhile is never hit.
+    The process is pinned by a pidfd first, so a later process with the same number is never killed.
     """
     if pid in (0, os.getpid()):
         return False
@@ -143,7 +143,7 @@ def kill_holder(pid: int, holds: Callable[[], bool]) -> bool:
 
 
 def waits_for_disk(pid: int) -> bool:
-    """Whether a thread of the process is inside a call that only the disk can end."""
+    """Whether a thread of the process is in an uninterruptible call, which only the disk can end."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         return any((task / "stat").read_text().rpartition(")")[2].split()[0] == "D" for task in tasks)
@@ -161,7 +161,7 @@ def _pinned(pid: int) -> Iterator[int]:
 
 
 def _evict(file: Path, fd: int, name: str) -> None:
-    """Get the lock from the holder of that name, or as soon as it is free."""
+    """Take the lock as soon as it is free, and kill the holder if it has this name."""
     deadline = time.monotonic() + WAIT_S
     killed = False
     while not _try(fd):
@@ -169,16 +169,20 @@ def _evict(file: Path, fd: int, name: str) -> None:
         if holder.name != name:
             raise _held(file, holder, "")
         if holder.pid == os.getpid():
-            raise _held(file, holder, "which is this one")
+            raise _held(file, holder, "which is this process")
         if not killed:
             try:
                 killed = kill_holder(holder.pid, partial(holds, holder.pid, file, "FLOCK"))
             except (OSError, AttributeError) as error:
-                raise _held(file, holder, f"which cannot be ended: {error}") from error
+                raise _held(file, holder, f"which cannot be killed: {error}") from error
         if time.monotonic() >= deadline:
-            why = "which was killed and has not let go" if killed else "which the kernel does not list"
+            why = (
+                "which was killed but still holds it"
+                if killed
+                else "which the kernel does not list"
+            )
             raise _held(file, holder, why)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _try(fd: int) -> bool:

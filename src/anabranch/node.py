@@ -1,7 +1,7 @@
-"""Composition root: wire one broker process from its configuration, run it, stop it.
+"""Composition root: build one broker process from its configuration, run it, stop it.
 
-Everything else is given its parts from outside; here they are chosen. What a broker needs in order to listen
-is imported first, the HTTP stack after it listens. Has no behaviour of its own beyond start and stop.
+All other modules receive their parts from outside; this module chooses them. The modules that a broker needs
+in order to listen are imported first, and the HTTP stack after it listens.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ METADATA_FILE = "metadata.db"
 STORES = "stores"
 BACKLOG = 128
 POLL_S = 0.01
-"""How often a worker looks for what others wrote into the metadata store, so that it hears within 20 ms."""
+"""How often a worker reads changes of other workers from the metadata store: it sees them within 20 ms."""
 
 TIDY_S = 1.0
 TIDY_LOGS = 64
-"""So many removed logs are worth a full collection."""
+"""A full garbage collection runs after this many removed logs."""
 
-LEAVING_S = 10.0
-"""How long a start waits for the workers of a supervisor that was killed."""
+ORPHANS_S = 10.0
+"""How long a start waits for the workers of a killed supervisor to stop, before it kills them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One broker process: its number, the sockets it accepts on and what it tells whoever started it."""
+    """One broker process: its number, its listening sockets, and its link to the process that started it."""
 
     id: int
     listeners: Sequence[socket.socket]
     http_listeners: Sequence[socket.socket]
     url: str
-    """Where clients reach this process, and no other."""
+    """The address at which clients reach this process and no other."""
     http_url: str
     ready: Callable[[], None]
     parent: socket.socket | None = None
-    """Readable once whoever started this process is gone."""
+    """Readable once the process that started this one has ended."""
 
 
 def run(config: BrokerConfig) -> int:
-    """Serve in this process until SIGTERM or SIGINT; the exit code."""
+    """Serve in this process until SIGTERM or SIGINT; returns the exit code."""
     set_up_logging(config)
     lock = lock_data(config)
     try:
@@ -86,24 +86,24 @@ def run(config: BrokerConfig) -> int:
 
 
 def run_worker(config: BrokerConfig, worker: Worker) -> int:
-    """Serve until told to stop; the exit code."""
+    """Serve until a signal arrives or the parent ends; returns the exit code."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serve(config, worker))
 
 
-def set_up_logging(config: BrokerConfig, who: str = "") -> None:
+def set_up_logging(config: BrokerConfig, prefix: str = "") -> None:
     logging.basicConfig(
         level=config.log_level.upper(),
-        format=f"%(asctime)s %(levelname)s {who}%(name)s: %(message)s",
+        format=f"%(asctime)s %(levelname)s {prefix}%(name)s: %(message)s",
         stream=sys.stderr,
         force=True,
     )
 
 
 def lock_data(config: BrokerConfig) -> int:
-    """Take the data directory for this process and those it starts; HeldError when it is in use.
+    """Lock the data directory for this process and its children; HeldError when it is in use.
 
-    Workers of a supervisor that was killed have it a little longer. Those that do not go are ended.
+    Workers of a killed supervisor hold the lock until they stop; workers that do not stop are killed.
     """
     root = Path(config.data).absolute()
     try:
@@ -111,23 +111,23 @@ def lock_data(config: BrokerConfig) -> int:
     except (FileExistsError, NotADirectoryError) as error:
         raise InvalidConfigurationError(f"{error.filename} is no directory; choose another --data") from None
     file = root / LOCK_FILE
-    deadline = time.monotonic() + LEAVING_S
+    deadline = time.monotonic() + ORPHANS_S
     ended = False
     while True:
         try:
             fd = locks.take(file)
         except HeldError:
-            if locks.is_held_by_its_taker(file) or (ended and time.monotonic() >= deadline):
+            if locks.is_held_by_named_process(file) or (ended and time.monotonic() >= deadline):
                 raise
             if time.monotonic() >= deadline:
-                _end_orphans(root)
+                _kill_orphans(root)
                 ended, deadline = True, time.monotonic() + locks.WAIT_S
             time.sleep(0.05)
         else:
             return fd
 
 
-def _end_orphans(root: Path) -> None:
+def _kill_orphans(root: Path) -> None:
     for file in sorted((root / STORES).glob(f"*/{LOCK_FILE}")):
         try:
             os.close(locks.take(file))
@@ -137,7 +137,7 @@ def _end_orphans(root: Path) -> None:
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
-    """A socket that listens; connections wait until somebody accepts them."""
+    """A listening socket; connections wait in its backlog until they are accepted."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -153,13 +153,13 @@ def listen(host: str, port: int, option: str) -> socket.socket:
 
 
 def url_of(scheme: str, config: BrokerConfig, listener: socket.socket) -> str:
-    """What clients are told about a socket."""
+    """The URL at which clients reach a socket."""
     host = config.advertised_host or config.host
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
 async def serve(config: BrokerConfig, worker: Worker) -> int:
-    """Run one broker; the exit code, which is 1 when it had to stop because a disk failed."""
+    """Run one broker; returns the exit code, which is 1 when it stopped because a disk failed."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -182,14 +182,13 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
     broker = _make_broker(config, worker, store, clock)
     beside = [
         asyncio.ensure_future(_stop_when_failed(broker, stopping)),
-        asyncio.ensure_future(_tidy_up(broker)),
+        asyncio.ensure_future(_collect_garbage(broker)),
     ]
     try:
         if await _unless(stopping, broker.start()):
             worker.ready()
-            # Objects that live as long as the process need not be looked at by every collection, and entries
-            # on their way come by the thousand: looking at them every 700 allocations took a quarter of the
-            # CPU.
+            # Objects that live as long as the process are excluded from collections, and collections are
+            # rare: at the default threshold of 700 allocations they took a quarter of the CPU under load.
             gc.collect()
             gc.freeze()
             gc.set_threshold(10_000, 20, 100)
@@ -211,8 +210,8 @@ async def _stop_when_failed(broker: Broker, stopping: asyncio.Event) -> None:
     stopping.set()
 
 
-async def _tidy_up(broker: Broker) -> None:
-    """Collect what removed logs leave behind: they refer to themselves, and collections are rare here."""
+async def _collect_garbage(broker: Broker) -> None:
+    """Collect removed logs, which are reference cycles, because automatic collections are rare here."""
     collected = 0
     while True:
         await asyncio.sleep(TIDY_S)
@@ -222,22 +221,22 @@ async def _tidy_up(broker: Broker) -> None:
 
 
 async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do something to its end, or leave it when the process is to stop; whether it was done."""
+    """Run `work` to its end, or cancel it when `stopping` is set; returns whether it was done."""
     task = asyncio.ensure_future(work)
-    told = asyncio.ensure_future(stopping.wait())
+    stopped = asyncio.ensure_future(stopping.wait())
     try:
-        await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             task.cancel()
         with suppress(asyncio.CancelledError):
             await task
         return not task.cancelled()
     finally:
-        told.cancel()
+        stopped.cancel()
 
 
 def cache_of_each_store(config: BrokerConfig) -> int:
-    """What a store may keep in memory, so that all of them, whoever has them, keep what is set."""
+    """The cache of one store: all stores of the directory together may use the configured cache."""
     found = sum(1 for _ in (Path(config.data) / STORES).glob("*"))
     return config.cache_bytes // max(config.workers, found)
 
@@ -262,7 +261,7 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, clock
         id=worker.id,
         endpoint=Endpoint(worker.url, worker.http_url, accept),
     )
-    # Before it listens: other workers may ask for logs before the HTTP stack of this one is loaded.
+    # Before the broker listens: other workers may call its logs before its HTTP stack is loaded.
     serve_logs(broker, worker.http_url)
     return broker
 
@@ -273,8 +272,8 @@ def _failpoints() -> Failpoints:
 
 
 async def _serve_http(broker: Broker, clock: Clock, worker: Worker, stopping: asyncio.Event) -> None:
-    # The HTTP stack takes longer to import than all the rest. Its sockets listen already: a request that
-    # comes now waits a moment, and the event loop goes on serving.
+    # The HTTP stack takes longer to import than all other modules together. Its sockets listen already, so
+    # early requests wait in the backlog, and a thread imports it while the event loop serves.
     server_module = await asyncio.to_thread(importlib.import_module, "anabranch.admin.server")
     server = server_module.AdminServer(broker, clock, worker.http_listeners, worker.http_url)
     await server.start()

@@ -1,8 +1,8 @@
-"""Several workers on one data directory: started together, started again when one dies, stopped together.
+"""Several workers on one data directory: started together, restarted one by one, stopped together.
 
-The supervisor binds every socket and keeps it, so that the service URL works as long as one worker lives and
-an address outlives the process behind it. It serves nothing itself and never looks into the data. Workers are
-forked from it: a new one is there in no time, and shares the memory of the code with the others.
+The supervisor binds every socket and keeps it, so the service URL works as long as one worker lives and an
+address outlives the process behind it. The supervisor serves no client and never reads the data. Workers are
+forked from it, so a new worker starts quickly and shares the memory of the code with the others.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ log = logging.getLogger(__name__)
 RESTART_FIRST_S = 0.05
 RESTART_MAX_S = 5.0
 RESTART_READY_MAX_S = 0.8
-"""The same for one that had served: what it did then is worth more than the work of starting it."""
+"""The longest delay before the restart of a worker that had been ready: its stores need an owner."""
+
 STEADY_S = 10.0
-"""A worker that lived so long did not die of its start."""
+"""A worker that lived this long did not fail at its start, so its next delay is the shortest again."""
 
 STOP_S = 20.0
 """How long workers may take to stop before they are killed."""
@@ -42,9 +43,9 @@ READY = b"r"
 
 
 def run(config: BrokerConfig) -> int:
-    """Serve with several workers until SIGTERM or SIGINT; the exit code."""
+    """Serve with several workers until SIGTERM or SIGINT; returns the exit code."""
     node.set_up_logging(config, "supervisor ")
-    # Workers inherit the lock: the directory stays taken until the last of them is gone.
+    # Workers inherit the lock, so the directory stays locked until the last worker has ended.
     lock = node.lock_data(config)
     end_sessions(Path(config.data) / node.METADATA_FILE)
     with contextlib.ExitStack() as sockets:
@@ -55,56 +56,59 @@ def run(config: BrokerConfig) -> int:
         for number in range(config.workers):
             own = sockets.enter_context(_own_listener(config, config.port, number))
             own_http = sockets.enter_context(_own_listener(config, config.http_port, number))
-            workers.append(_Worker(number, [own, shared], [own_http, shared_http]))
+            workers.append(WorkerProcess(number, [own, shared], [own_http, shared_http]))
         urls = f"{node.url_of('pulsar', config, shared)} {node.url_of('http', config, shared_http)}"
-        return _Supervisor(config, workers, lambda: print(f"ready {urls}", flush=True)).run()
+        return Supervisor(config, workers, lambda: print(f"ready {urls}", flush=True)).run()
 
 
 def _own_listener(config: BrokerConfig, port: int, number: int) -> socket.socket:
-    """The address of one worker: behind the shared one, or any that is free."""
+    """The listener of one worker: on a port after the shared one, or on any free port."""
     if port:
         try:
             return node.listen(config.host, port + 1 + number, "--port")
         except (ConflictError, OverflowError):
-            log.warning("port %d is not free; worker %d takes another one", port + 1 + number, number)
+            log.warning("port %d is not free; worker %d listens on another port", port + 1 + number, number)
     return node.listen(config.host, 0, "--port")
 
 
-def _turn_away(listener: socket.socket) -> None:
-    """Hang up on a client of a worker that is not there: what it looks for may be elsewhere by now."""
+def _refuse_client(listener: socket.socket) -> None:
+    """Hang up on a client of a worker that is not running, so that it looks up the new owner."""
     with contextlib.suppress(OSError):
         listener.accept()[0].close()
 
 
 @dataclass(slots=True)
-class _Worker:
-    """One worker, over all of its lives."""
+class WorkerProcess:
+    """One worker, over all of its processes."""
 
     number: int
     listeners: list[socket.socket]
     http_listeners: list[socket.socket]
     pid: int = 0
     channel: socket.socket | None = None
-    """Its end says that it is ready; that the other end is closed tells it that the supervisor is gone."""
+    """The worker writes READY to it, and stops when the supervisor's end is closed."""
     ready: bool = False
-    lives: int = 0
+    starts: int = 0
     began_s: float = 0.0
     delay_s: float = RESTART_FIRST_S
     start_at_s: float = field(default=0.0)
 
 
-class _Supervisor:
-    def __init__(self, config: BrokerConfig, workers: list[_Worker], ready: Callable[[], None]) -> None:
+class Supervisor:
+    """Starts, watches and stops the workers; runs on one thread without an event loop."""
+
+    def __init__(self, config: BrokerConfig, workers: list[WorkerProcess], ready: Callable[[], None]) -> None:
         self._config = config
         self._workers = workers
-        self._tell_ready = ready
-        self._was_ready = False
-        self._told_to_stop = False
+        self._on_ready = ready
+        self._all_were_ready = False
+        self._stop_requested = False
         self._stop_at_s: float | None = None
         self._exit_code = 0
 
     def run(self) -> int:
-        # What is there now lives as long as the process; a collection in a worker need not copy its pages.
+        # Objects that exist now live as long as the process. Frozen, they are not touched by collections in
+        # workers, so their memory pages stay shared.
         gc.collect()
         gc.freeze()
         awake, wakeup = socket.socketpair()
@@ -113,23 +117,23 @@ class _Supervisor:
             wakeup.setblocking(False)
             signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
             for number in SIGNALS:
-                signal.signal(number, self._signalled)
+                signal.signal(number, self.note_signal)
             try:
-                while self._turn(awake):
+                while self.step(awake):
                     pass
             finally:
                 signal.set_wakeup_fd(-1)
                 self._kill_all()
         return self._exit_code
 
-    def _signalled(self, number: int, _frame: object) -> None:
-        # Only noted: it may come between any two steps, such as the end of a worker and its burial.
-        self._told_to_stop |= number != signal.SIGCHLD
+    def note_signal(self, number: int, _frame: object) -> None:
+        """Record a signal, which may arrive between any two steps; `step` acts on it."""
+        self._stop_requested |= number != signal.SIGCHLD
 
-    def _turn(self, awake: socket.socket) -> bool:
-        """Start and bury what is due, then wait for news; False when the last worker is gone."""
-        self._bury()
-        if self._told_to_stop and self._stop_at_s is None:
+    def step(self, awake: socket.socket) -> bool:
+        """Reap and start the workers that are due, then wait; False when the last worker has ended."""
+        self._reap()
+        if self._stop_requested and self._stop_at_s is None:
             self._stop()
         now_s = time.monotonic()
         if self._stop_at_s is None:
@@ -149,30 +153,30 @@ class _Supervisor:
         due += [] if self._stop_at_s is None else [self._stop_at_s]
         timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
         channels = {w.channel: w for w in self._workers if w.channel is not None and not w.ready}
-        deserted = [w.listeners[0] for w in self._workers if not w.pid]
-        deserted += [w.http_listeners[0] for w in self._workers if not w.pid]
-        found, _, _ = select.select([awake, *channels, *deserted], [], [], timeout_s)
+        unserved = [w.listeners[0] for w in self._workers if not w.pid]
+        unserved += [w.http_listeners[0] for w in self._workers if not w.pid]
+        found, _, _ = select.select([awake, *channels, *unserved], [], [], timeout_s)
         for one in found:
             if one is awake:
                 with contextlib.suppress(BlockingIOError):
                     awake.recv(4096)
-            elif one in deserted:
-                _turn_away(one)
+            elif one in unserved:
+                _refuse_client(one)
             elif one.recv(1) == READY:
                 channels[one].ready = True
                 self._check_ready()
             else:
-                # It died before it was ready; who has died is found out at the next turn.
+                # The worker died before it was ready; the next step reaps it.
                 self._close_channel(channels[one])
 
     def _check_ready(self) -> None:
-        if not self._was_ready and all(worker.ready for worker in self._workers):
-            self._was_ready = True
-            self._tell_ready()
+        if not self._all_were_ready and all(worker.ready for worker in self._workers):
+            self._all_were_ready = True
+            self._on_ready()
 
-    def _start(self, worker: _Worker) -> None:
+    def _start(self, worker: WorkerProcess) -> None:
         ours, theirs = socket.socketpair()
-        worker.lives += 1
+        worker.starts += 1
         worker.began_s = time.monotonic()
         worker.ready = False
         sys.stdout.flush()
@@ -180,28 +184,28 @@ class _Supervisor:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            os._exit(self._become(worker, theirs))
+            os._exit(self.run_worker(worker, theirs))
         theirs.close()
         worker.pid, worker.channel = pid, ours
         log.info("worker %d is process %d", worker.number, pid)
 
-    def _become(self, worker: _Worker, parent: socket.socket) -> int:
-        """Run a worker in the process that was just forked; its exit code."""
+    def run_worker(self, worker: WorkerProcess, parent: socket.socket) -> int:
+        """Run a worker in the process that was just forked; returns its exit code."""
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        if self._told_to_stop:
-            # It was meant for this process too, or the next one will be.
+        if self._stop_requested:
+            # The signal was sent to this process too, or the supervisor sends the next one.
             return 0
-        # Another worker's channel held open here would hide the end of the supervisor from it, and its own
-        # addresses would take connections that nobody serves.
+        # Another worker's channel held open here would hide the end of the supervisor from that worker, and
+        # its listeners would accept connections that no process serves.
         for other in self._workers:
             self._close_channel(other)
             if other is not worker:
                 other.listeners[0].close()
                 other.http_listeners[0].close()
-        if worker.lives > 1 and not os.environ.get("ANABRANCH_FAILPOINTS", "").startswith("@"):
-            # What a test wants to happen once has happened; a file sees to that by itself.
+        if worker.starts > 1 and not os.environ.get("ANABRANCH_FAILPOINTS", "").startswith("@"):
+            # A failpoint of a test applies to the first process only; failpoints in a file count themselves.
             os.environ.pop("ANABRANCH_FAILPOINTS", None)
         node.set_up_logging(self._config, f"worker {worker.number} ")
 
@@ -232,8 +236,8 @@ class _Supervisor:
         sys.stderr.flush()
         return code
 
-    def _bury(self) -> None:
-        """Take leave of workers that have ended."""
+    def _reap(self) -> None:
+        """Collect the exit codes of workers that have ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -243,18 +247,18 @@ class _Supervisor:
                 return
             for worker in self._workers:
                 if worker.pid == pid:
-                    self._ended(worker, os.waitstatus_to_exitcode(status))
+                    self.worker_ended(worker, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, worker: _Worker, code: int) -> None:
+    def worker_ended(self, worker: WorkerProcess, code: int) -> None:
         worker.pid = 0
         self._close_channel(worker)
         if self._stop_at_s is not None:
-            # One that had only just begun has not learned yet what to do when it is told to stop.
+            # A worker that has just been forked dies of SIGTERM, because it has no handler yet.
             self._exit_code = self._exit_code or int(code not in (0, -signal.SIGTERM))
             return
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        if not self._was_ready and code > 0:
-            # It has said why. What is wrong at the first start will not be right at the next.
+        if not self._all_were_ready and code > 0:
+            # The worker has printed the reason, and a restart would fail for the same reason.
             log.error("worker %d could not start", worker.number)
             self._exit_code = 1
             self._stop()
@@ -270,7 +274,7 @@ class _Supervisor:
         self._stop_at_s = time.monotonic() + STOP_S
         for worker in self._workers:
             if worker.pid:
-                # One that somebody has stopped could not hear the first.
+                # A worker that was suspended handles SIGTERM only after SIGCONT.
                 os.kill(worker.pid, signal.SIGTERM)
                 os.kill(worker.pid, signal.SIGCONT)
 
@@ -279,7 +283,7 @@ class _Supervisor:
             if worker.pid:
                 os.kill(worker.pid, signal.SIGKILL)
 
-    def _close_channel(self, worker: _Worker) -> None:
+    def _close_channel(self, worker: WorkerProcess) -> None:
         if worker.channel is not None:
             worker.channel.close()
             worker.channel = None

@@ -105,7 +105,7 @@ def test_a_process_that_the_kernel_does_not_list_as_holder_is_left_alone(
 
 def test_a_process_never_kills_itself(file: Path) -> None:
     fd = locks.take(file, "me")
-    with pytest.raises(HeldError, match="which is this one"):
+    with pytest.raises(HeldError, match="which is this process"):
         locks.take(file, fence="me")
     os.close(fd)
 
