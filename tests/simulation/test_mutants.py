@@ -29,6 +29,7 @@ from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import Push
 from anabranch.controller.ports.segments import StartAt
 from anabranch.controller.topic import leadership
+from anabranch.controller.topic.leadership import ControllerSettings
 from anabranch.controller.topic.members import Members
 from anabranch.errors import HeldError
 from anabranch.ledger import cursors, recovery
@@ -146,7 +147,7 @@ def lead_in_a_term_that_was_over(patch: pytest.MonkeyPatch) -> None:
     def raise_term(record: TopicRecord) -> TopicRecord:
         return msgspec.structs.replace(record, term=record.term - 1 if record.term > 2 else record.term + 1)
 
-    patch.setattr(leadership, "_raise_term", raise_term)
+    patch.setattr(leadership, "raise_term", raise_term)
 
 
 def commit_a_layout_without_sealing_the_parents(patch: pytest.MonkeyPatch) -> None:
@@ -177,12 +178,13 @@ def tell_an_old_epoch_now_and_then(patch: pytest.MonkeyPatch) -> None:
 
 
 def evict_before_the_grace_period_is_over(patch: pytest.MonkeyPatch) -> None:
-    honest = Members._start_timer
+    honest = Members.__init__
 
-    def start_timer(self: Members, sub: str, token: int, delay_s: float) -> None:
-        honest(self, sub, token, delay_s / 2)
+    def init(self: Members, settings: ControllerSettings, *args: Any) -> None:
+        halved = dataclasses.replace(settings, consumer_grace_s=settings.consumer_grace_s / 2)
+        honest(self, halved, *args)
 
-    patch.setattr(Members, "_start_timer", start_timer)
+    patch.setattr(Members, "__init__", init)
 
 
 def take_who_registers_through_another_broker_for_lost(patch: pytest.MonkeyPatch) -> None:
@@ -231,7 +233,7 @@ def give_a_bucket_away_while_its_entries_are_held(patch: pytest.MonkeyPatch) -> 
     def target(self: KeyedDispatch, slot: int) -> Receiver | None:
         return self._selector.owner(slot)
 
-    patch.setattr(KeyedDispatch, "_target", target)
+    patch.setattr(KeyedDispatch, "target", target)
 
 
 def confirm_acknowledgements_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
@@ -246,14 +248,14 @@ def confirm_acknowledgements_before_they_are_durable(patch: pytest.MonkeyPatch) 
 def take_a_store_without_ending_its_holder(patch: pytest.MonkeyPatch) -> None:
     favour(patch, workers=2, pauses=3, lease_s=0.5)
 
-    async def lock(self: SimDisk, name: str, fence: str | None) -> None:
+    async def lock(self: SimDisk, name: str = "", fence: str | None = None) -> None:
         await self._work()
         holder = self._platter.holder
         if holder is not None and holder.alive and self._platter.holder_name != fence:
             raise HeldError("the store is in use", self._platter.holder_name)
         self._platter.holder, self._platter.holder_name = self._process, name
 
-    patch.setattr(SimDisk, "_lock", lock)
+    patch.setattr(SimDisk, "lock", lock)
 
 
 def let_messages_overtake_those_of_a_sealed_segment(patch: pytest.MonkeyPatch) -> None:
@@ -270,10 +272,10 @@ def let_messages_overtake_those_of_a_sealed_segment(patch: pytest.MonkeyPatch) -
 
 
 def link_a_merged_segment_to_one_parent_only(patch: pytest.MonkeyPatch) -> None:
-    honest = Layout._succeed
+    honest = Layout.merge
 
-    def succeed(self: Layout, *change: Any) -> Layout:
-        made = honest(self, *change)
+    def merge(self: Layout, *args: Any, **options: Any) -> Layout:
+        made = honest(self, *args, **options)
         segments = {
             id_: segment
             if id_ in self.segments
@@ -282,7 +284,7 @@ def link_a_merged_segment_to_one_parent_only(patch: pytest.MonkeyPatch) -> None:
         }
         return dataclasses.replace(made, segments=segments)
 
-    patch.setattr(Layout, "_succeed", succeed)
+    patch.setattr(Layout, "merge", merge)
 
 
 CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [

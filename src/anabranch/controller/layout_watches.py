@@ -54,9 +54,6 @@ class LayoutWatches:
         self._watchers: dict[TopicName, dict[int, _Watcher]] = {}
         self._next = 0
 
-    def __len__(self) -> int:
-        return sum(map(len, self._watchers.values()))
-
     def watched(self, name: TopicName) -> bool:
         return name in self._watchers
 

@@ -177,9 +177,8 @@ def test_decisions_of_auto_scaling_are_counted(
     admin: Admin, decision: Decision, done: bool, expected: tuple[int, ...]
 ) -> None:
     admin("PUT", ORDERS)
-    (name,) = admin.broker.controllers.layouts()
-    controller: Any = admin.loop.run(admin.broker.controllers.controller(name))
-    controller._scaling.count(decision, done=done)
+    (tally,) = admin.broker.controllers.tallies().values()
+    tally.count(decision, done=done)
     samples = collected(admin)
     names = (
         "auto_splits_total",

@@ -36,7 +36,6 @@ async def test_a_watcher_hears_of_the_current_layout_and_of_later_ones() -> None
     undo()
     watches.offer(TOPIC, third)
     assert await told(heard) == [0, 1]
-    assert len(watches) == 0
     assert not watches.watched(TOPIC)
 
 
@@ -85,3 +84,12 @@ async def test_a_failing_watcher_harms_no_other() -> None:
     watches.add(TOPIC, heard.append, first)
     assert await told(heard) == [0]
     assert len(failures) == 1
+
+
+async def test_a_topic_is_unwatched_when_its_last_watcher_left() -> None:
+    watches = LayoutWatches()
+    undos = [watches.add(TOPIC, lambda layout: None, None) for _ in range(3)]
+    for undo in undos:
+        assert watches.watched(TOPIC)
+        undo()
+    assert not watches.watched(TOPIC)

@@ -281,16 +281,6 @@ async def test_a_watch_makes_the_topic_led_and_starts_with_its_layout(plant: Pla
     assert epochs.told == [1, 2, 3]
 
 
-async def test_a_thousand_watches_opened_and_closed_leave_nothing(plant: Plant) -> None:
-    service = await plant.boot()
-    await plant.call(service.create_topic(TOPIC))
-    undos = [service.watch_layout(TOPIC, Epochs()) for _ in range(1000)]
-    for undo in undos:
-        undo()
-    assert len(service.watches) == 0
-    assert not service.watches.watched(TOPIC)
-
-
 @pytest.mark.parametrize("seed", range(5))
 async def test_a_start_in_trouble_goes_on_in_the_background(plant: Plant) -> None:
     service = await plant.boot(kill_at="split.created")

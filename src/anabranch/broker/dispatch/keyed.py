@@ -92,7 +92,7 @@ class KeyedDispatch:
         for receiver, heap in self._takable.items():
             while heap and len(handouts) < limit and receiver.ready:
                 ordinal, slot = heappop(heap)
-                if not self._is_head(ordinal, slot) or self._target(slot) is not receiver:
+                if not self._is_head(ordinal, slot) or self.target(slot) is not receiver:
                     continue
                 queue = self._queues[slot]
                 messages = queue.popleft()[1]
@@ -149,7 +149,7 @@ class KeyedDispatch:
             queue.append((ordinal, messages))
         self.held += 1
 
-    def _target(self, slot: int) -> Receiver | None:
+    def target(self, slot: int) -> Receiver | None:
         """The receiver of the slot's next entry: its owner, unless another receiver holds earlier ones."""
         if self._delayed and self._queues[slot][0][0] in self._delayed:
             return None
@@ -157,7 +157,7 @@ class KeyedDispatch:
         return owner if owner is None or self._holders.get(slot, owner) is owner else None
 
     def _offer_head(self, slot: int) -> bool:
-        target = self._target(slot)
+        target = self.target(slot)
         if target is None:
             return False
         heap = self._takable.setdefault(target, [])

@@ -97,7 +97,7 @@ class Leadership:
     @staticmethod
     async def take_over(context: ControllerContext, name: TopicName) -> Leadership:
         """Become the leader in a new term; TopicNotFoundError if there is no such topic."""
-        record = await context.topics.update(name, _raise_term)
+        record = await context.topics.update(name, raise_term)
         return Leadership(context, name, record)
 
     def now_s(self) -> float:
@@ -156,5 +156,6 @@ class Leadership:
             self.layout = layout_of(record)
 
 
-def _raise_term(record: TopicRecord) -> TopicRecord:
+def raise_term(record: TopicRecord) -> TopicRecord:
+    """Return the record of a topic in the term of its next leader."""
     return msgspec.structs.replace(record, term=record.term + 1)

@@ -35,6 +35,15 @@ class Tally:
     splits_suppressed: int = 0
     merges_suppressed: int = 0
 
+    def count(self, decision: Decision, *, done: bool) -> None:
+        """Add a decision; `done` if its actions were committed."""
+        self.splits_suppressed += "max_segments" in decision.capped
+        self.merges_suppressed += "max_dag_depth" in decision.capped
+        for action in (decision.action, *decision.then) if done else ():
+            self.splits += isinstance(action, Split)
+            self.merges += isinstance(action, Merge)
+            self.rebuckets += isinstance(action, Rebucket)
+
 
 @dataclass(frozen=True, slots=True)
 class Looked:
@@ -154,15 +163,6 @@ class Scaling:
             self._looks[-1] = Looked(last.first_ms, now_ms, last.count + 1, decision, outcome)
         else:
             self._looks.append(Looked(now_ms, now_ms, 1, decision, outcome))
-
-    def count(self, decision: Decision, *, done: bool) -> None:
-        """Add a decision to the tally; `done` if its actions were committed."""
-        self.tally.splits_suppressed += "max_segments" in decision.capped
-        self.tally.merges_suppressed += "max_dag_depth" in decision.capped
-        for action in (decision.action, *decision.then) if done else ():
-            self.tally.splits += isinstance(action, Split)
-            self.tally.merges += isinstance(action, Merge)
-            self.tally.rebuckets += isinstance(action, Rebucket)
 
     def describe(self) -> list[dict[str, object]]:
         """The last decisions, newest last."""

@@ -100,7 +100,7 @@ class Upkeep:
             self._subscriptions.members_max(sharing=True), self._subscriptions.members_max(sharing=False)
         )
         if isinstance(decision.action, Keep):
-            self._scaling.count(decision, done=False)
+            self._scaling.tally.count(decision, done=False)
             await self._scaling.store_history()
             self._scaling.note(decision, "")
             return decision
@@ -113,7 +113,7 @@ class Upkeep:
         except Exception as error:
             self._scaling.note(decision, f"failed: {in_words(error)}")
             raise
-        self._scaling.count(decision, done=True)
+        self._scaling.tally.count(decision, done=True)
         self._scaling.note(decision, f"done: epoch {layout.epoch}")
         return decision
 
