@@ -1,1 +1,1 @@
-"""Figures beside a peer in the same run."""
+"""Benchmarks; each figure is compared with a peer in the same run."""

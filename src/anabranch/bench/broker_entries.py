@@ -1,7 +1,7 @@
 """Small entries through the broker alone: a wire-level generator that only moves bytes.
 
-The SEND frames are made before the clock starts, and of the receipts only the lengths are looked at, so that
-the generator costs next to nothing and the figure is the broker's.
+The SEND frames are made before the clock starts, and only the lengths of receipts are read, so that the
+generator costs almost nothing and the figure belongs to the broker.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WireProducers:
         self._socket.sendall(commands.encode(message))  # type: ignore[arg-type]
 
     def next_frames(self, count: int) -> int:
-        """Take at least `count` whole frames off the socket and return how many came."""
+        """Read at least `count` whole frames from the socket; return how many."""
         taken = 0
         while taken < count:
             data = self._rest + self._socket.recv(1 << 20)

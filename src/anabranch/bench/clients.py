@@ -1,4 +1,4 @@
-"""Publish and consume from Python beside the official client, on the same broker in the same run."""
+"""Publish and consume from Python, compared with the official client on the same broker in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark returns, and how a run of them is shown and stored."""
+"""The figures of a benchmark, and how they are shown and stored."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured figure beside its peer's; `peer` is None where the goal is an absolute one.
+    """One measured figure and the figure of its peer; `peer` is None for an absolute goal.
 
-    `series` holds the figures on the way to this one, `met` whether the goal is reached where that is judged.
+    `series` holds intermediate figures; `met` says whether the goal is reached, None if that is not judged.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""A producer that is nothing but frames: what layout changes cost without any client's help or delay.
+"""A producer made of frames only: it measures layout changes without the help or delay of a client.
 
-It keeps a number of sends unanswered on one connection, follows the layout watch, and moves what a sealed
-segment did not take to its children, in order. Every message is an entry of its own.
+The producer keeps a number of sends unanswered on one connection, follows the layout watch, and sends the
+messages that a sealed segment refused to its children, in order. Every message is an entry of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SILENCE_S_MAX = 20.0
 
 @dataclass
 class _FloodedSegment:
-    """A segment, and the numbers that were given to it and are not answered, in order."""
+    """A segment and its unanswered numbers, in order."""
 
     open: bool = False
     sealed: bool = False
@@ -37,13 +37,13 @@ class _FloodedSegment:
 
 
 class WireFlood:
-    """Sends numbers as values, with `in_flight` of them unanswered; the keys take turns."""
+    """Sends rising numbers as values, with `in_flight` of them unanswered; the keys take turns."""
 
     def __init__(self, port: int, topic: TopicName, keys: Sequence[str], in_flight: int) -> None:
         self.sent: list[float] = []
         self.answered: list[float] = []
         self.full = False
-        """Whether all of `in_flight` were unanswered since this was last set to False."""
+        """Whether `in_flight` sends were unanswered since this was last set to False."""
         self._topic = topic
         self._keys = keys
         self._slots = [segment_hash(key_hash(key)) for key in keys]
@@ -51,7 +51,7 @@ class WireFlood:
         self._in_flight = in_flight
         self._open = 0
         self._heard_at = 0.0
-        self._lanes: dict[int, _FloodedSegment] = {}
+        self._segments: dict[int, _FloodedSegment] = {}
         self._starts: list[int] = []
         self._routes: list[int] = []
         self._output = bytearray()
@@ -66,7 +66,7 @@ class WireFlood:
         self._socket.close()
 
     def run(self, done: Callable[[], bool]) -> None:
-        """Send until `done` says so, then wait for the last answer."""
+        """Send until `done` returns True, then wait for the last receipt."""
         self._heard_at = time.perf_counter()
         while not done():
             self._fill()
@@ -85,12 +85,12 @@ class WireFlood:
             self.full = True
 
     def _send(self, number: int) -> None:
-        """Route a number; it stays in its lane until it is answered or the lane is sealed."""
+        """Send a number to its segment, which keeps it until the receipt arrives or the segment is sealed."""
         at = self._slots[number % len(self._slots)]
         id_ = self._routes[bisect_right(self._starts, at) - 1]
-        lane = self._lanes[id_]
-        lane.unanswered.append(number)
-        if lane.open:
+        segment = self._segments[id_]
+        segment.unanswered.append(number)
+        if segment.open:
             self._frame(id_, number)
 
     def _frame(self, id_: int, number: int) -> None:
@@ -110,37 +110,37 @@ class WireFlood:
         self._output += frame
 
     def _turn(self) -> None:
-        """Wait for the socket, write what it takes and hear what came."""
+        """Wait for the socket, write and read."""
         readable, writable, _ = select.select(
             [self._socket], [self._socket] if self._output else [], [], 0.01
         )
         if writable:
             del self._output[: self._socket.send(self._output)]
         if time.perf_counter() - self._heard_at > SILENCE_S_MAX:
-            raise TimeoutError(f"{self._open} sends are unanswered, and nothing comes any more")
+            raise TimeoutError(f"{self._open} sends got no answer for {SILENCE_S_MAX:g} s")
         if readable:
             self._heard_at = time.perf_counter()
             data = self._socket.recv(1 << 18)
             if not data:
                 raise ConnectionError("the broker closed the connection")
             for command in self._cutter.read(data):
-                self._hear(command)
+                self._handle(command)
 
-    def _hear(self, command: Command) -> None:
+    def _handle(self, command: Command) -> None:
         if isinstance(command, SendReceipt):
-            number = self._lanes[command.producer_id].unanswered.popleft()
+            number = self._segments[command.producer_id].unanswered.popleft()
             if number != command.sequence_id:
-                raise RuntimeError(f"a receipt for {command.sequence_id} came, {number} was due")
+                raise RuntimeError(f"got a receipt for {command.sequence_id} instead of {number}")
             self.answered[number] = time.perf_counter()
             self._open -= 1
         elif isinstance(command, pb.CommandCloseProducer | pb.CommandSendError):
-            # Of all that was on its way when the segment was sealed, each is refused by itself.
-            if (closed := self._lanes.get(command.producer_id)) is not None:
+            # The broker refuses each send that arrives after the seal.
+            if (closed := self._segments.get(command.producer_id)) is not None:
                 closed.open, closed.sealed = False, True
         elif isinstance(command, pb.CommandProducerSuccess):
-            lane = self._lanes[command.request_id]
-            lane.open = True
-            for number in lane.unanswered:
+            segment = self._segments[command.request_id]
+            segment.open = True
+            for number in segment.unanswered:
                 self._frame(command.request_id, number)
         elif isinstance(command, pb.CommandScalableTopicUpdate):
             self._follow(command.dag)
@@ -150,29 +150,33 @@ class WireFlood:
             raise RuntimeError(command.message)
 
     def _follow(self, dag: pb.ScalableTopicDAG) -> None:
-        """Open the new segments, and give them what the sealed ones did not take, oldest first."""
+        """Open the new segments and send them the messages that sealed segments refused, oldest first."""
         active = sorted(
             (info for info in dag.segments if info.state == pb.ACTIVE), key=lambda i: i.hash_start
         )
-        gone = [self._lanes.pop(id_) for id_ in self._lanes.keys() - {info.segment_id for info in active}]
-        assert all(lane.sealed for lane in gone), "a layout came before its parents were closed"
+        gone = [
+            self._segments.pop(id_) for id_ in self._segments.keys() - {info.segment_id for info in active}
+        ]
+        assert all(segment.sealed for segment in gone), "a layout arrived before its parents were closed"
         for info in active:
-            if info.segment_id in self._lanes:
-                continue
-            self._lanes[info.segment_id] = _FloodedSegment()
-            name = self._topic.segment_name(HashRange(info.hash_start, info.hash_end), info.segment_id)
-            self._write(
-                commands.encode(
-                    pb.CommandProducer(
-                        topic=str(name),
-                        producer_id=info.segment_id,
-                        request_id=info.segment_id,
-                        producer_name=PRODUCER_NAME,
-                        user_provided_producer_name=True,
-                    )
-                )
-            )
+            if info.segment_id not in self._segments:
+                self._open_segment(info)
         self._starts = [info.hash_start for info in active]
         self._routes = [info.segment_id for info in active]
-        for number in sorted(number for lane in gone for number in lane.unanswered):
+        for number in sorted(number for segment in gone for number in segment.unanswered):
             self._send(number)
+
+    def _open_segment(self, info: pb.SegmentInfoProto) -> None:
+        self._segments[info.segment_id] = _FloodedSegment()
+        name = self._topic.segment_name(HashRange(info.hash_start, info.hash_end), info.segment_id)
+        self._write(
+            commands.encode(
+                pb.CommandProducer(
+                    topic=str(name),
+                    producer_id=info.segment_id,
+                    request_id=info.segment_id,
+                    producer_name=PRODUCER_NAME,
+                    user_provided_producer_name=True,
+                )
+            )
+        )

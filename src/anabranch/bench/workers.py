@@ -1,4 +1,4 @@
-"""One of two workers is killed or stands still: how long its segments keep senders and readers waiting."""
+"""The longest wait of producers and consumers when one of two workers is killed or hangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anabranch.testing.process import BrokerProcess
 TOPIC = TopicName.parse("topic://public/default/takeover")
 LEASE_S = 2.0
 BEYOND_S = 2.0
-"""What a takeover may cost when the lease is over."""
+"""The time that a takeover may take after the end of the lease."""
 
 KEYS = 64
 EVERY_S = 0.005
@@ -45,9 +45,9 @@ def _row(name: str, wait_s: float) -> Row:
 
 
 async def _wait(broker: BrokerProcess, worker: int, how: signal.Signals) -> float:
-    """The longest time from handing a message to the producer until a stream consumer got it."""
+    """Return the longest time from `enqueue` of a message until a stream consumer receives it."""
     victim = broker.worker(worker)
-    # It must have been there for a while: what a start costs is another figure.
+    # Let the worker run for a while, so that its start does not count.
     await asyncio.sleep(2 * QUIET_S)
     async with AsyncClient(broker.url) as client:
         consumer = await client.subscribe_stream(str(TOPIC), "readers", initial_position="earliest")

@@ -1,12 +1,12 @@
 """A topic's segments as a picture: the hash ring from left to right, the epochs from top to bottom.
 
-A box opens in the epoch that made the segment and closes in the one that sealed it, so what lies below a box
-are its children. Pure: the admin API's JSON in, styled text out.
+A box opens in the epoch that created the segment and closes in the epoch that sealed it, so the boxes below
+it are its children. Pure: the JSON of the admin API in, styled text out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ Span = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One segment as the picture needs it; numbers nobody knows are None."""
+    """One segment of the picture; unknown figures are None."""
 
     id: int
     start: int
@@ -41,12 +41,12 @@ class Node:
         return f"{self.start:04x}-{self.end:04x}"
 
     def alive(self, epoch: int) -> bool:
-        """Whether the segment took messages in this epoch."""
+        """Whether the segment was active in this epoch."""
         return self.created_epoch <= epoch and (self.active or epoch < self.sealed_epoch)
 
 
 def nodes_of(metadata: Mapping[str, Any], stats: Mapping[str, Any] | None = None) -> list[Node]:
-    """The segments of a topic's metadata, by id, with what its stats add."""
+    """Return the segments of a topic by id, from its metadata and stats."""
     more = (stats or {}).get("segments", {})
     nodes = []
     for id_, segment in metadata["segments"].items():
@@ -72,7 +72,7 @@ def nodes_of(metadata: Mapping[str, Any], stats: Mapping[str, Any] | None = None
 
 
 def draw(nodes: Sequence[Node], epoch: int, width: int) -> list[list[Span]] | None:
-    """The picture in at most `width` columns; None when some box would be too narrow to read."""
+    """Return the picture in at most `width` columns; None when a box would be too narrow to read."""
     margin = len(str(epoch)) + 7
     columns = width - margin - 1
     if any(_right(node, columns) - _left(node, columns) < CELL_MIN for node in nodes):
@@ -139,28 +139,18 @@ def _ruler(columns: int) -> list[Span]:
 
 
 def table(nodes: Sequence[Node]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the list below the picture; columns that tell nothing are left out."""
-    columns: list[tuple[str, list[str]]] = [
-        ("id", [str(node.id) for node in nodes]),
-        ("range", [node.range_text for node in nodes]),
-        ("state", ["active" if node.active else "sealed" for node in nodes]),
-        ("from", [_ids(node.parents) for node in nodes]),
-        ("to", [_ids(node.children) for node in nodes]),
-        ("buckets", [str(node.buckets) for node in nodes]),
-    ]
-    if any(node.msg_rate_in is not None for node in nodes):
-        columns.append(("msg/s", [_number(node.msg_rate_in) for node in nodes]))
-    if any(node.backlog is not None for node in nodes):
-        columns.append(("backlog", [_number(node.backlog) for node in nodes]))
-    if any(node.size_bytes is not None for node in nodes):
-        columns.append(("stored", [_size(node.size_bytes) for node in nodes]))
+    """Return head and rows of the list below the picture, without columns of unknown figures."""
+    columns = [(head, [text(node) for node in nodes]) for head, text in _COLUMNS.items()]
+    for head, (known, text) in _FIGURES.items():
+        if any(known(node) is not None for node in nodes):
+            columns.append((head, [text(known(node)) for node in nodes]))
     if len({node.owner for node in nodes}) > 1:
         columns.append(("broker", _addresses([node.owner for node in nodes])))
     return [head for head, _ in columns], [list(row) for row in zip(*(c for _, c in columns), strict=True)]
 
 
 def _ids(ids: Sequence[int]) -> str:
-    """Ids in ascending order; three or more in a row by the first and the last of them."""
+    """Return ids in ascending order; three or more in a row as first and last."""
     runs: list[list[int]] = []
     for id_ in sorted(ids):
         if runs and id_ == runs[-1][-1] + 1:
@@ -172,10 +162,10 @@ def _ids(ids: Sequence[int]) -> str:
 
 
 def _addresses(urls: Sequence[str | None]) -> list[str]:
-    """Who serves each segment, in few letters: the host is left out where all have the same."""
+    """Return the address of each owner, without the host if all owners share it."""
     hosts = {url.rpartition(":")[0] for url in urls if url is not None}
     shared = next(iter(hosts)) if len(hosts) == 1 else "pulsar://"
-    return ["nobody" if url is None else url.removeprefix(shared) for url in urls]
+    return ["none" if url is None else url.removeprefix(shared) for url in urls]
 
 
 def _number(value: float | None) -> str:
@@ -191,3 +181,18 @@ def _size(value: int | None) -> str:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
         size /= 1024
     return f"{size:,.1f} TiB"
+
+
+_COLUMNS: Mapping[str, Callable[[Node], str]] = {
+    "id": lambda node: str(node.id),
+    "range": lambda node: node.range_text,
+    "state": lambda node: "active" if node.active else "sealed",
+    "from": lambda node: _ids(node.parents),
+    "to": lambda node: _ids(node.children),
+    "buckets": lambda node: str(node.buckets),
+}
+_FIGURES: Mapping[str, tuple[Callable[[Node], Any], Callable[[Any], str]]] = {
+    "msg/s": (lambda node: node.msg_rate_in, _number),
+    "backlog": (lambda node: node.backlog, _number),
+    "stored": (lambda node: node.size_bytes, _size),
+}

@@ -1,7 +1,7 @@
-"""The `anabranch` command: which word means which function, and nothing heavy before it is known.
+"""The `anabranch` command: parses its words and starts the command.
 
-Each command lives in a module of its own that is imported when it runs. Exit codes: 0 done, 1 refused or
-failed, 2 wrong usage, 130 interrupted.
+The module of a command is imported when the command runs, so that the start stays fast. Exit codes: 0 done,
+1 refused or failed, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+
+from anabranch.cli import topic_parser
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -25,14 +27,14 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Run one command; return the exit code."""
     arguments = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
     try:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe has seen enough; Python must not complain about it at exit.
+        # The reader of the pipe has closed it; Python must not report an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -55,13 +57,13 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_config(commands)
-    _add_topic(commands)
+    topic_parser.add_topic(commands)
     _add_brokers(commands)
     _add_produce(commands)
     _add_consume(commands)
     bench = commands.add_parser("bench", help="measure this machine, beside the official Pulsar client")
     if argv and argv[0] == "bench":
-        # The benchmarks bring in the client, Spark and more; nobody else should pay for that.
+        # The benchmarks import the client, Spark and more, which slows the start of other commands.
         from anabranch.bench import main as benchmarks
 
         benchmarks.add_arguments(bench)
@@ -136,72 +138,10 @@ def _config(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_topic(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "topic", help="create, show, split, merge, rebucket, migrate and delete topics"
-    )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-
-    def action(name: str, about: str, *, names_topic: bool = True) -> argparse.ArgumentParser:
-        made = actions.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
-        if names_topic:
-            made.add_argument("topic", help="topic://tenant/namespace/name, or a bare name of public/default")
-        _add_admin_url(made)
-        made.set_defaults(run=_topic, action=name)
-        return made
-
-    create = action("create", "create a topic")
-    create.add_argument("--segments", type=int, default=1, metavar="N", help="how many to begin with (1)")
-    create.add_argument(
-        "--property", action="append", default=[], metavar="KEY=VALUE", help="a property; may be repeated"
-    )
-    show = action("show", "draw a topic's segments")
-    show.add_argument("--json", action="store_true", help="print metadata and stats as JSON instead")
-    split = action("split", "split one segment, in the middle unless told otherwise")
-    split.add_argument("segment", type=int, help="id of the segment")
-    how = split.add_mutually_exclusive_group()
-    how.add_argument("--parts", type=int, metavar="N", help="into N equal parts")
-    how.add_argument(
-        "--points", metavar="SLOT,SLOT", help="at these first slots of the new segments, like 0x4000,0x8000"
-    )
-    merge = action("merge", "merge two or more neighbouring segments into one")
-    merge.add_argument("segments", type=int, nargs="+", metavar="segment", help="ids of the segments")
-    rebucket = action("rebucket", "give one segment's range other buckets, which consumers can share")
-    rebucket.add_argument("segment", type=int, help="id of the segment")
-    buckets = rebucket.add_mutually_exclusive_group(required=True)
-    buckets.add_argument("--buckets", type=int, metavar="N", help="N equal buckets")
-    buckets.add_argument(
-        "--boundaries", metavar="SLOT,SLOT", help="at these first slots of the buckets after the first"
-    )
-    migrate = action("migrate", "let a classic topic of this name go on as a scalable one")
-    migrate.add_argument(
-        "--force", action="store_true", help="also when clients are connected that cannot follow"
-    )
-    delete = action("delete", "delete a topic with everything in it")
-    delete.add_argument("--force", action="store_true", help="also while consumers are connected")
-    listing = action("list", "list the topics of a namespace", names_topic=False)
-    listing.add_argument("namespace", nargs="?", default="public/default", help="public/default if left out")
-    listing.add_argument(
-        "--property", action="append", default=[], metavar="KEY=VALUE", help="only with it; may be repeated"
-    )
-    listing.add_argument("--json", action="store_true", help="print a JSON array")
-    why = action("why", "say what is under way, what waits for what, and what auto-scaling decided and why")
-    why.add_argument("--json", action="store_true", help="print all of it as JSON")
-
-
-def _add_admin_url(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--admin-url",
-        metavar="URL",
-        default=os.environ.get("ANABRANCH_ADMIN_URL", "http://127.0.0.1:8080"),
-        help="the broker's HTTP address; or ANABRANCH_ADMIN_URL (http://127.0.0.1:8080)",
-    )
-
-
 def _add_brokers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = "list the brokers that live, and the stores each of them serves"
+    about = "list the running brokers and the stores that each of them serves"
     parser = commands.add_parser("brokers", help=about, description=about[0].upper() + about[1:] + ".")
-    _add_admin_url(parser)
+    topic_parser.add_admin_url(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON array")
     parser.set_defaults(run=_brokers)
 
@@ -217,17 +157,11 @@ def _brokers(arguments: argparse.Namespace) -> int:
         print(json.dumps(found))
         return 0
     for broker in found:
-        who = "nobody" if broker["id"] is None else f"broker {broker['id']}"
+        name = "no broker" if broker["id"] is None else f"broker {broker['id']}"
         where = " ".join(filter(None, (broker["serviceUrl"], broker["webServiceUrl"])))
         stores = ", ".join(map(str, broker["stores"])) or "none"
-        print("  ".join(filter(None, (who, where, f"stores {stores}"))))
+        print("  ".join(filter(None, (name, where, f"stores {stores}"))))
     return 0
-
-
-def _topic(arguments: argparse.Namespace) -> int:
-    from anabranch.cli import topic
-
-    return topic.run(arguments)
 
 
 def _add_client_options(parser: argparse.ArgumentParser) -> None:
@@ -250,7 +184,10 @@ def _add_produce(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_client_options(parser)
     parser.add_argument("--key", metavar="KEY", help="key of every message; {n} stands for its number from 0")
     parser.add_argument(
-        "--value", default="-", metavar="TEXT", help="what to send; {n} as in --key; - reads lines (default)"
+        "--value",
+        default="-",
+        metavar="TEXT",
+        help="value of each message; {n} as in --key; - reads lines (default)",
     )
     parser.add_argument(
         "--count", type=int, metavar="N", help="how often to send the value (1), or how many lines to read"

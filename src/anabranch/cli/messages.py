@@ -19,7 +19,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def produce(arguments: argparse.Namespace) -> int:
-    """Send and wait until everything is stored."""
+    """Send messages and wait until all of them are stored."""
     if arguments.count is not None and arguments.count < 1:
         raise InvalidConfigurationError("--count must be 1 or more")
     began = time.monotonic()
@@ -42,7 +42,7 @@ def produce(arguments: argparse.Namespace) -> int:
 
 
 def _open(url: str) -> anabranch.Client:
-    """A client, once somebody listens at the URL: a program waits for its broker, a person wants to know."""
+    """Return a client, or raise ConnectError at once if no broker answers; the client itself would wait."""
     refused: OSError | None = None
     for address in parse_service_url(url):
         try:
@@ -65,7 +65,7 @@ def _values(arguments: argparse.Namespace) -> Iterator[bytes]:
 
 
 def consume(arguments: argparse.Namespace) -> int:
-    """Print and acknowledge until told to stop."""
+    """Print and acknowledge messages until the count, the timeout or an interrupt."""
     with _open(arguments.url) as client:
         subscribe = client.subscribe_stream if arguments.kind == "stream" else client.subscribe_queue
         consumer: Any = subscribe(arguments.topic, arguments.subscription, initial_position=arguments.start)

@@ -16,7 +16,7 @@ from anabranch.model.names import TopicName
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry out one action."""
+    """Run one action."""
     with AdminClient(arguments.admin_url) as admin:
         if arguments.action == "list":
             _list(admin, arguments)
@@ -64,7 +64,7 @@ def _migrate(admin: AdminClient, name: TopicName, arguments: argparse.Namespace)
     admin.migrate(name, force=arguments.force)
     segments = admin.topic_metadata(name)["segments"].values()
     active = sum(segment["state"] == "ACTIVE" for segment in segments)
-    print(f"{name} goes on in {_count(active, 'segment')}")
+    print(f"migrated {name} to {_count(active, 'segment')}")
 
 
 def _split(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
@@ -163,7 +163,7 @@ def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> 
         print(line)
     decisions = answer.get("decisions", [])
     if not decisions:
-        print("auto-scaling has not looked at this topic yet")
+        print("auto-scaling has not checked this topic yet")
     for decision in decisions:
         print(_decision_text(decision))
     for subscription, state in answer.get("subscriptions", {}).items():
@@ -172,7 +172,7 @@ def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> 
 
 
 def state_lines(answer: dict[str, Any]) -> list[str]:
-    """What the topic is at, and what is in its way, in words; nothing when it rests."""
+    """Describe the operations of a topic and their troubles; no line when it is idle."""
     lines = []
     operation = answer.get("operation")
     if operation is not None:
@@ -189,30 +189,25 @@ def state_lines(answer: dict[str, Any]) -> list[str]:
 
 
 def waiting_lines(subscription: str, state: dict[str, Any]) -> list[str]:
-    """What a subscription waits for, in words; nothing for one that reads all."""
+    """Describe what a subscription waits for; no line when it reads every segment."""
     lines = []
     if state.get("unfinished"):
-        lines.append(f"subscription {subscription}: {state['unfinished']} is not done everywhere yet")
+        lines.append(f"{state['unfinished']} is not complete on all segments yet")
     if state.get("trouble"):
-        lines.append(f"subscription {subscription}: {state['trouble']}")
+        lines.append(str(state["trouble"]))
     for segment, reason in state.get("unreached", {}).items():
-        lines.append(f"subscription {subscription}: who serves segment {segment} is not told yet: {reason}")
+        lines.append(f"the owner of segment {segment} has no roster yet: {reason}")
     for name, member in state.get("consumers", {}).items():
         if member["segments"] and member["evictedInSeconds"] is not None:
             kept_s = member["evictedInSeconds"]
-            lines.append(
-                f"subscription {subscription}: {name} is away and keeps what it reads for {kept_s:.0f} s more"
-            )
+            lines.append(f"{name} is disconnected and keeps its segments for {kept_s:.0f} s more")
     for segment, blockers in state.get("waiting", {}).items():
         for blocker in blockers:
             whole = blocker["buckets"] == ["0000-ffff"]
             what = "" if whole else f"buckets {', '.join(blocker['buckets'])} of "
-            readers = ", ".join(blocker["consumers"]) or "nobody"
-            lines.append(
-                f"subscription {subscription}: segment {segment} waits for {what}segment "
-                f"{blocker['segment']}, read by {readers}"
-            )
-    return lines
+            readers = ", ".join(blocker["consumers"]) or "no consumer"
+            lines.append(f"segment {segment} waits for {what}segment {blocker['segment']}, read by {readers}")
+    return [f"subscription {subscription}: {line}" for line in lines]
 
 
 def _decision_text(decision: dict[str, Any]) -> str:

@@ -89,4 +89,4 @@ def test_the_table_says_who_serves_each_segment_when_that_is_not_one_broker() ->
     assert shown("pulsar://a:1", "pulsar://a:1") == []
     assert shown("pulsar://a:1", "pulsar://b:1") == [["a:1"], ["b:1"]]
     assert shown("pulsar://a:1", "pulsar://a:2") == [[":1"], [":2"]]
-    assert shown("pulsar://a:1", None) == [[":1"], ["nobody"]]
+    assert shown("pulsar://a:1", None) == [[":1"], ["none"]]

@@ -100,7 +100,7 @@ def test_why_says_what_a_segment_waits_for_and_who_reads_that() -> None:
     whole = {"segment": 1, "buckets": ["0000-ffff"], "consumers": []}
     assert waiting_lines("billing", {"waiting": {"3": [part, whole]}}) == [
         "subscription billing: segment 3 waits for buckets 0000-3fff, c000-ffff of segment 0, read by a, b",
-        "subscription billing: segment 3 waits for segment 1, read by nobody",
+        "subscription billing: segment 3 waits for segment 1, read by no consumer",
     ]
     assert waiting_lines("billing", {"waiting": {}}) == []
 
@@ -117,8 +117,8 @@ def test_why_says_what_else_a_subscription_waits_for() -> None:
         "waiting": {},
     }
     assert waiting_lines("billing", state) == [
-        "subscription billing: seek is not done everywhere yet",
+        "subscription billing: seek is not complete on all segments yet",
         "subscription billing: no answer",
-        "subscription billing: who serves segment 2 is not told yet: it is away",
-        "subscription billing: b is away and keeps what it reads for 42 s more",
+        "subscription billing: the owner of segment 2 has no roster yet: it is away",
+        "subscription billing: b is disconnected and keeps its segments for 42 s more",
     ]
