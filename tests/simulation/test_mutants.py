@@ -16,7 +16,7 @@ from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.wire import layouts
 from anabranch.broker.wire.handlers import layout_watch
-from anabranch.broker.wire.handlers.control import AssignmentPush
+from anabranch.broker.wire.handlers.register import AssignmentPush
 from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.client.net import registration
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout

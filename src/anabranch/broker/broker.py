@@ -28,10 +28,8 @@ from anabranch.broker.cluster.peers import Peers, Target
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.cluster.routed_segments import SEGMENTS, PlaceRouter, route_segments
 from anabranch.broker.cluster.routed_segments import TARGET as SEGMENTS_TARGET
-from anabranch.broker.serving.log_producers import ProducerContext
+from anabranch.broker.serving.context import LogContext, ProducerContext, SubscriptionLimits
 from anabranch.broker.serving.rates import RateMeter
-from anabranch.broker.serving.served_log import LogContext
-from anabranch.broker.serving.subscription import SubscriptionLimits
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.lookup import owner_of
 from anabranch.broker.wire.handlers.table import HANDLERS

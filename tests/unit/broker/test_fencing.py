@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import NotConnectedError, NotLeaderError
 from anabranch.model.names import TopicName
@@ -195,11 +196,11 @@ class CountingLeader:
     def __init__(self, controller: TopicController) -> None:
         self.asked: list[tuple[int, str]] = []
         self._admit = controller.admit
-        controller.admit = self._count  # type: ignore[assignment, method-assign]
+        controller.admit = self._count  # type: ignore[method-assign]
 
-    async def _count(self, *arguments: Any) -> Any:
-        self.asked.append((arguments[3], arguments[4]))
-        return await self._admit(*arguments)
+    async def _count(self, sub: str, request: AttachRequest) -> Admission:
+        self.asked.append((request.segment_id, request.consumer_name))
+        return await self._admit(sub, request)
 
 
 async def test_the_owner_admits_a_consumer_by_its_assignment_without_asking_the_leader(world: World) -> None:

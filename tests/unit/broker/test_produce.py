@@ -61,6 +61,14 @@ async def test_the_same_producer_comes_again_with_a_higher_epoch(world: World) -
     await client.publish_all([b"x"], first=0)
 
 
+async def test_a_repeated_request_for_a_producer_is_answered_as_the_first(world: World) -> None:
+    client = await world.connect()
+    first = await client.producer(producer_name="p", producer_access_mode=pb.Exclusive)
+    again = await client.producer(producer_name="p", producer_access_mode=pb.Exclusive)
+    again.request_id = first.request_id
+    assert again == first
+
+
 async def test_a_duplicate_is_answered_without_an_id_and_not_stored(world: World) -> None:
     client = await world.connect()
     await client.producer(producer_name="p")

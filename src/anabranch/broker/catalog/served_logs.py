@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from anabranch.broker.catalog.stores import Stores
-from anabranch.broker.serving.served_log import LogContext, ServedLog
+from anabranch.broker.serving.context import LogContext
+from anabranch.broker.serving.served_log import ServedLog
 from anabranch.errors import NotOwnerError, TopicNotFoundError
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges

@@ -1,4 +1,4 @@
-"""What a subscription has drained of a sealed log, and when its owner reports it to the leader.
+"""The parts of a sealed log that a subscription has drained, and when its owner reports them.
 
 `PendingBuckets` counts the entries of each bucket that are not acknowledged. `DrainMachine` is the life of
 the report: events in, at most one effect out. The result of an effect counts only if the cursor was not moved

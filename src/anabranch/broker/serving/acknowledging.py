@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anabranch.broker.serving.client_link import ClientLink
-from anabranch.broker.serving.log_reader import Spawn
+from anabranch.broker.serving.context import Spawn
 from anabranch.broker.serving.reading import Counters, Reading
 from anabranch.errors import AnabranchError
 from anabranch.ledger.storage import Cursor, SegmentLog

@@ -1,6 +1,6 @@
-"""What producers, consumers and subscriptions need of the connection they belong to.
+"""The connection of a client, as its producers, consumers and subscriptions see it.
 
-A seam, so that the read and append paths know nothing of sockets, frames or other commands.
+A port, so that the read and append paths know nothing of sockets, frames or other commands.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from google.protobuf.message import Message
 
 
 class ClientLink(Protocol):
-    """One client connection, seen from the objects on it. Writing to a closed one does nothing."""
+    """One client connection. Writing to a closed one does nothing."""
 
     publish_bytes: int
-    """Size of the entries of this connection that wait to become durable."""
+    """Bytes of this connection that wait to become durable."""
 
     throttled: bool
-    """Too much waits: the connection is not read for now."""
+    """Whether too many bytes wait, so that the connection is not read for now."""
 
     @property
     def address(self) -> str: ...
@@ -28,7 +28,7 @@ class ClientLink(Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the peer takes what it is sent; when that changes back, its consumers are told."""
+        """Whether the peer takes more bytes; the link schedules its consumers when it does again."""
         ...
 
     @property
@@ -54,11 +54,11 @@ class ClientLink(Protocol):
         ...
 
     def forget_producer(self, producer_id: int) -> None:
-        """The producer is closed from this side; what its client still sends is swallowed."""
+        """Drop the SENDs of a producer that is closed from this side."""
         ...
 
     def forget_consumer(self, consumer_id: int) -> None: ...
 
     async def alive(self) -> bool:
-        """Ask the peer for a sign of life and say whether one came."""
+        """Whether the peer answers a request for a sign of life."""
         ...

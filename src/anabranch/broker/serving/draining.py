@@ -13,7 +13,8 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from anabranch.broker.dispatch.drains import DrainEffect, DrainEvent, DrainMachine, PendingBuckets
-from anabranch.broker.serving.log_reader import FETCH_BYTES_MAX, Spawn
+from anabranch.broker.serving.context import Spawn
+from anabranch.broker.serving.log_reader import FETCH_BYTES_MAX
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,

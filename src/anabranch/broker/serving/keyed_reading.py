@@ -1,4 +1,4 @@
-"""Reading for Key_Shared: a key, or a bucket, is read by one consumer at a time and in order."""
+"""Reading for Key_Shared: one consumer at a time reads a key, or a bucket, and in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anabranch.model.hashing import bucket_index, bucket_ranges
 from anabranch.protocol.outer import Outer, read_outer
 
 HELD_MAX = 10_000
-"""How many entries a subscription reads past one that cannot go out."""
+"""Most entries that a subscription reads past an entry that cannot be delivered."""
 
 
 class KeyedReading(PendingReading):
@@ -32,7 +32,7 @@ class KeyedReading(PendingReading):
         self.boundaries = boundaries
         """Split points of the buckets when whole buckets are dispatched, None for single keys."""
         self.open: Ranges | None = None
-        """The bucket hashes that may go out, None for all; takes effect with `consumers_changed`."""
+        """The bucket hashes that may be delivered, None for all; takes effect with `consumers_changed`."""
         self._closed: frozenset[int] = frozenset()
         self._keyed = KeyedDispatch()
         self._buckets: Buckets | None = None
@@ -44,7 +44,7 @@ class KeyedReading(PendingReading):
 
     @property
     def withheld(self) -> int:
-        """Keys or buckets that are about to change hands and wait for acknowledgements."""
+        """Keys or buckets whose next owner waits for acknowledgements of the former one."""
         return self._keyed.withheld
 
     @property
@@ -88,7 +88,7 @@ class KeyedReading(PendingReading):
         return self._keyed.settle(slot)
 
     def turn(self) -> bool:
-        self._wake_due()
+        self._release_due()
         more = self._held_turn()
         if not more and any(consumer.ready for consumer in self.consumers):
             more = self._fresh_turn()
@@ -98,30 +98,30 @@ class KeyedReading(PendingReading):
     def _held_turn(self) -> bool:
         if self._blocked or not self._keyed.held:
             return False
-        grants = self._keyed.take(self.path.batch_entries)
+        handouts = self._keyed.take(self.path.batch_entries)
         acks = self.path.cursor.acks
-        for at, grant in enumerate(grants):
-            if grant.ordinal in acks:
-                self._keyed.skip(grant)
+        for at, handout in enumerate(handouts):
+            if handout.ordinal in acks:
+                self._keyed.skip(handout)
                 continue
-            entries = self.path.source.read(grant.ordinal, 1)
+            entries = self.path.source.read(handout.ordinal, 1)
             if not entries:
-                self._give_back(grants[at:])
+                self._give_back(handouts[at:])
                 return False
             ack_set, messages = self._pending_of(entries[0])
-            receiver = grant.receiver
+            receiver = handout.receiver
             assert isinstance(receiver, ServedConsumer)
-            # Part of the entry may have been acknowledged while it waited; that part costs nothing.
-            receiver.permits += grant.messages - messages
-            receiver.settle(grant.messages - messages)
-            self._give(receiver, entries[0], grant.slot, messages, ack_set)
-        return bool(grants)
+            # Part of the entry may have been acknowledged while it waited; that part takes no permits.
+            receiver.permits += handout.messages - messages
+            receiver.settle(handout.messages - messages)
+            self._give(receiver, entries[0], handout.slot, messages, ack_set)
+        return bool(handouts)
 
-    def _give_back(self, grants: Sequence[Handout]) -> None:
-        for grant in grants:
-            grant.receiver.permits += grant.messages
-            grant.receiver.settle(grant.messages)
-        self._keyed.take_back((g.ordinal, g.slot, g.messages) for g in grants)
+    def _give_back(self, handouts: Sequence[Handout]) -> None:
+        for handout in handouts:
+            handout.receiver.permits += handout.messages
+            handout.receiver.settle(handout.messages)
+        self._keyed.take_back((g.ordinal, g.slot, g.messages) for g in handouts)
 
     def _fresh_turn(self) -> bool:
         path, keyed = self.path, self._keyed
@@ -141,7 +141,7 @@ class KeyedReading(PendingReading):
             if ordinal in acks:
                 continue
             if self._closed and slots_of(entry.data) is None:
-                # Its keys may be of a bucket that is closed, and all that follows may be behind them.
+                # A key of this batch may belong to a closed bucket, so no later entry may overtake it.
                 self.next = ordinal
                 return False
             outer = _outer(entry)
@@ -161,5 +161,5 @@ def _outer(entry: Entry) -> Outer:
     try:
         return read_outer(entry.data)
     except RemoteProtocolError:
-        # The broker stores what it is sent. Whoever receives this will refuse it and acknowledge it.
+        # The broker stores entries unread. The consumer of this one refuses and acknowledges it.
         return Outer("", 0, 0, entry.count, False, 1, 1, 1, False, 0, 0)

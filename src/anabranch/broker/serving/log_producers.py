@@ -6,13 +6,12 @@ Must not know subscriptions, nor how an entry is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
 from anabranch.broker.serving.client_link import ClientLink
-from anabranch.broker.serving.log_reader import Spawn
+from anabranch.broker.serving.context import ProducerContext
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.errors import (
     ProducerBusyError,
@@ -26,18 +25,6 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 ProducerStep = Literal["join", "own", "wait", "fence"]
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerContext:
-    """What the producers of all logs share."""
-
-    spawn: Spawn
-    deduplicate: bool
-    epoch_of: Callable[[TopicName], Awaitable[int]]
-    """The number of the last exclusive producer of a topic, -1 when there was none."""
-    next_epoch: Callable[[TopicName], Awaitable[int]]
-    """Count one more exclusive producer, durably."""
 
 
 class LogProducers:
@@ -99,16 +86,11 @@ class LogProducers:
             self._check_open()
             if topic_epoch is not None and topic_epoch < stored_epoch:
                 raise ProducerFencedError(f"{self._name} has a newer exclusive producer")
+            exclusive, waiting = self.exclusive is not None, len(self.waiting)
             step = next_step(
-                producer.mode,
-                producers=len(self.attached),
-                exclusive=self.exclusive is not None,
-                waiting=len(self.waiting),
+                producer.mode, producers=len(self.attached), exclusive=exclusive, waiting=waiting
             )
-            producer.leave = self.detach
-            if self._context.deduplicate:
-                producer.recognise(known)
-                producer.inherit(Known(self._log.sequences.inherited, producer.name))
+            self._prepare(producer, known)
             if step == "wait":
                 self.waiting[producer.name] = (producer, promoted)
                 return False
@@ -118,6 +100,12 @@ class LogProducers:
                 await self._own(producer, keep_epoch=topic_epoch == stored_epoch)
             self.attached[producer.name] = producer
             return True
+
+    def _prepare(self, producer: ServedProducer, known: int) -> None:
+        producer.leave = self.detach
+        if self._context.deduplicate:
+            producer.recognise(known)
+            producer.inherit(Known(self._log.sequences.inherited, producer.name))
 
     def detach(self, producer: ServedProducer) -> None:
         """Forget a producer; the entries that it sent are stored and answered all the same."""

@@ -1,36 +1,34 @@
 """Entries of a log for one subscription: from memory at once, from disk a little later.
 
-Dispatch never waits. It asks, and when the answer is not in memory yet it is called again once it is.
+Dispatch never waits: when an entry is not in memory yet, the reader calls `ready` once it is.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
+from anabranch.broker.serving.context import Spawn, SubscriptionLimits
 from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.ledger.storage import Entry, SegmentLog
 
 _log = logging.getLogger(__name__)
 
 FETCH_BYTES_MAX = 2**20
-"""Bytes one subscription may hold that came from disk; a thousand slow ones hold a gibibyte at most."""
-
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
+"""Most bytes from disk that one subscription holds; a thousand slow subscriptions hold a gibibyte."""
 
 
 class LogReader:
-    """Holds at most one batch that came from disk; the log's own cache is shared and not counted here."""
+    """Holds at most one batch from disk; the cache of the log is shared and not counted here."""
 
     def __init__(
-        self, log: SegmentLog, spawn: Spawn, ready: Callable[[], None], *, max_entries: int, max_bytes: int
+        self, log: SegmentLog, spawn: Spawn, ready: Callable[[], None], limits: SubscriptionLimits
     ) -> None:
         self._log = log
         self._spawn = spawn
         self._ready = ready
-        self._max_entries = max_entries
-        self._max_bytes = min(max_bytes, FETCH_BYTES_MAX)
+        self._max_entries = limits.batch_entries
+        self._max_bytes = min(limits.batch_bytes, FETCH_BYTES_MAX)
         self._fetched: Sequence[Entry] = ()
         self._fetching = False
         self._damaged = -1
@@ -58,7 +56,7 @@ class LogReader:
         return None
 
     def forget(self) -> None:
-        """Give back the memory; nobody reads here for now."""
+        """Drop the batch from disk, because no consumer reads for now."""
         self._fetched = ()
         self._damaged = -1
 
@@ -66,12 +64,12 @@ class LogReader:
         try:
             self._fetched = await self._log.read(ordinal, self._max_entries, self._max_bytes)
         except CorruptDataError as error:
-            # Skipping it would be silent loss: the subscription stands here until somebody moves it.
+            # Skipping the entry would be silent loss: the subscription stops here until an operator seeks.
             _log.error("%s: reading stops at damaged entry %d: %s", self._log.name, ordinal, error)
             self._damaged = ordinal
             return
         except AnabranchError as error:
-            # The next event on the subscription tries again; a broken disk shows up in the append path too.
+            # The next event on the subscription tries again; a broken disk also fails appends.
             _log.error("%s: entry %d cannot be read: %s", self._log.name, ordinal, error)
             return
         finally:

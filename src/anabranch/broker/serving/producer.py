@@ -7,10 +7,10 @@ Receipts and errors leave in the order of the SENDs, as clients expect.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from anabranch.broker.serving.client_link import ClientLink
+from anabranch.broker.serving.context import ProducerOptions
 from anabranch.broker.serving.entry_checks import in_one_bucket, is_last_chunk
 from anabranch.errors import (
     AnabranchError,
@@ -29,7 +29,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 
 ENTRY_OVERHEAD_BYTES = 256
-"""What a waiting entry costs beside its bytes, so that many small ones are bounded too."""
+"""Bytes that a waiting entry counts beside its own, so that many small entries are bounded too."""
 
 ENTRY_MESSAGES_MAX = 1_000_000
 """Most messages an entry may claim; permits and ack sets grow with them."""
@@ -40,19 +40,6 @@ SEQUENCE_MAX = 2**63 - 1
 _DEFERRED = -1
 _INHERITED = -2
 _NOTHING = Known((), "")
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerOptions:
-    """How a client opens a producer."""
-
-    epoch: int = 0
-    mode: int = pb.Shared
-    deduplicate: bool = True
-    splits: tuple[int, ...] = ()
-    """Bucket boundaries of the segment; an entry must lie within one bucket."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    connected_at_ms: int = 0
 
 
 class ServedProducer:
@@ -192,8 +179,6 @@ class ServedProducer:
             self._answer_deferred()
         if link.throttled:
             link.resume_if_room()
-
-    # The rare cases.
 
     def _publish_special(self, send: Send, now_ms: int) -> None:
         """Take a chunk; refuse markers, transactions and impossible counts."""

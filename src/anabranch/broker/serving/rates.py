@@ -1,6 +1,6 @@
 """Rates out of counters that only grow, over a sliding window of the monotonic clock.
 
-The hot paths count and nothing else; a timer takes samples here.
+The hot paths only count; a timer takes the samples.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class RateMeter:
         self._samples: deque[tuple[float, tuple[int, ...]]] = deque([(now, tuple(counters))])
 
     def sample(self, now: float, counters: Sequence[int]) -> None:
-        """Remember the counters; samples older than the window go, but for one to measure from."""
+        """Remember the counters; of the samples older than the window only the newest stays."""
         samples = self._samples
         samples.append((now, tuple(counters)))
         while len(samples) > 1 and samples[1][0] <= now - self._window_s:
             samples.popleft()
 
     def rates(self, now: float, counters: Sequence[int]) -> tuple[float, ...]:
-        """What was counted since the oldest sample, per second."""
+        """The growth of each counter since the oldest sample, per second."""
         began, base = self._samples[0]
         elapsed = max(now - began, self._window_s)
         return tuple((count - before) / elapsed for count, before in zip(counters, base, strict=True))

@@ -1,7 +1,7 @@
-"""How a subscription reads its log: what all strategies share, and the ordered one.
+"""How a subscription reads its log: the parts that all strategies share, and the ordered strategy.
 
-A strategy owns the read position and what was delivered and not acknowledged. A turn delivers one batch
-and never waits. Exclusive and Failover keep nothing per entry: they go back to the first unacknowledged one.
+A strategy owns the read position and the entries that are delivered and not acknowledged. A turn delivers one
+batch and never waits. Exclusive and Failover keep no state per entry: they go back to the first pending one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from anabranch.model.acks import words_from_bits
 from anabranch.protocol.hot_frames import encode_delivery
 
 WRITE_BYTES = 256 * 2**10
-"""Bytes written to a consumer before it is asked again whether it takes more."""
+"""Bytes written to a consumer before its connection is asked again whether it takes more."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """What went out; grows only."""
+    """Deliveries and acknowledgements of one subscription; the numbers only grow."""
 
     messages_out: int = 0
     bytes_out: int = 0
@@ -35,7 +35,7 @@ class Counters:
 
 @dataclass(slots=True)
 class ReadPath:
-    """What every strategy reads through."""
+    """The cursor, the log and the limits that every strategy reads with."""
 
     cursor: Cursor
     source: LogReader
@@ -47,7 +47,7 @@ class ReadPath:
 
 
 class Reading(ABC):
-    """One way to read; the subscription tells it what happens and calls `turn` when something may go out."""
+    """A strategy; the subscription passes it each event and calls `turn` when an entry may be deliverable."""
 
     def __init__(self, path: ReadPath) -> None:
         self.path = path
@@ -61,26 +61,26 @@ class Reading(ABC):
 
     @abstractmethod
     def consumers_changed(self) -> None:
-        """`consumers` is another list now."""
+        """Take note that the subscription changed `consumers`."""
 
     def announce(self) -> None:
-        """Tell consumers what the last change of `consumers` means for them."""
+        """Notify consumers of the effect that the last change of `consumers` has on them."""
         return
 
     @abstractmethod
     def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int] | None) -> None:
-        """The client wants entries again: these, or everything it has."""
+        """Deliver these entries of a consumer again, or all of them without ordinals."""
 
     def left(self, consumer: ServedConsumer) -> None:
-        """The consumer is gone; `consumers_changed` follows."""
+        """Take back the entries of a consumer that is gone; `consumers_changed` follows."""
         return
 
     def acknowledged(self, ordinals: Iterable[int]) -> bool:
-        """Whole entries are acknowledged; whether more may go out because of it."""
+        """Take note of whole entries acknowledged; whether more may be delivered because of it."""
         return False
 
     def acknowledged_part(self, ordinal: int, messages: int) -> bool:
-        """So many more messages of an entry are acknowledged."""
+        """As `acknowledged`, for this many more messages of one entry."""
         return False
 
     def rewind(self) -> None:
@@ -90,7 +90,7 @@ class Reading(ABC):
 
     @property
     def at_end(self) -> bool:
-        """Whether everything in the log went out."""
+        """Whether every entry of the log is delivered."""
         return self.next >= self.path.source.end
 
     @property
@@ -108,7 +108,7 @@ class Reading(ABC):
         return None
 
     def _pending_of(self, entry: Entry) -> tuple[tuple[int, ...], int]:
-        """What to say of a partly acknowledged entry, and how many messages of it count."""
+        """The ack set of a partly acknowledged entry, and the number of its messages that are pending."""
         left = self.path.cursor.acks.remaining(entry.ordinal)
         if left is None:
             return (), entry.count
@@ -134,7 +134,7 @@ class OrderedReading(Reading):
         super().__init__(path)
         self.failover = failover
         self.active: ServedConsumer | None = None
-        self._told: dict[ServedConsumer, bool] = {}
+        self._announced: dict[ServedConsumer, bool] = {}
 
     def consumers_changed(self) -> None:
         before = self.active
@@ -144,12 +144,12 @@ class OrderedReading(Reading):
             self.rewind()
 
     def announce(self) -> None:
-        told, self._told = self._told, {}
+        before, self._announced = self._announced, {}
         for consumer in self.consumers if self.failover else ():
             active = consumer is self.active
-            if told.get(consumer) is not active:
+            if before.get(consumer) is not active:
                 consumer.notify_active(active)
-            self._told[consumer] = active
+            self._announced[consumer] = active
 
     def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int] | None) -> None:
         if consumer is self.active:

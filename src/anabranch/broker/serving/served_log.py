@@ -7,31 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.log_producers import LogProducers, ProducerContext
-from anabranch.broker.serving.log_reader import Spawn
+from anabranch.broker.serving.context import LogContext, SubscriptionContext
+from anabranch.broker.serving.log_producers import LogProducers
 from anabranch.broker.serving.rates import RateMeter
-from anabranch.broker.serving.subscription import Subscription, SubscriptionContext, SubscriptionLimits
+from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.serving.volatile_cursor import VolatileCursor
-from anabranch.clock import Clock
 from anabranch.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError
 from anabranch.ledger.storage import Cursor, SegmentLog
 from anabranch.model.drains import Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
-
-
-@dataclass(frozen=True, slots=True)
-class LogContext:
-    """What every log of a broker shares."""
-
-    clock: Clock
-    spawn: Spawn
-    limits: SubscriptionLimits
-    rate_window_s: float
-    producers: ProducerContext
 
 
 class ServedLog:
@@ -74,8 +61,6 @@ class ServedLog:
     def partition(self) -> int:
         index = self.name.partition
         return -1 if index is None else index
-
-    # Subscriptions.
 
     async def subscription(
         self, name: str, *, durable: bool, ordinal: int | None, properties: Mapping[str, str] | None = None
@@ -143,8 +128,6 @@ class ServedLog:
         for subscription in list(self.subscriptions.values()):
             subscription.check_end()
 
-    # The beginning and the end.
-
     async def inherit(self, pieces: Pieces) -> None:
         """Recognise the messages that the segments before this one have stored, from now on and durably."""
         await self.log.inherit(pieces)
@@ -164,8 +147,6 @@ class ServedLog:
         self.producers.close(reason)
         for subscription in list(self.subscriptions.values()):
             subscription.close_consumers(moved=True)
-
-    # Load.
 
     @property
     def entries_in(self) -> int:

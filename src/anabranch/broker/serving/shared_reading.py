@@ -1,6 +1,6 @@
-"""Reading for several consumers at once: who has which entry, and the Shared type.
+"""Reading for several consumers at once: the holder of each entry, and the Shared type.
 
-Entries that come back, because a client asked or went away, go out again before fresh ones.
+Entries that come back, because a client asked for them or went away, are delivered before new ones.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from anabranch.protocol.hot_frames import encode_delivery
 from anabranch.protocol.outer import read_outer
 
 RUN_ENTRIES = 20
-"""Entries one Shared consumer gets before it is the next one's turn."""
+"""Entries that one Shared consumer gets before the turn goes to the next."""
 
 DELAYED_MAX = 50_000
-"""How many entries with a later delivery time are set aside before reading stops."""
+"""Most entries with a later delivery time that are set aside; then reading stops."""
 
 _DELIVER_AT_TAG = b"\x98\x01"
 
@@ -40,12 +40,12 @@ class _Outgoing:
 
 
 class PendingReading(Reading):
-    """What Shared and Key_Shared have in common: they know who has which entry."""
+    """The base of Shared and Key_Shared, which both remember the consumer that holds each entry."""
 
     def __init__(self, path: ReadPath) -> None:
         super().__init__(path)
         self._out: dict[int, tuple[ServedConsumer, int, int]] = {}
-        """Ordinal -> consumer, slot, messages that count as unacknowledged."""
+        """By ordinal the consumer, the slot, and the messages that count as unacknowledged."""
         self._redeliveries: dict[int, int] = {}
         self._delayed: list[tuple[int, int, int]] = []
         """Heap of (time, ordinal, slot)."""
@@ -114,11 +114,11 @@ class PendingReading(Reading):
 
     @abstractmethod
     def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
-        """Entries that were out, as (ordinal, slot, messages), go out again before later ones."""
+        """Deliver these entries, as (ordinal, slot, messages), again before later ones."""
 
     @abstractmethod
     def _due(self, ordinal: int, slot: int) -> None:
-        """The delivery time of an entry has come."""
+        """Take note that the delivery time of an entry has come."""
 
     def _settle_slot(self, slot: int) -> bool:
         return False
@@ -134,7 +134,7 @@ class PendingReading(Reading):
     def _give(
         self, consumer: ServedConsumer, entry: Entry, slot: int, messages: int, ack_set: tuple[int, ...]
     ) -> None:
-        """Put an entry among the frames of this turn; the consumer is charged already."""
+        """Add an entry to the frames of this turn; the consumer is charged already."""
         (ledger, number), ordinal, index, count, timestamp, data = entry
         outgoing = self._frames.get(consumer)
         if outgoing is None:
@@ -148,7 +148,7 @@ class PendingReading(Reading):
         outgoing.messages += messages
         outgoing.size += len(data)
         if outgoing.size >= WRITE_BYTES:
-            # Now the connection shows whether it takes more, before the next entry is given.
+            # Writing now shows whether the connection takes the next entry.
             self._flush()
         self._out[ordinal] = (consumer, slot, messages)
         self._unacked += messages
@@ -160,7 +160,7 @@ class PendingReading(Reading):
             self._write(consumer, outgoing.buffers, outgoing.entries, outgoing.messages, outgoing.size)
         self._frames.clear()
 
-    def _wake_due(self) -> None:
+    def _release_due(self) -> None:
         if self._delayed and self._delayed[0][0] <= (now := self.path.clock.wall_ms()):
             while self._delayed and self._delayed[0][0] <= now:
                 _, ordinal, slot = heappop(self._delayed)
@@ -168,7 +168,7 @@ class PendingReading(Reading):
 
 
 class SharedReading(PendingReading):
-    """Shared: any ready consumer gets the next entry, in runs, round and round."""
+    """Shared: any ready consumer gets the next run of entries, in turn."""
 
     def __init__(self, path: ReadPath) -> None:
         super().__init__(path)
@@ -200,11 +200,11 @@ class SharedReading(PendingReading):
         heappush(self._replay, ordinal)
 
     def turn(self) -> bool:
-        self._wake_due()
+        self._release_due()
         more = False
         if self._replay:
             more = self._replay_turn()
-        # What is to come again goes first, so fresh entries wait while it cannot.
+        # Entries that come back go first, so new entries wait while those cannot be delivered.
         if not self._replay:
             more = self._fresh_turn()
         self._flush()
@@ -261,7 +261,7 @@ class SharedReading(PendingReading):
         self._give(consumer, entry, 0, messages, ack_set)
 
     def _set_aside(self, entry: Entry) -> bool:
-        """Keep an entry for its delivery time; most carry none, which costs one search of the metadata."""
+        """Keep an entry with a later delivery time; for most entries this is one search of the metadata."""
         try:
             start, end = metadata_span(entry.data)
             if entry.data.find(_DELIVER_AT_TAG, start, end) < 0:

@@ -7,52 +7,26 @@ Must not know connections beyond `ClientLink`, nor commands beyond those it answ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from anabranch.broker.serving.acknowledging import Acknowledgements, DurableAnswers
 from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.draining import DrainReporter
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.kinds import Kind, check_fits, kind_name, make_reading, ranges_for
-from anabranch.broker.serving.log_reader import LogReader, Spawn
+from anabranch.broker.serving.log_reader import LogReader
 from anabranch.broker.serving.reading import Counters, OrderedReading, Reading, ReadPath
 from anabranch.broker.serving.shared_reading import PendingReading
-from anabranch.clock import Clock
 from anabranch.controller.decide.admission import ReaderState, Roster
 from anabranch.errors import ConsumerBusyError
-from anabranch.ledger.storage import Cursor, SegmentLog
+from anabranch.ledger.storage import Cursor
 from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _SHARED: Kind = pb.CommandSubscribe.Shared
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionLimits:
-    """Bounds of the read path, from the configuration."""
-
-    batch_entries: int = 100
-    batch_bytes: int = 5 * 2**20
-    unacked_max: int = 200_000
-    """Messages over all consumers of a shared subscription."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionContext:
-    """What all subscriptions of one log share."""
-
-    log: SegmentLog
-    partition: int
-    limits: SubscriptionLimits
-    clock: Clock
-    spawn: Spawn
-    splits: Callable[[], tuple[int, ...]]
-    """The bucket boundaries of the segment, as they are now."""
-    report_drained: Callable[[str, Ranges], None]
-    """Called with the name of a subscription and the slots that it has drained."""
 
 
 class Subscription:
@@ -88,13 +62,7 @@ class Subscription:
         limits = context.limits
         self._path = ReadPath(
             cursor,
-            LogReader(
-                self.log,
-                context.spawn,
-                self.schedule,
-                max_entries=limits.batch_entries,
-                max_bytes=limits.batch_bytes,
-            ),
+            LogReader(self.log, context.spawn, self.schedule, limits),
             self.counters,
             context.clock,
             context.partition,
@@ -137,8 +105,6 @@ class Subscription:
         if mark > extent.first_ordinal:
             return extent.position_of(mark - 1)
         return Position(extent.position_of(extent.first_ordinal).ledger, -1)
-
-    # Consumers.
 
     def add(self, consumer: ServedConsumer, kind: Kind, meta: pb.KeySharedMeta) -> None:
         """Let a consumer attach; ConsumerBusyError or ConsumerAssignError if connected ones exclude it."""
@@ -221,8 +187,6 @@ class Subscription:
         if self._timer is not None:
             self._timer.cancel()
 
-    # Delivery.
-
     def flow(self, consumer: ServedConsumer, permits: int) -> None:
         consumer.permits += permits
         self.schedule()
@@ -276,8 +240,6 @@ class Subscription:
             self.check_end()
         if more:
             self.schedule()
-
-    # Moving the cursor, and the end of a sealed log.
 
     async def seek(self, ordinal: int, remaining: int | None = None) -> None:
         """Disconnect all consumers and make this the first entry not acknowledged, durably.

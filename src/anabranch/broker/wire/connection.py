@@ -104,8 +104,6 @@ class ServerConnection:
         self.pushes = Pushes(lambda: self.writable)
         self._publish_bytes_max = services.config.publish_pending_bytes_max
 
-    # Called by the pump.
-
     def connected(self, pump: Pump) -> None:
         machine = pump.machine
         assert isinstance(machine, ServerMachine)
@@ -118,8 +116,8 @@ class ServerConnection:
         self.hears_end_of_topic = machine.peer_hears_end_of_topic
         self.is_java_m1 = is_java_m1(machine.peer_version)
         pump.on_writable = self._writable_again
-        said_broker = machine.peer_version == PEER_VERSION
-        if len(self._connections) >= self.services.config.connections_max and not said_broker:
+        claims_broker = machine.peer_version == PEER_VERSION
+        if len(self._connections) >= self.services.config.connections_max and not claims_broker:
             refused = TooManyRequestsError(f"{len(self._connections)} connections are open already")
             self.send(pb.CommandError(request_id=NO_ID, error=pb.NotAllowedError, message=str(refused)))
             pump.close(refused)
@@ -142,8 +140,6 @@ class ServerConnection:
         if self.publish_bytes > self._publish_bytes_max and not self.throttled:
             self.throttled = True
             pump.pause_reading()
-
-    # Running handlers, and answering the errors they raise.
 
     def _handle(self, command: Command) -> None:
         handler = self._handlers.get(type(command)) if isinstance(command, Message) else None
@@ -191,8 +187,6 @@ class ServerConnection:
         assert self._pump is not None
         self._pump.close(RemoteProtocolError(f"{self.address} sent for the unknown producer {producer_id}"))
 
-    # Called by handlers.
-
     @contextmanager
     def opening(self, what: str, number: int) -> Iterator[None]:
         """Mark a producer or consumer as being made; ServiceNotReadyError when it is being made already."""
@@ -217,8 +211,6 @@ class ServerConnection:
     def opening_cancelled(self, what: str, number: int) -> bool:
         """Whether the client closed, or lost, the producer or consumer that is being made."""
         return self.ended or self._opening.get((what, number), False)
-
-    # Called by producers and consumers: the link.
 
     @property
     def writable(self) -> bool:
@@ -251,8 +243,6 @@ class ServerConnection:
             # The connection is not read just now, so the peer's silence proves nothing.
             return True
         return await answers(self._pump) and not self.ended
-
-    # The end.
 
     def _writable_again(self) -> None:
         self.pushes.flush()

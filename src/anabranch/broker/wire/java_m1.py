@@ -22,12 +22,11 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire.services import Services
 from anabranch.errors import AnabranchError
-from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
-    from anabranch.broker.wire.connection import ServerConnection
+    from anabranch.broker.wire.connection import Attached, ServerConnection
 
 VERSION = "Pulsar-Java-v5.0.0-M1"
 
@@ -49,16 +48,15 @@ def hears_of_deletion(connection: ServerConnection) -> bool:
     return connection.peer_is_ours
 
 
-async def wait_for_former_reader(
-    services: Services, name: TopicName, subscription: Subscription, consumer: ServedConsumer
-) -> bool:
+async def wait_for_former_reader(services: Services, attaching: Attached) -> bool:
     """Wait until no other consumer reads the segment; False when another member was assigned it meanwhile."""
+    segment, subscription, consumer = attaching
     for _ in range(HANDOVER_S):
         if not subscription.consumers:
             return True
         with suppress(AnabranchError):
             # The former reader may have lost its assignment. Without a leader just now, it is not reminded.
-            controller = await services.controllers.controller(name.topic)
+            controller = await services.controllers.controller(segment.name.topic)
             await controller.remind(subscription.name)
         if _only_finishes(subscription, consumer):
             break

@@ -12,15 +12,15 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
 class Owners(NamedTuple):
-    """Where a topic is served."""
+    """The brokers that serve one topic."""
 
     leader: str | None
     segments: tuple[tuple[int, str], ...]
-    """Id and address for each segment that somebody serves."""
+    """Id and broker address of each segment that a broker serves."""
 
 
 def owners_of(layout: Layout, home: int | None, directory: Directory) -> Owners:
-    """Who serves the segments of a layout and leads the topic that is at home in that store."""
+    """The brokers of a layout's segments, and the leader: the owner of the store `home`."""
     urls = {store: owner.url for store in directory.stores if (owner := directory.owner_of(store))}
     segments = (layout.segments[id_] for id_ in sorted(layout.segments))
     served = tuple((segment.id, urls[segment.store]) for segment in segments if segment.store in urls)
@@ -28,7 +28,7 @@ def owners_of(layout: Layout, home: int | None, directory: Directory) -> Owners:
 
 
 def dag_of(layout: Layout, owners: Owners) -> pb.ScalableTopicDAG:
-    """A layout on the wire."""
+    """Encode a layout and its owners."""
     return pb.ScalableTopicDAG(
         epoch=layout.epoch,
         segments=[_segment(layout.segments[id_]) for id_ in sorted(layout.segments)],
@@ -40,7 +40,7 @@ def dag_of(layout: Layout, owners: Owners) -> pb.ScalableTopicDAG:
 
 
 def synthetic_dag(name: TopicName, partitions: int) -> pb.ScalableTopicDAG:
-    """A classic topic seen as a layout: a segment per partition, routed by number and not by range."""
+    """Encode a classic topic as a layout: a segment per partition, routed by number and not by range."""
     topics = [name.partition_name(index) for index in range(partitions)] or [name]
     segments = [
         Segment(index, part, legacy_topic=str(topic))

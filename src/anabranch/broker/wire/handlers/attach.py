@@ -1,4 +1,4 @@
-"""From a name to the log that producers and consumers attach to."""
+"""Finds the log that a producer or consumer names, and bounds the strings that a client sends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 
 METADATA_BYTES_MAX = 1024
 NAME_MAX = 1024
-"""Most characters of the name of a producer, consumer or subscription; all of them are kept."""
+"""Most characters of the name of a producer, consumer or subscription; the broker keeps them."""
 
 
 async def open_log(services: Services, name: TopicName, *, create: bool) -> ServedLog:
-    """A classic topic, made on first use if allowed, or a segment that the layout lists.
+    """Open a classic topic, made on first use if allowed, or a segment that the layout lists.
 
-    A segment that an operation has made but not committed is nobody's yet: what were written to it now could
-    overtake what its parents still take.
+    A segment that a change has made but not committed may not be opened yet: a message written to it now
+    could overtake a message of the same key that its parent still takes.
     """
     if name.is_scalable:
         raise NotAllowedError(f"{name} is a scalable topic; attach to its segments")
@@ -35,13 +35,13 @@ async def open_log(services: Services, name: TopicName, *, create: bool) -> Serv
     if segment is None:
         if listed.store not in services.logs.stores.opened:
             raise ServiceNotReadyError(f"{name} is not served by this broker; look it up again")
-        raise ServiceNotReadyError(f"{name} is being made")
+        raise ServiceNotReadyError(f"{name} is being made; try again soon")
     segment.splits = listed.entry_bucket_splits
     return segment
 
 
 def metadata_of(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
-    """The key-value pairs a client describes itself with; bounded, because they are kept."""
+    """The properties of a producer or consumer; bounded, because the broker keeps them."""
     metadata = {pair.key: pair.value for pair in pairs}
     if sum(len(key) + len(value) for key, value in metadata.items()) > METADATA_BYTES_MAX:
         raise MetadataError(f"metadata must not be longer than {METADATA_BYTES_MAX} characters")
@@ -49,7 +49,7 @@ def metadata_of(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
 
 
 def bounded(name: str) -> str:
-    """The name, if it is short enough to be kept."""
+    """The name; NotAllowedError if it is too long to be kept."""
     if len(name) > NAME_MAX:
         raise NotAllowedError(f"a name has at most {NAME_MAX} characters, not {len(name)}")
     return name

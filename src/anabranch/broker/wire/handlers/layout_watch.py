@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.java_m1 import hears_of_deletion
 from anabranch.broker.wire.layouts import Owners, dag_of, owners_of, synthetic_dag
 from anabranch.broker.wire.services import Services
 from anabranch.errors import NotAllowedError, TopicExistsError, TopicNotFoundError
@@ -28,15 +29,15 @@ class LayoutSession:
         self._connection = connection
         self._session_id = session_id
         self._name = name.topic
-        self._told: tuple[int, Owners] | None = None
+        self._sent: tuple[int, Owners] | None = None
         self._answered = False
-        """Whether the client was told anything; of a classic topic it is what that looks like."""
+        """Whether the client got a layout, be it the synthetic one of a classic topic."""
         self._newest: Layout | None = None
         self._stopped = False
         self._undo: list[Callable[[], None]] = []
 
     def watch(self) -> None:
-        """Tell the newest layout and its owners from now on, unless the client has closed the session."""
+        """Send each new layout and its owners from now on, unless the client has closed the session."""
         if not self._stopped:
             services = self._connection.services
             self._undo = [
@@ -50,9 +51,9 @@ class LayoutSession:
             undo()
 
     def changed(self, layout: Layout | None) -> None:
-        """A newer layout is there, or the topic is gone."""
+        """Take a newer layout, or None when the topic is deleted."""
         if layout is None:
-            self._tell_deleted()
+            self._send_deleted()
             return
         if self._newest is not None and layout.epoch <= self._newest.epoch:
             return
@@ -69,12 +70,12 @@ class LayoutSession:
             return
         services = self._connection.services
         owners = owners_of(layout, services.controllers.home(self._name), services.directory)
-        if self._told != (layout.epoch, owners):
-            self._told = layout.epoch, owners
+        if self._sent != (layout.epoch, owners):
+            self._sent = layout.epoch, owners
             self.send(dag_of(layout, owners))
 
-    def _tell_deleted(self) -> None:
-        after_layout = self._told is not None and self._connection.peer_is_ours
+    def _send_deleted(self) -> None:
+        after_layout = self._sent is not None and hears_of_deletion(self._connection)
         if after_layout or not self._answered:
             self._connection.pushes.end_session((_LAYOUT, self._session_id))
             refused = pb.CommandScalableTopicUpdate(
@@ -112,12 +113,12 @@ async def look_up_layout(connection: ServerConnection, command: pb.CommandScalab
     except Exception:
         connection.pushes.end_session(key)
         raise
-    # A classic topic is watched too: it may become a scalable one.
+    # A classic topic is watched too, because it may be migrated to a scalable one.
     session.watch()
 
 
 async def _existing(services: Services, name: TopicName, *, create: bool) -> None:
-    """Make sure that there is such a topic, which may have to be made first; TopicNotFoundError."""
+    """Return if the topic exists or was created now; else raise TopicNotFoundError."""
     try:
         await services.records.load(name.topic)
         return

@@ -1,4 +1,4 @@
-"""Where topics are, how many partitions they have, and which exist."""
+"""Lookups: the owner of a topic, the number of its partitions, and the topics of a namespace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.protocol.wire_errors import code_for
 
 
 async def look_up(connection: ServerConnection, command: pb.CommandLookupTopic) -> None:
-    """Say who serves a name; for one that does not exist, who would refuse or make it."""
+    """Answer with the broker that serves a topic, or that would make or refuse one that does not exist."""
     url = await owner_url(connection.services, TopicName.parse(command.topic))
     connection.send(
         pb.CommandLookupTopicResponse(
@@ -29,13 +29,13 @@ async def look_up(connection: ServerConnection, command: pb.CommandLookupTopic) 
 
 
 async def owner_url(services: Services, name: TopicName) -> str:
-    """Where a classic topic or segment is served or a scalable topic led; ServiceNotReadyError if nowhere."""
+    """The address of the broker that serves a log or leads a topic; ServiceNotReadyError without one."""
     owner = await owner_of(services, name)
     return services.url if owner is None else owner.url
 
 
 async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
-    """The broker to ask about a name; None means that any will do."""
+    """The broker that serves a log or leads a topic; None if any broker will do."""
     if name.domain == "persistent":
         store = await services.classic.store_of(name)
     else:
@@ -50,7 +50,7 @@ async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
         store = listed.store
     owner = services.directory.owner_of(store)
     if owner is None:
-        raise ServiceNotReadyError(f"{name} is in store {store}, which nobody serves now; ask again soon")
+        raise ServiceNotReadyError(f"{name} is in store {store}, which no broker serves now; retry soon")
     return owner
 
 
@@ -98,7 +98,7 @@ def refuse_partitions(
 
 
 async def topics_of_namespace(connection: ServerConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
-    """All names; a pattern is left to the client, which applies it when the answer says it was not."""
+    """Answer with all names, unfiltered; the client applies its pattern."""
     names: list[str] = []
     if command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
         tenant, local = parse_namespace(command.namespace)
@@ -118,7 +118,7 @@ async def topics_of_namespace(connection: ServerConnection, command: pb.CommandG
 
 
 def topics_hash(names: list[str]) -> str:
-    """What stands for a set of topic names when client and broker compare theirs."""
+    """A digest of topic names, by which client and broker compare the sets that they know."""
     joined = ",".join(sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass")))
     checksum: int = crc32c(joined.encode()) if names else 0
     return checksum.to_bytes(4, "little").hex()

@@ -24,9 +24,9 @@ _NAMESPACE = "namespace"
 
 
 class NamespaceSession:
-    """One open namespace watch: a snapshot first, then what came and went.
+    """One open namespace watch.
 
-    One look at a time: a slow one that a later one overtook would tell what is no longer true.
+    The topics are loaded once at a time, because a slow load that a later one overtook would be out of date.
     """
 
     def __init__(self, connection: ServerConnection, command: pb.CommandWatchScalableTopics) -> None:
@@ -35,7 +35,7 @@ class NamespaceSession:
         self._connection = connection
         self._watch_id = command.watch_id
         self._filters = {(pair.key, pair.value) for pair in command.property_filters}
-        self._told: dict[str, int] = {}
+        self._sent: dict[str, int] = {}
         self._looking = True
         self._again = False
         self._stopped = False
@@ -45,9 +45,9 @@ class NamespaceSession:
         self._undo: Callable[[], None] = connection.services.records.store.watch(path, self._changed)
 
     async def start(self, current_hash: str | None) -> None:
-        """Tell all topics, unless the client says that it knows them."""
-        self._told = await self._load()
-        names = list(self._told)
+        """Send all topics, unless the client's hash shows that it knows them."""
+        self._sent = await self._load()
+        names = list(self._sent)
         if self._stopped:
             return
         if current_hash is None or current_hash != topics_hash(names):
@@ -67,7 +67,7 @@ class NamespaceSession:
             self._timer.cancel()
 
     def _changed(self, change: Change) -> None:
-        # Subscriptions lie deeper; they do not change which topics there are.
+        # Records of subscriptions lie deeper, and do not change the set of topics.
         if change.path.count("/") <= self._depth:
             self._look_within(COALESCE_S)
 
@@ -83,11 +83,11 @@ class NamespaceSession:
         self._again = self._looking
         if not self._looking:
             self._looking = True
-            self._connection.services.tasks.spawn(self._tell_all())
+            self._connection.services.tasks.spawn(self._load_and_send())
 
-    async def _tell_all(self) -> None:
+    async def _load_and_send(self) -> None:
         try:
-            await self._tell()
+            await self._send_changes()
         except MetadataError:
             self._again = False
             self._look_within(RETRY_S)
@@ -96,12 +96,12 @@ class NamespaceSession:
         if self._again:
             self._look()
 
-    async def _tell(self) -> None:
+    async def _send_changes(self) -> None:
         now = await self._load()
         if self._stopped:
             return
-        before, self._told = self._told, now
-        # A topic that was deleted and made again is another one of the same name.
+        before, self._sent = self._sent, now
+        # A topic that was deleted and made again counts as removed and added.
         added = [name for name, incarnation in now.items() if before.get(name) != incarnation]
         removed = [name for name, incarnation in before.items() if now.get(name) != incarnation]
         if added or removed:

@@ -1,4 +1,4 @@
-"""SEEK, GET_LAST_MESSAGE_ID and CONSUMER_STATS: where a consumer is, and moving it."""
+"""SEEK, GET_LAST_MESSAGE_ID and CONSUMER_STATS: the position of a consumer, and moving it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anabranch.protocol.wire_errors import code_for
 
 
 async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
-    """Every consumer of the subscription is closed first, then the cursor moves, then comes the answer."""
+    """Close every consumer of the subscription, move the cursor, then answer."""
     attached = connection.consumers.get(command.consumer_id)
     if attached is None:
         raise MetadataError(f"consumer {command.consumer_id} is not known")
@@ -46,7 +46,7 @@ async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
 async def _seek_segment(
     connection: ServerConnection, name: TopicName, subscription: str, command: pb.CommandSeek
 ) -> None:
-    """The leader moves the cursor: children of the segment wait for it again, if it was drained."""
+    """Let the leader move the cursor: children of a drained segment wait for it again."""
     assert name.segment is not None
     controller = await connection.services.controllers.controller(name.topic)
     if command.HasField("message_publish_time"):
@@ -63,7 +63,7 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
         raise MetadataError(f"consumer {command.consumer_id} is not known")
     segment, subscription, _ = attached
     log, partition = segment.log, segment.partition
-    # Both are of one moment; reading the last entry may take a while.
+    # Take all values at one moment; reading the last entry may take a while.
     extent = log.extent
     end, next_index, sealed = extent.next_ordinal, extent.next_index, log.sealed
     last = Position(-1, -1) if end == extent.first_ordinal else extent.position_of(end - 1)
@@ -79,7 +79,7 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
 
 
 async def _last_batch_index(log: SegmentLog, end: int) -> int:
-    """Index of the last message inside its entry, -1 when that is not a batch."""
+    """Index of the last message inside its entry, -1 when the entry is not a batch."""
     if end == log.extent.first_ordinal:
         return -1
     entries = log.read_cached(end - 1, 1, 1) or await log.read(end - 1, 1, 1)

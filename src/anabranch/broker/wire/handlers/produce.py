@@ -1,12 +1,13 @@
-"""PRODUCER and CLOSE_PRODUCER; what a producer sends afterwards goes to it directly."""
+"""PRODUCER and CLOSE_PRODUCER; the connection passes a SEND to its producer without a handler."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from functools import partial
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
+from anabranch.broker.serving.context import ProducerOptions
+from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
@@ -22,7 +23,8 @@ from anabranch.protocol.properties import SETTLE
 async def open_producer(connection: ServerConnection, command: pb.CommandProducer) -> None:
     known = connection.producers.get(command.producer_id)
     if known is not None and command.epoch <= known.epoch:
-        _succeed(connection, command, known.name, connection.producer_logs[known.id], known)
+        segment = connection.producer_logs[known.id]
+        _OpenedProducer(connection, command, segment, known, b"").answer(ready=True)
         return
     with connection.opening("producer", command.producer_id):
         await _open_producer(connection, command)
@@ -35,46 +37,48 @@ async def _open_producer(connection: ServerConnection, command: pb.CommandProduc
     metadata = metadata_of(command.metadata)
     if metadata.get(SETTLE) == "true":
         await segment.log.flush()
-        _succeed(connection, command, command.producer_name, segment, None)
+        connection.send(_success(connection, command, segment, command.producer_name))
         return
     schema_version = b""
     if command.HasField("schema"):
         schema_version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
     if command.initial_subscription_name:
-        await _subscribe_first(
-            services, segment, validate_subscription(bounded(command.initial_subscription_name))
-        )
-    given = bounded(command.producer_name)
-    producer = ServedProducer(
-        connection,
-        command.producer_id,
-        given or services.make_producer_name(),
-        segment.log,
-        ProducerOptions(
-            epoch=command.epoch,
-            mode=command.producer_access_mode,
-            deduplicate=services.config.deduplication,
-            splits=segment.splits,
-            metadata=metadata,
-            connected_at_ms=services.clock.wall_ms(),
-        ),
-    )
+        subscription = validate_subscription(bounded(command.initial_subscription_name))
+        await _subscribe_first(services, segment, subscription)
+    producer = _make_producer(connection, command, segment, metadata)
+    opened = _OpenedProducer(connection, command, segment, producer, schema_version)
     ready = await segment.producers.attach(
         producer,
-        fresh_name=not given,
+        fresh_name=not command.producer_name,
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
-        promoted=partial(_promoted, connection, command, segment, producer, schema_version),
+        promoted=opened.promoted,
     )
     if connection.opening_cancelled("producer", command.producer_id):
         segment.producers.detach(producer)
-        raise ServiceNotReadyError("the client gave the producer up")
+        raise ServiceNotReadyError("the client closed the producer before it was opened")
     (connection.producers if ready else connection.waiting)[producer.id] = producer
     connection.producer_logs[producer.id] = segment
-    _succeed(connection, command, producer.name, segment, producer, schema_version, ready=ready)
+    opened.answer(ready=ready)
+
+
+def _make_producer(
+    connection: ServerConnection, command: pb.CommandProducer, segment: ServedLog, metadata: Mapping[str, str]
+) -> ServedProducer:
+    services = connection.services
+    options = ProducerOptions(
+        epoch=command.epoch,
+        mode=command.producer_access_mode,
+        deduplicate=services.config.deduplication,
+        splits=segment.splits,
+        metadata=metadata,
+        connected_at_ms=services.clock.wall_ms(),
+    )
+    name = bounded(command.producer_name) or services.make_producer_name()
+    return ServedProducer(connection, command.producer_id, name, segment.log, options)
 
 
 async def _subscribe_first(services: Services, segment: ServedLog, subscription: str) -> None:
-    """The subscription that must be there before the first message."""
+    """Make the subscription that must exist before the first message."""
     if segment.name.is_segment:
         controller = await services.controllers.controller(segment.name.topic)
         await controller.ensure_subscription(subscription, "QUEUE", "earliest")
@@ -82,51 +86,54 @@ async def _subscribe_first(services: Services, segment: ServedLog, subscription:
         await segment.subscription(subscription, durable=True, ordinal=segment.log.extent.first_ordinal)
 
 
-def _promoted(
-    connection: ServerConnection,
-    command: pb.CommandProducer,
-    segment: ServedLog,
-    producer: ServedProducer,
-    schema_version: bytes,
-) -> None:
-    """All others have left: the producer may send."""
-    if connection.waiting.pop(producer.id, None) is producer:
-        connection.producers[producer.id] = producer
-        _succeed(connection, command, producer.name, segment, producer, schema_version)
+@dataclass(frozen=True, slots=True)
+class _OpenedProducer:
+    """A producer, and the PRODUCER command that its client waits for."""
+
+    connection: ServerConnection
+    command: pb.CommandProducer
+    segment: ServedLog
+    producer: ServedProducer
+    schema_version: bytes
+
+    def promoted(self) -> None:
+        """Let a waiting producer send, because all others have left."""
+        connection, producer = self.connection, self.producer
+        if connection.waiting.pop(producer.id, None) is producer:
+            connection.producers[producer.id] = producer
+            self.answer(ready=True)
+
+    def answer(self, *, ready: bool) -> None:
+        response = _success(self.connection, self.command, self.segment, self.producer.name)
+        response.schema_version = self.schema_version
+        response.producer_ready = ready
+        producers = self.segment.producers
+        if producers.exclusive is self.producer and producers.topic_epoch is not None:
+            response.topic_epoch = producers.topic_epoch
+        self.connection.send(response)
 
 
-def _succeed(
-    connection: ServerConnection,
-    command: pb.CommandProducer,
-    name: str,
-    segment: ServedLog,
-    producer: ServedProducer | None,
-    schema_version: bytes = b"",
-    *,
-    ready: bool = True,
-) -> None:
-    exclusive = producer is not None and segment.producers.exclusive is producer
+def _success(
+    connection: ServerConnection, command: pb.CommandProducer, segment: ServedLog, name: str
+) -> pb.CommandProducerSuccess:
     own = inherited = UNKNOWN
     if connection.services.config.deduplication:
         own = segment.log.sequences.own.get(name, UNKNOWN)
         inherited = Known(segment.log.sequences.inherited, name).highest
-    connection.send(
-        pb.CommandProducerSuccess(
-            request_id=command.request_id,
-            producer_name=name,
-            last_sequence_id=max(own, inherited),
-            schema_version=schema_version,
-            topic_epoch=segment.producers.topic_epoch if exclusive else None,
-            producer_ready=ready,
-            own_sequence_id=own if connection.peer_is_ours else None,
-        )
+    return pb.CommandProducerSuccess(
+        request_id=command.request_id,
+        producer_name=name,
+        last_sequence_id=max(own, inherited),
+        schema_version=b"",
+        producer_ready=True,
+        own_sequence_id=own if connection.peer_is_ours else None,
     )
 
 
 def close_producer(
     connection: ServerConnection, command: pb.CommandCloseProducer
 ) -> Coroutine[Any, Any, None] | None:
-    """Answer once everything the producer sent is answered; an unknown one is closed already."""
+    """Close a producer once all its SENDs are answered; an unknown one is closed already."""
     number = command.producer_id
     if number in connection.producer_logs or connection.cancel_opening("producer", number):
         _close_producer(connection, command)

@@ -1,6 +1,6 @@
 """Commands about the connection itself, and those whose features are not served.
 
-Every request gets an answer: a client that asks for a transaction must hear that there are none, not wait.
+Every request gets an answer, so that a client which wants a transaction does not wait for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NO_TOPIC_LIST = NotAllowedError(
 
 
 def ignore(connection: ServerConnection, command: Message) -> None:
-    """Nothing to do, and no answer expected."""
+    """Take a command that needs no action and no answer."""
 
 
 def new_transaction(connection: ServerConnection, command: pb.CommandNewTxn) -> None:
-    # Java finds the asker by the coordinator's number, also for an error.
+    # Clients match the response to its request by the number of the coordinator, also for an error.
     connection.send(
         pb.CommandNewTxnResponse(
             request_id=command.request_id,

@@ -7,27 +7,29 @@ from google.protobuf.message import Message
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.handlers import (
     consume,
-    control,
     layout_watch,
     lookup,
     namespace_watch,
     peer,
     position,
     produce,
+    register,
     schema,
     session,
+    subscribe,
 )
 
 MODULES = (
     session,
     lookup,
     produce,
+    subscribe,
     consume,
     position,
     schema,
     layout_watch,
     namespace_watch,
-    control,
+    register,
     peer,
 )
 

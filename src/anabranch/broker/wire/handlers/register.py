@@ -1,4 +1,4 @@
-"""Registration of stream and checkpoint consumers with a topic's controller (73-75, 82)."""
+"""Registration of stream and checkpoint consumers with the leader of their topic (73-75, 82)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from anabranch.protocol.wire_errors import code_for
 
 
 class AssignmentPush:
-    """Sends a consumer the newest of its assignments, and none that was overtaken.
+    """Sends a consumer the newest of its assignments; older ones that were not sent are dropped.
 
-    One whose leader is gone is told so and registers with the next one; a client that would not understand
-    is hung up on.
+    When its leader is gone, the client is notified and registers with the next leader; the connection of a
+    client that does not understand the notice is closed.
     """
 
     def __init__(self, connection: ServerConnection, consumer_id: int) -> None:
@@ -48,7 +48,7 @@ class AssignmentPush:
         return await self._connection.alive()
 
     def _end(self) -> None:
-        """Nobody leads the consumer here any more; a client that hears so registers again."""
+        """Notify the client that this broker leads its topic no more, so that it registers again."""
         if self.active:
             self.active = False
             self._connection.registrations.pop(self._consumer_id, None)
@@ -84,26 +84,17 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
         command.subscription,
         command.consumer_name,
         push,
-        RegistrationRequest(
-            kind="CHECKPOINT" if command.consumer_type == pb.CHECKPOINT else "STREAM",
-            start=_start(command),
-            whole=connection.is_java_m1,
-            finished=_finished(command),
-            address=connection.address,
-            instance=command.instance if command.HasField("instance") else None,
-            attempt=command.consumer_id,
-            opened_in=command.opened_in if command.HasField("opened_in") else None,
-        ),
+        _request(connection, command),
     )
     if connection.ended:
         push.active = False
         controller.connection_lost(registration)
         return
     if connection.opening_cancelled("registration", command.consumer_id):
-        # Nobody would ever take it away: the connection lives on, and so would its share.
+        # The connection lives on, so only this call takes the segments from the consumer.
         push.active = False
         await controller.leave(registration)
-        raise ServiceNotReadyError("the client gave the registration up")
+        raise ServiceNotReadyError("the client left before it was registered")
     connection.registrations[command.consumer_id] = Registered(controller, registration)
     connection.send(
         pb.CommandScalableTopicSubscribeResponse(
@@ -114,6 +105,19 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
     )
 
 
+def _request(connection: ServerConnection, command: pb.CommandScalableTopicSubscribe) -> RegistrationRequest:
+    return RegistrationRequest(
+        kind="CHECKPOINT" if command.consumer_type == pb.CHECKPOINT else "STREAM",
+        start=_start(command),
+        whole=connection.is_java_m1,
+        finished=_finished(command),
+        address=connection.address,
+        instance=command.instance if command.HasField("instance") else None,
+        attempt=command.consumer_id,
+        opened_in=command.opened_in if command.HasField("opened_in") else None,
+    )
+
+
 async def _leader(services: Services, name: TopicName) -> TopicLeader:
     try:
         return await services.controllers.controller(name)
@@ -121,12 +125,12 @@ async def _leader(services: Services, name: TopicName) -> TopicLeader:
         if await services.records.find_classic(name) is None:
             raise
         raise NotAllowedError(
-            f"{name.local} is a classic topic, which nobody reads in key order; migrate it, or use a queue"
+            f"{name.local} is a classic topic, which cannot be read in key order; migrate it, or use a queue"
         ) from None
 
 
 def _start(command: pb.CommandScalableTopicSubscribe) -> StartAt | None:
-    """Our clients say where a new subscription starts; others say so on the segments."""
+    """The start of a new subscription; None from clients that name it when they attach to segments."""
     if not command.HasField("initial_position"):
         return None
     return "earliest" if command.initial_position == pb.CommandSubscribe.Earliest else "latest"
@@ -149,7 +153,7 @@ def refuse_registration(
 
 
 async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUnsubscribe) -> None:
-    """The consumer will not come back: what it read goes to the others at once."""
+    """Remove a consumer for good; its segments go to the other members at once."""
     connection.cancel_opening("registration", command.consumer_id)
     registered = connection.registrations.pop(command.consumer_id, None)
     if registered is None:
@@ -157,7 +161,7 @@ async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUn
     try:
         await registered.controller.leave(registered.registration)
     except BaseException:
-        # Nobody else would say so any more, and its name would be taken for ever.
+        # The connection has forgotten the registration, so without this call the name would stay taken.
         registered.controller.connection_lost(registered.registration)
         raise
     connection.send(pb.CommandSuccess(request_id=command.request_id))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from anabranch.broker.serving.context import SubscriptionLimits
 from anabranch.broker.serving.log_reader import LogReader
 from anabranch.errors import CorruptDataError, PersistenceError
 from anabranch.ledger.storage import Entry
@@ -42,8 +43,7 @@ class ColdReader:
             log,  # type: ignore[arg-type]
             self._spawn,
             self.woken.set,
-            max_entries=10,
-            max_bytes=10_000,
+            SubscriptionLimits(batch_entries=10, batch_bytes=10_000),
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,0 +1,187 @@
+"""SUBSCRIBE: admit a consumer, by the owner's roster or the leader's word, and attach it to a log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anabranch.broker.serving.acknowledging import position_from
+from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.context import ConsumerOptions
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.wire import java_m1
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.connection import Attached, ServerConnection
+from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
+from anabranch.broker.wire.services import Services
+from anabranch.controller.decide.admission import Admission, AttachRequest
+from anabranch.controller.ports.segments import StartAt
+from anabranch.errors import AnabranchError, ConsumerBusyError, NotAllowedError, ServiceNotReadyError
+from anabranch.metadata.records import SubscriptionKind
+from anabranch.model.names import TopicName, validate_subscription
+from anabranch.protocol.commands import NO_ID
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.properties import START_INDEX
+
+
+async def subscribe(connection: ServerConnection, command: pb.CommandSubscribe) -> None:
+    if command.consumer_id in connection.consumers:
+        connection.send(pb.CommandSuccess(request_id=command.request_id))
+        return
+    with connection.opening("consumer", command.consumer_id):
+        await _subscribe(connection, command)
+
+
+async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe) -> None:
+    services = connection.services
+    name = TopicName.parse(command.topic)
+    validate_subscription(bounded(command.subscription))
+    _check(command)
+    admission = Admission()
+    if command.durable:
+        admission = _admit_by_roster(services, name, command) or await _admit(services, name, command)
+    segment = await open_log(services, name, create=command.force_topic_creation)
+    metadata = metadata_of(command.metadata)
+    if command.HasField("schema"):
+        await services.schemas.register(name, command.schema, services.clock.wall_ms())
+    subscription = await segment.subscription(
+        command.subscription,
+        durable=command.durable,
+        ordinal=_start(segment, command, metadata, services.clock.wall_ms()),
+        properties={pair.key: pair.value for pair in command.subscription_properties},
+    )
+    if admission.roster is not None:
+        subscription.restrict(admission.roster)
+    consumer = _make_consumer(connection, command, metadata, admission)
+    attached = Attached(segment, subscription, consumer)
+    if command.subType == pb.CommandSubscribe.Exclusive and command.durable:
+        await _detach_dead(segment, subscription)
+        waits = name.is_segment and connection.is_java_m1
+        if waits and not await java_m1.wait_for_former_reader(services, attached):
+            java_m1.attach_and_close(connection, command)
+            return
+    await _attach(connection, command, attached)
+    incarnation = admission.incarnation if connection.peer_is_ours else None
+    connection.send(pb.CommandSuccess(request_id=command.request_id, incarnation=incarnation))
+    subscription.notify_attached()
+
+
+def _make_consumer(
+    connection: ServerConnection,
+    command: pb.CommandSubscribe,
+    metadata: Mapping[str, str],
+    admission: Admission,
+) -> ServedConsumer:
+    services = connection.services
+    options = ConsumerOptions(
+        priority=command.priority_level,
+        unacked_max=services.config.max_unacked_per_consumer or 2**62,
+        epoch=_epoch(command),
+        metadata=metadata,
+        connected_at_ms=services.clock.wall_ms(),
+        member=admission.member,
+        generation=admission.generation,
+    )
+    return ServedConsumer(connection, command.consumer_id, bounded(command.consumer_name), options)
+
+
+async def _attach(connection: ServerConnection, command: pb.CommandSubscribe, attached: Attached) -> None:
+    segment, subscription, consumer = attached
+    try:
+        async with subscription.busy:
+            if connection.opening_cancelled("consumer", command.consumer_id):
+                raise ServiceNotReadyError("the client closed the consumer before it was attached")
+            if segment.subscriptions.get(subscription.name) is not subscription:
+                raise ServiceNotReadyError(f"{subscription.name} is being deleted")
+            if not connection.is_java_m1 and subscription.reader_state(consumer, command.subType) != "reads":
+                raise ConsumerBusyError(
+                    f"{segment.name} was assigned to another consumer while {consumer.member} attached"
+                )
+            subscription.add(consumer, command.subType, command.keySharedMeta)
+    except AnabranchError:
+        segment.forget_unused(subscription)
+        raise
+    connection.consumers[consumer.id] = attached
+
+
+def _check(command: pb.CommandSubscribe) -> None:
+    ordered = command.subType in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
+    if command.read_compacted and not ordered:
+        raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
+
+
+def _admit_by_roster(services: Services, name: TopicName, command: pb.CommandSubscribe) -> Admission | None:
+    """Admit a member whose assignment is in this owner's roster; None if the leader has to be asked."""
+    queue = command.subType == pb.CommandSubscribe.Shared
+    if name.segment is None or queue or not command.HasField("generation"):
+        return None
+    segment = services.logs.get(name)
+    known = None if segment is None else segment.subscriptions.get(command.subscription)
+    roster = None if known is None else known.admitting
+    if roster is None or (command.HasField("opened_in") and command.opened_in != roster.incarnation):
+        return None
+    by_buckets = command.subType == pb.CommandSubscribe.Key_Shared
+    if not roster.admits(command.consumer_name, command.generation, by_buckets=by_buckets):
+        return None
+    return Admission(command.consumer_name, command.generation, roster, roster.incarnation)
+
+
+async def _admit(services: Services, name: TopicName, command: pb.CommandSubscribe) -> Admission:
+    """Ask the leader, which makes a durable subscription on all segments of the topic or on none.
+
+    A client that attaches to a classic log names the incarnation of the scalable topic that the log belongs
+    to; without one the log is only a classic topic, and no leader is asked.
+    """
+    opened_in = command.opened_in if command.HasField("opened_in") else None
+    if name.segment is None and opened_in is None:
+        return Admission()
+    controller = await services.controllers.controller(name.partitioned_topic.topic)
+    kind: SubscriptionKind = "QUEUE" if command.subType == pb.CommandSubscribe.Shared else "STREAM"
+    start: StartAt = "earliest" if command.initialPosition == pb.CommandSubscribe.Earliest else "latest"
+    if name.segment is None:
+        await controller.ensure_subscription(command.subscription, kind, start, opened_in)
+        return Admission()
+    return await controller.admit(
+        command.subscription,
+        AttachRequest(
+            segment_id=name.segment.id,
+            consumer_name=bounded(command.consumer_name),
+            kind=kind,
+            start=start,
+            generation=command.generation if command.HasField("generation") else None,
+            opened_in=opened_in,
+        ),
+    )
+
+
+def _start(segment: ServedLog, command: pb.CommandSubscribe, metadata: dict[str, str], now_ms: int) -> int:
+    """The first entry that a new subscription reads."""
+    log = segment.log
+    if not command.durable:
+        index = metadata.get(START_INDEX)
+        if index is not None:
+            if not index.isdecimal():
+                raise NotAllowedError(f"{START_INDEX} must be a number, not {index!r}")
+            return log.extent.ordinal_of_index(int(index))
+        if command.HasField("start_message_id") and not command.start_message_rollback_duration_sec:
+            return log.extent.ordinal_of(position_from(command.start_message_id))
+    if command.start_message_rollback_duration_sec:
+        return log.extent.ordinal_at_time(now_ms - 1000 * command.start_message_rollback_duration_sec)
+    if command.initialPosition == pb.CommandSubscribe.Earliest:
+        return log.extent.first_ordinal
+    return log.extent.next_ordinal
+
+
+async def _detach_dead(segment: ServedLog, subscription: Subscription) -> None:
+    """Detach exclusive consumers whose peers are dead, before a new consumer is refused for them."""
+    for holder in list(subscription.consumers):
+        if not await holder.link.alive():
+            segment.detach(subscription, holder)
+
+
+def _epoch(command: pb.CommandSubscribe) -> int | None:
+    given = command.HasField("consumer_epoch") and command.consumer_epoch != NO_ID
+    return command.consumer_epoch if given else None
+
+
+HANDLERS = {pb.CommandSubscribe: CommandHandler(subscribe)}
