@@ -1,7 +1,7 @@
-"""The client: where producers and consumers are made.
+"""The client makes producers and consumers.
 
-Nothing is connected before the first of them is opened. All of it belongs to the event loop it was made on;
-the same API for code without a loop is in `blocking`.
+It connects when the first of them is opened. A client and its producers and consumers belong to the event
+loop they were made on; the same API for code without a loop is in `blocking`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class AsyncClient:
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: ConnectionPool | None = None
-        # Weak, so that a client that lives long does not keep every handle it ever made.
+        # Weak, so that a long-lived client does not keep every producer and consumer it ever made.
         self._producers: WeakKeyDictionary[AsyncProducer[Any], None] = WeakKeyDictionary()
         self._consumers: WeakKeyDictionary[
             AsyncStreamConsumer[Any] | AsyncQueueConsumer[Any] | AsyncCheckpointConsumer[Any], None
@@ -154,12 +154,13 @@ class AsyncClient:
     ) -> AsyncStreamConsumer[V]:
         """Read in key order with cumulative acknowledgement; consumers of one subscription share the topic.
 
-        Give a stable `name` to come back to the same share. A name has one owner: ConsumerBusyError says who
-        has it, here or, when another took it while this one was away, when receiving. Receiving raises
-        SubscriptionNotFoundError when the subscription is deleted meanwhile. Acknowledge as you go: what is
-        not acknowledged keeps later segments closed.
+        Give a stable `name` to get the same share after a restart. A name has one consumer at a time:
+        ConsumerBusyError names the consumer that has it. This method raises it, and so does receiving when
+        another consumer took the name while this one was disconnected. Receiving raises
+        SubscriptionNotFoundError when the subscription is deleted meanwhile. Acknowledge continuously:
+        unacknowledged messages of a segment keep its successors closed.
 
-        `receiver_queue_size` messages of each segment are held ready; unless it is given, a thousand, and up
+        The client holds `receiver_queue_size` messages of each segment ready; by default a thousand, and up
         to a mebibyte for an application that runs out of them.
         """
         one_of("initial_position", initial_position, InitialPosition)
@@ -292,13 +293,13 @@ class AsyncClient:
         return reader
 
     def tails(self) -> SegmentTails:
-        """A way to ask segments again and again what they hold, for bulk readers."""
+        """Answers which messages segments hold now, for bulk readers that ask often."""
         tails = SegmentTails(self._connections())
         self._readers[tails] = None
         return tails
 
     async def close(self) -> None:
-        """Complete pending sends, send pending acknowledgements, close all handles, producers first."""
+        """Complete pending sends, send pending acknowledgements, close all producers, then all consumers."""
         if self.closed:
             return
         self._check()
@@ -308,7 +309,7 @@ class AsyncClient:
         await self._end()
 
     async def shutdown(self) -> None:
-        """Drop everything at once: pending sends fail, pending acknowledgements are lost."""
+        """Close at once: pending sends fail, pending acknowledgements are lost."""
         if self.closed:
             return
         self._check()
@@ -353,7 +354,7 @@ class AsyncClient:
 
     def _check(self) -> None:
         if os.getpid() != self._process:
-            raise InvalidConfigurationError("this client was made before fork; make one in the new process")
+            raise InvalidConfigurationError("this client was made before a fork; make one in the new process")
         if self._loop is not None and asyncio.get_running_loop() is not self._loop:
             raise InvalidConfigurationError("this client belongs to another event loop; make one per loop")
 

@@ -1,8 +1,7 @@
-"""A received message, which is a place in a received entry until somebody looks inside.
+"""A received message: an entry and an index, decoded on first use.
 
-Entries arrive whole and are taken apart on first use, all messages at once; a consumer that only counts or
-acknowledges never pays for it. What cannot be decoded raises where it is looked at, so that the message can
-still be acknowledged.
+The first use of any message decodes its whole entry; an application that only counts or acknowledges never
+pays for it. A damaged entry raises when its content is used, so that its messages can still be acknowledged.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NOTHING: Mapping[str, str] = {}
 
 
 class Source(Protocol):
-    """Where an entry came from."""
+    """The segment's consumer that received an entry."""
 
     @property
     def segment_id(self) -> int: ...
@@ -44,7 +43,10 @@ class Source(Protocol):
     @property
     def schema(self) -> Codec[Any]: ...
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
-        """What had been handed out of each segment when message `number` was; empty where nobody acks so."""
+        """The last message of each segment that was handed out up to message `number`.
+
+        Empty unless the consumer acknowledges cumulatively.
+        """
         ...
 
 
@@ -86,7 +88,7 @@ class Received:
         self.before: MessageId | None = None
         """The position of a checkpoint just before this entry."""
         self.content: Columns | None = None
-        """What `columns` found, for the hot paths of messages."""
+        """The result of `columns`, for the hot paths of messages; None before the first use."""
         self._problem: AnabranchError | None = None
         try:
             outer = read_outer(delivery.data)
@@ -98,7 +100,7 @@ class Received:
             if outer.is_batch:
                 self.count = self.batch_size = max(outer.num_messages, 1)
         self.wanted = (1 << self.count) - 1
-        """Bits of the messages to hand out; the others were acknowledged or handed out before."""
+        """Bits of the messages to hand out; other messages were acknowledged or handed out before."""
         if delivery.ack_set:
             self.wanted &= bits_from_words(delivery.ack_set)
 
@@ -114,7 +116,7 @@ class Received:
         return [index for index in range(self.count) if self.wanted >> index & 1]
 
     def columns(self) -> Columns:
-        """The content, decoded once; raises what is wrong with it."""
+        """The content, decoded once; raises if the entry is damaged."""
         if self.content is None:
             if self._problem is None:
                 try:
@@ -130,7 +132,7 @@ class Received:
 
 
 def _spread(content: Columns, count: int) -> Columns:
-    """Columns with a row for each message the entry was stored with; compaction took some of them out."""
+    """Columns with a row for each message the entry was stored with; compaction removed some of them."""
     rows: dict[int, int] = {index: row for row, index in enumerate(content.batch_indexes)}
     places = [rows.get(index) for index in range(count)]
 
@@ -172,7 +174,7 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
 
     @property
     def key(self) -> str | None:
-        """The key as text; bytes that are not UTF-8 appear with their odd bytes escaped."""
+        """The key as text; bytes that are not UTF-8 are escaped."""
         entry: Received = self._entry
         key = (entry.content or entry.columns()).keys[self._index]
         return None if key is None else key.decode(errors="backslashreplace")
@@ -185,7 +187,7 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
 
     @property
     def id(self) -> MessageId:
-        """Names the message for ever; on a stream consumer it also covers what was handed out before it."""
+        """The message's permanent id; on a stream consumer it covers the messages before it, too."""
         entry: Received = self._entry
         ledger, position = entry.position
         source = entry.source

@@ -27,7 +27,7 @@ MEMORY_LIMIT = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """When a batch is closed: the first limit reached decides, over all open batches of a segment."""
+    """Limits of the open batches of a segment; the first limit reached closes all of them."""
 
     max_delay: float = 0.001
     max_messages: int = 1000
@@ -54,7 +54,7 @@ class DeadLetter:
 
     def __post_init__(self) -> None:
         if self.max_redeliveries < 0:
-            raise InvalidConfigurationError("max_redeliveries is 0 or more")
+            raise InvalidConfigurationError("max_redeliveries must be 0 or more")
         if self.topic is not None:
             parse_topic(self.topic)
         if self.initial_subscription is not None:
@@ -82,11 +82,11 @@ class ProducerOptions:
         if self.compression is not None:
             one_of("compression", self.compression, CompressionName)
         if not isinstance(self.batching, (Batching, bool)):
-            raise InvalidConfigurationError("batching is a Batching, or True or False")
+            raise InvalidConfigurationError("batching must be a Batching, True or False")
         if self.name is not None and not self.name:
-            raise InvalidConfigurationError("a producer's name is not empty")
+            raise InvalidConfigurationError("name must not be empty; leave it out to get a generated one")
         if self.initial_sequence_id is not None and self.initial_sequence_id < -1:
-            raise InvalidConfigurationError("initial_sequence_id is -1 or more")
+            raise InvalidConfigurationError("initial_sequence_id must be -1 or more")
 
     @property
     def batched(self) -> bool:
@@ -110,7 +110,7 @@ def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:
 
 
 def optional_seconds(name: str, value: Seconds | None) -> float | None:
-    """As `seconds`, where None means without limit and zero means not to wait at all."""
+    """As `seconds`; None means no limit, and zero means not to wait at all."""
     return None if value is None else seconds(name, value, zero=True)
 
 
@@ -136,7 +136,7 @@ def wall_ms(name: str, moment: datetime) -> int:
 
 
 def text_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:
-    """Properties as a dict of its own; names and values must be text."""
+    """A copy of the properties; names and values must be text."""
     found = dict(pairs or {})
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in found.items()):
         raise InvalidConfigurationError(f"{name} must map text to text")
@@ -144,7 +144,7 @@ def text_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def parse_topic(text: str) -> TopicName:
-    """The topic a caller names; a bare name means topic://public/default/<name>."""
+    """The topic of a name that a caller gave; a bare name means topic://public/default/<name>."""
     name = TopicName.parse(text, default_domain="topic")
     if name.is_segment:
         raise InvalidNameError(f"{text!r} is a segment; open its topic {name.topic} instead")

@@ -1,4 +1,4 @@
-"""How values become bytes and back. Deliberately few kinds; any object with `encode` and `decode` will do.
+"""Schemas turn values into bytes and back; any object with `encode` and `decode` is a schema.
 
 A schema never sees messages, keys or the network.
 """
@@ -21,7 +21,7 @@ else:
 
 
 class Codec(Protocol[T]):
-    """What a producer or consumer needs of a schema."""
+    """A schema, as producers and consumers use it."""
 
     def encode(self, value: T) -> bytes:
         """The bytes to store; raises TypeError for a value of another type."""
@@ -45,7 +45,7 @@ class Schema(Generic[T]):
 
     @staticmethod
     def bytes() -> Schema[builtins.bytes]:
-        """Values are bytes and stay as they are."""
+        """Values are bytes, stored unchanged."""
         return BYTES
 
     @staticmethod
@@ -55,7 +55,7 @@ class Schema(Generic[T]):
 
     @staticmethod
     def json() -> Schema[Any]:
-        """Values are whatever the json module takes, stored as compact UTF-8 JSON."""
+        """Values are those of the json module, stored as compact UTF-8 JSON."""
         return _JSON
 
 

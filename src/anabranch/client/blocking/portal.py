@@ -40,7 +40,7 @@ class Portal:
         """The running loop of the thread."""
         # Asking for the process id would be a system call for each message.
         if self._forks != _forks:
-            raise InvalidConfigurationError("this client was made before fork; make one in the new process")
+            raise InvalidConfigurationError("this client was made before a fork; make one in the new process")
         loop = self._loop
         return self._start() if loop is None else loop
 

@@ -98,51 +98,56 @@ class Outgoing:
 
     def build(self, producer_name: str, now_ms: int, compression: Compression, batched: bool) -> None:
         """Turn the rows into an entry; afterwards the batch has only bytes, a count and a sequence id."""
-        rows = self.rows
-        self.count = len(rows)
-        extras = self.extras or {}
-        first = extras.get(0)
+        self.count = len(self.rows)
+        first = self.extras.get(0) if self.extras else None
         self.deliver_at_ms = first.deliver_at_ms if first is not None else 0
         self.batched = batched and not self.deliver_at_ms
-        if not self.batched:
-            value, key, self.sequence, slot = rows[0]
-            more = first or Extras()
-            self.entry = build_single(
-                value,
-                key,
-                self.sequence,
-                producer_name,
-                now_ms,
-                properties=more.properties,
-                event_time_ms=more.event_time_ms,
-                null_value=more.null_value,
-                deliver_at_ms=more.deliver_at_ms,
-                compression=compression,
-                hash_range=(slot, slot),
-                slot=self.slot,
-            )
+        if self.batched:
+            self._build_batch(producer_name, now_ms, compression)
         else:
-            batch = MessageBatch()
-            values, keys, sequences, slots = zip(*rows, strict=True)
-            if extras:
-                for index, (value, key, sequence, _) in enumerate(rows):
-                    more = extras.get(index) or Extras()
-                    batch.add(
-                        value,
-                        key,
-                        sequence,
-                        more.properties,
-                        more.event_time_ms,
-                        null_value=more.null_value,
-                    )
-            else:
-                batch.add_many(values, keys, sequences)
-            self.sequence = batch.highest_sequence_id
-            stamp = (min(slots), max(slots))
-            self.entry = batch.build(producer_name, now_ms, compression, stamp, self.slot)
+            self._build_single(first or Extras(), producer_name, now_ms, compression)
         self.size = len(self.entry)
         self.rows = []
         self.extras = None
+
+    def _build_single(
+        self, extras: Extras, producer_name: str, now_ms: int, compression: Compression
+    ) -> None:
+        value, key, self.sequence, slot = self.rows[0]
+        self.entry = build_single(
+            value,
+            key,
+            self.sequence,
+            producer_name,
+            now_ms,
+            properties=extras.properties,
+            event_time_ms=extras.event_time_ms,
+            null_value=extras.null_value,
+            deliver_at_ms=extras.deliver_at_ms,
+            compression=compression,
+            hash_range=(slot, slot),
+            slot=self.slot,
+        )
+
+    def _build_batch(self, producer_name: str, now_ms: int, compression: Compression) -> None:
+        batch = MessageBatch()
+        values, keys, sequences, slots = zip(*self.rows, strict=True)
+        if self.extras:
+            for index, (value, key, sequence, _) in enumerate(self.rows):
+                extras = self.extras.get(index) or Extras()
+                batch.add(
+                    value,
+                    key,
+                    sequence,
+                    extras.properties,
+                    extras.event_time_ms,
+                    null_value=extras.null_value,
+                )
+        else:
+            batch.add_many(values, keys, sequences)
+        self.sequence = batch.highest_sequence_id
+        hash_range = min(slots), max(slots)
+        self.entry = batch.build(producer_name, now_ms, compression, hash_range, self.slot)
 
     def messages(self, limit: int) -> list[tuple[Row, Extras | None]]:
         """The messages of a built entry, to be routed anew: the bucket hash of each row is 0."""

@@ -1,8 +1,8 @@
-"""What a send returns: futures that cost next to nothing until somebody looks at them.
+"""Futures of sent messages, which cost next to nothing until a caller uses them.
 
-A message's future only remembers its batch and its place in it, so storing a batch completes a thousand of
-them at once. They follow the protocol that asyncio asks of futures: `await`, `gather`, `wait`, `wait_for` and
-`shield` take them. Cancelling one stops the waiting, not the message.
+A message's future only remembers its batch and its index there, so storing a batch completes a thousand
+futures at once. They follow the protocol that asyncio asks of futures: `await`, `gather`, `wait`, `wait_for`
+and `shield` take them. Cancelling a future stops the waiting, not the message.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ class SendFuture(msgspec.Struct, eq=False, gc=False):
     _asyncio_future_blocking: bool = False
 
     def done(self) -> bool:
-        """Whether the message is stored or has failed, or the waiting was cancelled."""
+        """Whether the message is stored or has failed, or the future was cancelled."""
         return self._cancelled or self._settled().state != OPEN
 
     def cancelled(self) -> bool:
         return self._cancelled
 
     def result(self) -> MessageId:
-        """The id of the stored message; raises why it failed, or InvalidStateError while it is under way."""
+        """The id of the stored message; raises its error, or InvalidStateError while it is pending."""
         error = self.exception()
         if error is not None:
             raise error
         return message_id(self._settled(), self._index)
 
     def exception(self) -> Exception | None:
-        """Why the message failed; None when it was stored."""
+        """The error of a failed message; None for a stored one."""
         error = self.peek()
         if error is not None:
             self.mark_seen()
         return error
 
     def peek(self) -> Exception | None:
-        """As `exception`, without counting as somebody's having looked."""
+        """As `exception`, without marking the error as seen."""
         if self._cancelled:
             raise asyncio.CancelledError
         batch = self._settled()
         if batch.state == OPEN:
-            raise asyncio.InvalidStateError("the message is still under way")
+            raise asyncio.InvalidStateError("the message is still pending; await its future")
         return None if batch.state == STORED else batch.error
 
     def mark_seen(self) -> None:
-        """The holder knows the outcome; a flush need not raise it."""
+        """Note that the caller knows the outcome, so that a flush does not raise it."""
         self._settled().seen = True
 
     def add_done_callback(self, callback: Callable[..., object], *, context: Context | None = None) -> None:
-        """Call back from the loop when done; at once in its next turn when it is already."""
+        """Call back from the loop when done; in the loop's next turn if that is the case already."""
         context = context or copy_context()
         if self.done():
             self._loop.call_soon(callback, self, context=context)
@@ -73,14 +73,14 @@ class SendFuture(msgspec.Struct, eq=False, gc=False):
         batch.waiters.append((self, callback, context))
 
     def remove_done_callback(self, callback: Callable[..., object]) -> int:
-        """Forget a callback; returns how often it was registered."""
+        """Forget a callback; return how often it was registered."""
         batch = self._settled()
         before = batch.waiters or []
         batch.waiters = [waiter for waiter in before if waiter[0] is not self or waiter[1] != callback]
         return len(before) - len(batch.waiters)
 
     def cancel(self, msg: Any = None) -> bool:
-        """Stop waiting; the message is sent all the same."""
+        """Stop waiting; the message is sent nevertheless."""
         if self.done():
             return False
         self._cancelled = True
@@ -105,7 +105,7 @@ class SendFuture(msgspec.Struct, eq=False, gc=False):
     __iter__ = __await__
 
     def _settled(self) -> Outgoing:
-        """The batch that holds the message now, wherever it has moved."""
+        """The batch that holds the message now; a message moves when its segment is sealed."""
         batch: Outgoing = self._batch
         while batch.state == MOVED:
             self._batch, self._index = batch.moved[self._index]
@@ -116,7 +116,7 @@ class SendFuture(msgspec.Struct, eq=False, gc=False):
 class BulkFuture:
     """The outcome of many messages: done when each of them is stored or has failed."""
 
-    # By this attribute of the class asyncio knows a future.
+    # asyncio recognises a future by this attribute of its class.
     _asyncio_future_blocking = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -126,7 +126,7 @@ class BulkFuture:
         self._waiters: list[tuple[Callable[..., object], Context]] = []
         self._cancelled = False
 
-    # Its maker's side.
+    # For the producer.
 
     def join(self, batch: Outgoing) -> None:
         """Wait for this batch too."""
@@ -138,16 +138,16 @@ class BulkFuture:
         self._pending += 1
 
     def arm(self) -> None:
-        """No batch will be added any more."""
-        self._less()
+        """Note that no more batches will join; until then the future is not done."""
+        self._count_down()
 
     def finished(self, batch: Outgoing) -> None:
-        """A batch has its outcome, or its messages have moved to batches that were joined before."""
+        """Take the outcome of a batch; if its messages moved, their new batches have joined before."""
         if batch.state == FAILED:
             self._failed.append(batch)
-        self._less()
+        self._count_down()
 
-    def _less(self) -> None:
+    def _count_down(self) -> None:
         self._pending -= 1
         if not self._pending and not self._cancelled:
             self._wake()
@@ -157,7 +157,7 @@ class BulkFuture:
         for callback, context in waiters:
             self._loop.call_soon(callback, self, context=context)
 
-    # Its holder's side.
+    # For the caller.
 
     def done(self) -> bool:
         return self._cancelled or not self._pending
@@ -166,7 +166,7 @@ class BulkFuture:
         return self._cancelled
 
     def result(self) -> None:
-        """None when all are stored; raises the first failure, or InvalidStateError while under way."""
+        """None when all messages are stored; raises the first failure, or InvalidStateError while pending."""
         error = self.exception()
         if error is not None:
             raise error
@@ -178,15 +178,15 @@ class BulkFuture:
         return error
 
     def peek(self) -> Exception | None:
-        """As `exception`, without counting as somebody's having looked."""
+        """As `exception`, without marking the error as seen."""
         if self._cancelled:
             raise asyncio.CancelledError
         if self._pending:
-            raise asyncio.InvalidStateError("messages are still under way")
+            raise asyncio.InvalidStateError("messages are still pending; await their future")
         return self._failed[0].error if self._failed else None
 
     def mark_seen(self) -> None:
-        """The holder knows the outcome; a flush need not raise it."""
+        """Note that the caller knows the outcome, so that a flush does not raise it."""
         for batch in self._failed:
             batch.seen = True
 
@@ -204,7 +204,7 @@ class BulkFuture:
         return before - len(self._waiters)
 
     def cancel(self, msg: Any = None) -> bool:
-        """Stop waiting; the messages are sent all the same."""
+        """Stop waiting; the messages are sent nevertheless."""
         if self.done():
             return False
         self._cancelled = True
@@ -275,7 +275,7 @@ def message_id(batch: Outgoing, index: int) -> MessageId:
 
 
 def complete(batch: Outgoing, loop: asyncio.AbstractEventLoop) -> None:
-    """Tell everybody who waits for a batch that it has its outcome."""
+    """Notify the waiting futures of a batch that is stored or has failed."""
     waiters, batch.waiters = batch.waiters, None
     for future, callback, context in waiters or ():
         loop.call_soon(callback, future, context=context)
@@ -285,7 +285,7 @@ def complete(batch: Outgoing, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def move(batch: Outgoing, places: list[tuple[Outgoing, int]]) -> None:
-    """Let everybody who waits for a batch wait for the batches its messages went to instead."""
+    """Let the waiting futures of a batch wait for the batches that took its messages over."""
     batch.state = MOVED
     batch.moved = places
     for tracker in batch.trackers or ():

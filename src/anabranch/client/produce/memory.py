@@ -1,4 +1,4 @@
-"""The client's bound on messages that wait to be stored, over all its producers."""
+"""The client's limit on messages that wait to be stored, over all its producers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 
 class Memory:
-    """Counts bytes; whoever wants to add more waits in line while the count is above the limit."""
+    """Counts bytes of pending messages; callers wait in line while the count is above the limit."""
 
     __slots__ = ("_line", "full", "limit", "used")
 
@@ -15,11 +15,11 @@ class Memory:
         self.limit = limit
         self.used = 0
         self.full = False
-        """Whether a newcomer must wait: the limit is passed, or others wait already."""
+        """Whether a new caller must wait: the count is above the limit, or other callers wait already."""
         self._line: deque[asyncio.Future[None]] = deque()
 
     def charge(self, size: int) -> None:
-        """Count bytes; what is there is there, so this never waits."""
+        """Count bytes of accepted messages; never waits."""
         self.used += size
         if self.used > self.limit:
             self.full = True
@@ -35,19 +35,19 @@ class Memory:
             if turn in self._line:
                 self._line.remove(turn)
             else:
-                # The turn was given and not used.
+                # This caller had its turn and does not use it.
                 self._next()
             raise
         self._next()
 
     def release(self, size: int) -> None:
-        """Give bytes back."""
+        """Uncount bytes of messages that have an outcome."""
         self.used -= size
         if self.full:
             self._next()
 
     def _next(self) -> None:
-        """Give the turn to the next in line, if there is room."""
+        """Give the turn to the next caller in line, if there is room."""
         while self._line and self.used <= self.limit:
             turn = self._line.popleft()
             if not turn.done():

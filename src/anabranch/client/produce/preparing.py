@@ -1,6 +1,6 @@
-"""Checking and encoding messages before they are given a place in the order.
+"""Checks and encodes messages before they get their sequence ids.
 
-Bad arguments raise here, in the caller's own call and thread. Knows nothing of segments or batches.
+Bad arguments raise here, in the caller's own call and thread. The module knows no segment or batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.errors import InvalidConfigurationError
 T = TypeVar("T")
 
 Prepared = tuple[bytes, str | bytes | None, Extras | None, int | None]
-"""Encoded value, key, what most messages do not have, and a sequence id where the caller chose one."""
+"""Encoded value, key, rarely used parts, and the sequence id if the caller chose one."""
 
 _KEY_TYPES = frozenset((str, bytes, type(None)))
 _BYTES_ONLY = frozenset((bytes,))
@@ -30,7 +30,7 @@ class Preparing(Generic[T]):
     def __init__(self, schema: Codec[T], clock: Clock) -> None:
         self.encode = schema.encode
         self.plain = bytes if cast(Any, schema) is BYTES else None
-        """The type of values that need no encoding, if there is one."""
+        """The type of values that need no encoding; None if all values need it."""
         self._clock = clock
 
     def one(
@@ -43,7 +43,7 @@ class Preparing(Generic[T]):
         deliver_after: Seconds | None,
         deliver_at: datetime | None,
     ) -> tuple[bytes, Extras | None]:
-        """Check a message; returns its bytes and whatever it has beyond value and key."""
+        """Check a message; return its bytes and its rarely used parts."""
         _check_key(key)
         if (
             properties is None
@@ -55,7 +55,7 @@ class Preparing(Generic[T]):
         ):
             return self.encode(value), None
         if sequence_id is not None and sequence_id < 0:
-            raise InvalidConfigurationError("a sequence id is 0 or more")
+            raise InvalidConfigurationError("sequence_id must be 0 or more")
         if deliver_after is not None and deliver_at is not None:
             raise InvalidConfigurationError("give deliver_after or deliver_at, not both")
         deliver_at_ms = 0
@@ -72,7 +72,7 @@ class Preparing(Generic[T]):
         return data, Extras(pairs, event_time_ms, value is None, deliver_at_ms)
 
     def many(self, values: Sequence[T], keys: Sequence[str | bytes | None] | None) -> Sequence[bytes]:
-        """Check many messages; returns their bytes."""
+        """Check many messages; return their bytes."""
         if keys is not None:
             if len(keys) != len(values):
                 raise InvalidConfigurationError(f"{len(values)} values need as many keys, not {len(keys)}")
@@ -86,4 +86,4 @@ class Preparing(Generic[T]):
 
 def _check_key(key: object) -> None:
     if key is not None and not isinstance(key, (str, bytes)):
-        raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
+        raise TypeError(f"a key must be text or bytes, not {type(key).__name__}")

@@ -37,7 +37,7 @@ class AsyncProducer(Publisher[T]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether no segment in use is without a connection."""
+        """Whether every segment in use has a connection."""
         return all(segment.is_attached for segment in self._routes.segments.values())
 
     @property
@@ -62,7 +62,7 @@ class AsyncProducer(Publisher[T]):
     ) -> MessageId:
         """Publish one message and return its id when the broker has stored it.
 
-        Cancelling stops the waiting, not the message.
+        A cancelled call stops waiting; the message is sent nevertheless.
         """
         future = await self.enqueue(
             value,

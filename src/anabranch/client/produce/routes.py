@@ -61,7 +61,7 @@ class SegmentRoutes:
             found = self._keyless_route()
         else:
             if not isinstance(key, (str, bytes)):
-                raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
+                raise TypeError(f"a key must be text or bytes, not {type(key).__name__}")
             found = self.route_by(key_hash(key), key)
         self.by_key[key] = found
         return found
