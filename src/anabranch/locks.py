@@ -176,11 +176,7 @@ def _evict(file: Path, fd: int, name: str) -> None:
             except (OSError, AttributeError) as error:
                 raise _held(file, holder, f"which cannot be killed: {error}") from error
         if time.monotonic() >= deadline:
-            why = (
-                "which was killed but still holds it"
-                if killed
-                else "which the kernel does not list"
-            )
+            why = "which was killed but still holds it" if killed else "which the kernel does not list"
             raise _held(file, holder, why)
         time.sleep(POLL_S)
 
