@@ -447,7 +447,7 @@ async def test_who_could_not_leave_is_no_member_for_ever(
     client = await world.connect(at)
     await register(client)
 
-    async def fail(self: TopicController, registration: Membership) -> None:
+    async def fail(self: TopicController, membership: Membership) -> None:
         raise MetadataError("the store is away")
 
     with monkeypatch.context() as patch:

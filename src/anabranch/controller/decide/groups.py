@@ -192,6 +192,11 @@ def shares(record: SubscriptionRecord) -> bool:
     return record.type == "STREAM" and not any(consumer.whole for consumer in record.consumers.values())
 
 
+def members_max(records: Iterable[SubscriptionRecord], *, sharing: bool) -> int:
+    """The most members of one group that can share a segment by buckets, or that cannot."""
+    return max((len(record.consumers) for record in records if shares(record) == sharing), default=0)
+
+
 def _assign(
     record: SubscriptionRecord,
     layout: Layout,

@@ -5,14 +5,16 @@ Reads the controller's records and asks the owners of segments for rates and bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 from anabranch.aio import together
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.name_holds import NameHold
 from anabranch.controller.decide.waiting import waiting
 from anabranch.controller.ports.segments import SegmentLoad
+from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.members import Members
+from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import AnabranchError
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Layout, Segment
@@ -96,7 +98,22 @@ async def _subscription(
     }
 
 
-def subscription_state(record: SubscriptionRecord, layout: Layout) -> dict[str, object]:
+def subscriptions(
+    layout: Layout, subscriptions: Subscriptions, announcements: Announcements, members: Members
+) -> dict[str, dict[str, object]]:
+    """Each subscription: its progress, its troubles, its members."""
+    return {
+        sub: {
+            **_progress(record, layout),
+            "trouble": subscriptions.troubles.get(sub),
+            "unreached": announcements.unreached(sub),
+            "consumers": _consumers(record, members, sub),
+        }
+        for sub, record in sorted(subscriptions.records.items())
+    }
+
+
+def _progress(record: SubscriptionRecord, layout: Layout) -> dict[str, object]:
     """The progress of a subscription by its record, and the segments that it waits for."""
     waits = waiting(record, layout)
     parts = groups.drained_parts(record)
@@ -121,9 +138,7 @@ def subscription_state(record: SubscriptionRecord, layout: Layout) -> dict[str, 
     }
 
 
-def consumers(
-    record: SubscriptionRecord, holds: Iterable[NameHold], seconds_left: Callable[[NameHold], float | None]
-) -> dict[str, object]:
+def _consumers(record: SubscriptionRecord, members: Members, sub: str) -> dict[str, object]:
     """The members of a group, and the segments that each reads by the record."""
     held = {
         name: [given.segment_id for given in member.segments] for name, member in record.consumers.items()
@@ -131,8 +146,8 @@ def consumers(
     return {
         hold.name: {
             "connected": hold.connected,
-            "evictedInSeconds": seconds_left(hold),
+            "evictedInSeconds": members.seconds_left(hold),
             "segments": held.get(hold.name, []),
         }
-        for hold in holds
+        for hold in members.of(sub)
     }

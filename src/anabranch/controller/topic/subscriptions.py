@@ -62,8 +62,6 @@ class Subscriptions:
         self._drains: dict[str, set[int]] = {}
         """Reported segments by subscription."""
 
-    # Taking over, and finishing what was interrupted.
-
     async def load(self) -> None:
         """Take the stored subscriptions over in this term; their consumers get a full grace period."""
         await self.records.claim_all()
@@ -112,8 +110,6 @@ class Subscriptions:
             await self._announcements.announce(await self.records.read(sub))
             if sub not in self.records:
                 del self.troubles[sub]
-
-    # Operations.
 
     def is_ready(self, sub: str, kind: SubscriptionKind) -> bool:
         """Whether the subscription is on all segments already, or needs to be on none."""
@@ -269,8 +265,6 @@ class Subscriptions:
             ),
         )
 
-    # Drained segments.
-
     def report_drained(self, event: Drained) -> None:
         """Note an owner's report; `take_drains` looks at it in turn."""
         segment = self._lead.find(event.segment)
@@ -293,11 +287,6 @@ class Subscriptions:
             sub,
             lambda found: groups.drain(found, self._lead.layout, drained, self.load_by_segment, parts),
         )
-
-    def members_max(self, *, sharing: bool) -> int:
-        """The most consumers of one subscription that can share a segment by buckets, or that cannot."""
-        records = self.records.values()
-        return max((len(r.consumers) for r in records if groups.shares(r) == sharing), default=0)
 
     async def save(
         self, sub: str, change: Callable[[SubscriptionRecord], SubscriptionRecord]

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from anabranch.controller.decide import operation
+from anabranch.controller.decide.groups import members_max
 from anabranch.controller.topic.change_runner import ChangeRunner
 from anabranch.controller.topic.layout_changes import LayoutChanges
 from anabranch.controller.topic.leadership import Leadership
@@ -96,9 +97,8 @@ class Upkeep:
         return decision
 
     async def _scale(self) -> Decision:
-        decision = self._scaling.look(
-            self._subscriptions.members_max(sharing=True), self._subscriptions.members_max(sharing=False)
-        )
+        records = self._subscriptions.records.values()
+        decision = self._scaling.look(members_max(records, sharing=True), members_max(records, sharing=False))
         if isinstance(decision.action, Keep):
             self._scaling.tally.count(decision, done=False)
             await self._scaling.store_history()
