@@ -35,7 +35,7 @@ _HOME = {
     "AsyncStreamConsumer": "anabranch.client.consume.stream_consumer",
     "Backoff": "anabranch.aio",
     "Batching": "anabranch.client.options",
-    "Checkpoint": "anabranch.model.ids",
+    "Checkpoint": "anabranch.model.checkpoint",
     "CheckpointConsumer": "anabranch.client.blocking",
     "Client": "anabranch.client.blocking",
     "DeadLetter": "anabranch.client.options",
