@@ -16,10 +16,11 @@ from anabranch.controller.service import NO_PROPERTIES, ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.failpoints import Failpoints
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.metadata.store import MetadataStore
-from anabranch.metadata.topics import TopicStore, layout_of
+from anabranch.metadata.topics import TopicStore
 from anabranch.model.assignment import Assignment
 from anabranch.model.layout import Layout
 from anabranch.model.layout_checks import check

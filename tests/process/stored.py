@@ -9,8 +9,9 @@ from pathlib import Path
 from anabranch.clock import SystemClock
 from anabranch.ledger.files import FileStorage
 from anabranch.ledger.os_disk import OsDisk
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.sqlite import SqliteStore
-from anabranch.metadata.topics import TopicStore, layout_of
+from anabranch.metadata.topics import TopicStore
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName

@@ -13,8 +13,8 @@ import msgspec
 
 from anabranch.admin.client import AdminClient
 from anabranch.errors import ConflictError, ConnectError, InvalidConfigurationError, NotFoundError
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import TopicRecord
-from anabranch.metadata.topics import layout_of
 from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess

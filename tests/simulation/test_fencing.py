@@ -12,7 +12,7 @@ from anabranch.broker.serving.subscription import Subscription
 from anabranch.config import BrokerConfig
 from anabranch.controller.decide.admission import Roster
 from anabranch.errors import ConsumerBusyError
-from anabranch.metadata.topics import layout_of
+from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.cluster import Cluster

@@ -13,7 +13,7 @@ from anabranch import AsyncClient, Checkpoint
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AnabranchError
-from anabranch.metadata.topics import layout_of
+from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.cluster import Cluster

@@ -23,8 +23,8 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.metadata import records
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, TopicRecord
-from anabranch.metadata.topics import layout_of
 from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName

@@ -21,8 +21,8 @@ from anabranch.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionRecord
-from anabranch.metadata.topics import layout_of
 from anabranch.model.layout import Segment
 from anabranch.model.names import SegmentDescriptor, TopicName
 

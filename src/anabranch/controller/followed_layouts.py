@@ -14,9 +14,9 @@ from typing import Any
 from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.topic.leadership import ControllerContext
 from anabranch.errors import AlreadyClosedError, MetadataError
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import topic_path
 from anabranch.metadata.store import Change
-from anabranch.metadata.topics import layout_of
 from anabranch.model.names import TopicName
 
 

@@ -18,13 +18,13 @@ from anabranch.controller.decide.operation import Origin
 from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.leadership import ControllerContext
 from anabranch.errors import AnabranchError, TopicExistsError
+from anabranch.metadata.layouts import layout_of, with_layout
 from anabranch.metadata.records import (
     GarbageRecord,
     LineageRecord,
     SubscriptionKind,
     TopicRecord,
 )
-from anabranch.metadata.topics import layout_of, with_layout
 from anabranch.model.hashing import equal_bucket_splits, key_hash
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch import Checkpoint
 from anabranch.errors import SubscriptionNotFoundError
-from anabranch.metadata.topics import layout_of
+from anabranch.metadata.layouts import layout_of
 from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from anabranch.cli import dag
+from anabranch.metadata.layouts import with_layout
 from anabranch.metadata.records import TopicRecord, encode
-from anabranch.metadata.topics import with_layout
 from anabranch.model.layout import Layout
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from anabranch.errors import InvalidNameError, MetadataError
 from anabranch.metadata import records
+from anabranch.metadata.layouts import layout_of, with_layout
 from anabranch.metadata.records import (
     AssignedRecord,
     ConsumerRecord,
@@ -17,7 +18,6 @@ from anabranch.metadata.records import (
     TopicRecord,
     UnfinishedRecord,
 )
-from anabranch.metadata.topics import layout_of, with_layout
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from anabranch.errors import ConflictError, NotFoundError, TopicExistsError, TopicNotFoundError
+from anabranch.metadata.layouts import with_layout
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import (
     ClassicTopicRecord,
@@ -17,7 +18,7 @@ from anabranch.metadata.records import (
     TenantRecord,
     TopicRecord,
 )
-from anabranch.metadata.topics import TopicStore, with_layout
+from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from tests.fakes.metadata import YieldingStore

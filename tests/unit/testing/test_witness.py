@@ -6,8 +6,8 @@ from collections import Counter
 
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.metadata import records
+from anabranch.metadata.layouts import with_layout
 from anabranch.metadata.records import AssignedRecord, ConsumerRecord, SubscriptionRecord, TopicRecord
-from anabranch.metadata.topics import with_layout
 from anabranch.model.ids import Position
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName

@@ -33,8 +33,8 @@ from anabranch.controller.topic.subscription_records import SubscriptionRecords
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.controller.topic.upkeep import Upkeep
 from anabranch.errors import ConsumerBusyError, NotLeaderError, TopicNotFoundError
+from anabranch.metadata.layouts import with_properties
 from anabranch.metadata.records import IntentRecord, SubscriptionKind, SubscriptionRecord, TopicRecord
-from anabranch.metadata.topics import with_properties
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride, to_json

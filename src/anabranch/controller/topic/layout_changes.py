@@ -20,8 +20,8 @@ from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import AnabranchError, StaleTermError, in_words
+from anabranch.metadata.layouts import layout_of, with_layout
 from anabranch.metadata.records import GarbageRecord, IntentRecord, Retention, TopicRecord
-from anabranch.metadata.topics import layout_of, with_layout
 from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName

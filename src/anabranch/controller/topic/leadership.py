@@ -21,8 +21,9 @@ from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.segments import SegmentLoad, Segments
 from anabranch.errors import AnabranchError, StaleTermError
 from anabranch.failpoints import Failpoints, NoFailpoints
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import TopicRecord
-from anabranch.metadata.topics import TopicStore, layout_of
+from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Container
 
 from anabranch.ledger.storage import SegmentLog
-from anabranch.metadata.topics import layout_of
+from anabranch.metadata.layouts import layout_of
 from anabranch.model.layout import Layout, Segment
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.faults import StoreTrouble

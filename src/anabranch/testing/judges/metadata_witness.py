@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from anabranch.ledger.storage import SegmentLog
 from anabranch.metadata import records
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.memory import MemoryTree, _Value
 from anabranch.metadata.records import StoreRecord, SubscriptionRecord, TopicRecord
-from anabranch.metadata.topics import layout_of
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -17,7 +17,7 @@ from anabranch.client.produce.producer import AsyncProducer
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AnabranchError
-from anabranch.metadata.topics import layout_of
+from anabranch.metadata.layouts import layout_of
 from anabranch.model.hashing import key_hash, segment_hash
 from anabranch.model.layout import Layout
 from anabranch.model.policy import AutoScalePolicy
