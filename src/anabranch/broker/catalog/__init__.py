@@ -1,4 +1,4 @@
-"""Which logs exist in the stores of this broker: topics, segments, schemas, producer epochs, trimming.
+"""The logs in the stores of this broker: segments, classic topics, schemas, producer epochs, trimming.
 
 This package must not know connections, commands or other brokers.
 """

@@ -1,4 +1,4 @@
-"""How often each topic had a new exclusive producer, so that a fenced one cannot come back."""
+"""The number of exclusive producers that each topic has had, so that a fenced producer stays fenced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ATTEMPTS = 16
 
 
 class TopicEpochs:
-    """A durable counter per topic: -1 while nobody was exclusive, then 0, 1, 2..."""
+    """A durable counter per topic: -1 before the first exclusive producer, then 0, 1, 2..."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -20,7 +20,7 @@ class TopicEpochs:
         return -1 if stored is None else int(stored.value)
 
     async def next(self, topic: TopicName) -> int:
-        """Count one more and return its number."""
+        """Count a new exclusive producer and return its number."""
         for _ in range(_ATTEMPTS):
             stored = await self._store.get(_path(topic))
             number = 0 if stored is None else int(stored.value) + 1
@@ -30,7 +30,9 @@ class TopicEpochs:
             except VersionConflictError:
                 continue
             return number
-        raise MetadataError(f"the epoch of {topic} was changed by others {_ATTEMPTS} times in a row")
+        raise MetadataError(
+            f"the producer epoch of {topic} changed concurrently {_ATTEMPTS} times in a row; try again"
+        )
 
 
 def _path(topic: TopicName) -> str:

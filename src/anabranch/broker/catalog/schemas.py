@@ -1,7 +1,7 @@
-"""Schemas of topics: versions in the order they were registered, kept in the metadata store.
+"""Schemas of topics: versions in the order of their registration, kept in the metadata store.
 
-All segments of a topic and the classic topic of the same name share one list. What a schema says is not
-looked at: the registry refuses a change of type and leaves the rest to producers and consumers.
+All segments of a topic and the classic topic of the same name share one list. The registry does not read the
+definition of a schema: it refuses a change of type, and producers and consumers check the rest.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from anabranch.protocol.properties import pairs
 _VERSION = Struct(">q")
 _ATTEMPTS = 16
 _NO_SCHEMA = (pb.Schema.Type.Value("None"), pb.Schema.AutoConsume)
-"""Types that say: plain bytes, or whatever there is."""
+"""Schema types of clients without a schema of their own: plain bytes, or the schema of the topic."""
 
 
 class StoredSchema(msgspec.Struct, frozen=True):
-    """One version, as it came."""
+    """One version, as the client sent it."""
 
     name: str
     type: int
@@ -33,7 +33,7 @@ class StoredSchema(msgspec.Struct, frozen=True):
 
 
 class SchemaRegistry:
-    """Looks up and registers; a version is the index in the list, as eight bytes on the wire."""
+    """Finds and registers schemas; a version is the index in the list, as eight bytes on the wire."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -42,17 +42,22 @@ class SchemaRegistry:
         return (await self._load(topic))[0]
 
     async def get(self, topic: TopicName, version: bytes | None) -> tuple[StoredSchema, bytes] | None:
-        """The newest schema, or that of a version; None when there is none."""
+        """The schema of a version, the newest by default, with its version; None when there is none."""
         known = await self.all(topic)
         if version is None:
             return (known[-1], _VERSION.pack(len(known) - 1)) if known else None
         if len(version) != _VERSION.size:
-            raise IncompatibleSchemaError(f"{version.hex() or 'an empty text'} is no schema version")
+            raise IncompatibleSchemaError(
+                f"{version.hex() or 'an empty text'} is no schema version; send {_VERSION.size} bytes"
+            )
         (number,) = _VERSION.unpack(version)
         return (known[number], version) if 0 <= number < len(known) else None
 
     async def register(self, topic: TopicName, schema: pb.Schema, now_ms: int) -> bytes:
-        """The version of a schema, added if it is new; empty for none. Raises IncompatibleSchemaError."""
+        """The version of a schema, which is added if it is new; empty without a schema.
+
+        Raises IncompatibleSchemaError if the topic has a schema of another type.
+        """
         if schema.type in _NO_SCHEMA:
             return b""
         asked = StoredSchema(
@@ -78,10 +83,12 @@ class SchemaRegistry:
             except VersionConflictError:
                 continue
             return _VERSION.pack(len(known))
-        raise MetadataError(f"the schemas of {topic} were changed by others {_ATTEMPTS} times in a row")
+        raise MetadataError(
+            f"the schemas of {topic} changed concurrently {_ATTEMPTS} times in a row; try again"
+        )
 
     async def delete(self, topic: TopicName) -> None:
-        """Forget all versions."""
+        """Remove all versions."""
         if await self._store.get(_path(topic)) is not None:
             await self._store.delete(_path(topic))
 

@@ -1,8 +1,8 @@
-"""Gives the disk back what is acknowledged and need not stay, in logs that are still written to.
+"""Drops old ledgers of logs that are still in use, once they are acknowledged and beyond retention.
 
-Sealed segments go as a whole when the controller prunes them. An active segment and a classic topic stay, so
-their beginning is dropped instead, a ledger at a time, by the same limits. How much of a segment may stay is
-for the leader of its topic to say. Must not know connections, commands or layouts.
+The controller removes sealed segments as a whole. Active segments and classic topics lose their oldest
+ledgers instead, by the same limits. The leader of a topic decides how many bytes a segment may keep. This
+module must not know connections, commands or layouts.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ from anabranch.model.names import TopicName
 _logger = logging.getLogger(__name__)
 
 ROUND_S = 60.0
-"""How often all logs are looked at."""
+"""How often all logs are trimmed."""
 
-LOOKED_AT_ONCE = 200
-"""Logs looked at in one turn of the loop."""
+LOGS_PER_TURN = 200
+"""Logs trimmed in one turn of the event loop."""
 
 
 def plan_trim(marks: Iterable[int], kept: int, next_ordinal: int) -> int:
-    """Below which ordinal a log may be dropped.
+    """The ordinal below which a log may be dropped.
 
     `marks` are the lowest unacknowledged ordinals of its durable cursors, `kept` is the first ordinal that
-    retention still protects. The last entry always stays, and its ledger with it, so that everybody can still
-    ask for the last message.
+    retention protects. The last entry always stays, so that clients can ask for the last message id.
     """
     return max(0, min(kept, next_ordinal - 1, *marks))
 
 
 async def trim(log: SegmentLog, kept: int) -> None:
-    """Drop what lies below `kept` and is acknowledged."""
-    # An acknowledgement counted here is queued for the disk already, and so is never behind the trim.
+    """Drop the acknowledged entries below `kept`."""
+    # The acknowledgements counted here were queued for the disk before the trim.
     marks = (cursor.acks.mark for cursor in log.cursors.values())
     ordinal = plan_trim(marks, kept, log.extent.next_ordinal)
     if ordinal > log.extent.first_ordinal:
@@ -48,7 +47,7 @@ async def trim(log: SegmentLog, kept: int) -> None:
 
 
 class Trimming:
-    """Trims every log of the open stores, round after round."""
+    """Trims every log of the open stores, at intervals."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class Trimming:
         clock: Clock,
         retention_of: Callable[[str], Awaitable[Retention]],
     ) -> None:
-        """`retention_of` says what a namespace keeps."""
+        """`retention_of` returns the limits of a namespace."""
         self._stores = stores
         self._logs = logs
         self._clock = clock
@@ -65,14 +64,14 @@ class Trimming:
         self._failing: set[str] = set()
 
     async def run(self) -> None:
-        """Look at all logs now and then, until cancelled."""
+        """Trim all logs at intervals, until cancelled."""
         while True:
             await asyncio.sleep(ROUND_S)
             await self.round()
 
     async def round(self) -> None:
-        """Look at every log once; one that cannot be trimmed is logged and keeps nobody else waiting."""
-        # Of all that are stored, not only those in use: what nobody has asked for since the start is old too.
+        """Trim every log once; a log that cannot be trimmed is reported and skipped."""
+        # All stored logs, including those that no client has used since the start.
         names = self._stores.names()
         self._failing.intersection_update(names)
         retention: dict[str, Retention] = {}
@@ -85,7 +84,7 @@ class Trimming:
             limits = retention[namespace]
             if log is not None:
                 await self._try(log, Retention(limits.time_s) if parsed.is_segment else limits)
-            if number % LOOKED_AT_ONCE == 0:
+            if number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
         for segment in self._logs.served:
             for subscription in tuple(segment.subscriptions.values()):
@@ -95,7 +94,7 @@ class Trimming:
         try:
             return await self._retention_of(namespace)
         except AnabranchError as error:
-            _logger.warning("%s: how long to keep messages is not known: %s", namespace, error)
+            _logger.warning("%s: the retention cannot be read, so no log is trimmed: %s", namespace, error)
             return Retention(None)
 
     async def _try(self, log: SegmentLog, limits: Retention) -> None:
@@ -109,7 +108,7 @@ class Trimming:
             self._failing.discard(log.name)
 
     def _kept(self, log: SegmentLog, limits: Retention) -> int:
-        """The first ordinal that is within both limits."""
+        """The first ordinal within both limits."""
         kept = log.extent.first_ordinal
         if limits.time_s is not None:
             kept = max(kept, log.extent.ordinal_at_time(self._clock.wall_ms() - int(limits.time_s * 1000)))

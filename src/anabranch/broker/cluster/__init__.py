@@ -1,4 +1,4 @@
-"""Which broker owns which store, calls between brokers, and routing to the owners of segments and leaders.
+"""The stores that a broker owns, calls between brokers, and routing to segment owners and topic leaders.
 
 This package must not know the commands of clients.
 """

@@ -1,7 +1,8 @@
-"""Which brokers live and who owns which store: a watched copy of what the metadata store says.
+"""The living brokers and the owner of each store: a watched copy of the records in the metadata store.
 
-Every broker has one. It may be a moment old, so whoever acts on it must be refused politely when the world
-has moved on. Must not know what a store holds, or decide who should own one.
+Every broker has a directory. It may be outdated for a moment, so the called broker checks again and refuses a
+request for a store that it does not own. This module must not know the content of stores, nor decide which
+broker should own a store.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RETRY_S = 0.2
 
 
 class Directory:
-    """Brokers and stores by number, as of the last look."""
+    """Brokers and stores by number, as of the last read."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -37,16 +38,16 @@ class Directory:
 
     @property
     def brokers(self) -> Mapping[int, BrokerRecord]:
-        """The brokers whose lease is not over."""
+        """The brokers whose lease has not run out."""
         return self._brokers
 
     @property
     def stores(self) -> Mapping[int, StoreRecord]:
-        """Every store there is, owned or not."""
+        """All stores of the cluster, with and without an owner."""
         return self._stores
 
     def owner_of(self, store: int) -> BrokerRecord | None:
-        """The living broker that serves the store; None while nobody does."""
+        """The living broker that owns the store; None while the store has no owner."""
         record = self._stores.get(store)
         if record is None or record.owner is None:
             return None
@@ -55,7 +56,7 @@ class Directory:
 
     @property
     def served(self) -> tuple[int, ...]:
-        """The stores that have an owner."""
+        """The stores that have an owner, sorted."""
         return tuple(store for store in sorted(self._stores) if self.owner_of(store) is not None)
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -70,7 +71,7 @@ class Directory:
         return undo
 
     async def start(self) -> None:
-        """Look once, and follow from then on."""
+        """Read the records once, and follow their changes from then on."""
         self._undo = [self._store.watch(root, self._note) for root in (records.BROKERS, records.STORES)]
         await self.look()
         self._tasks.spawn(self._follow())
@@ -81,15 +82,15 @@ class Directory:
         await self._tasks.stop()
 
     async def look(self) -> None:
-        """Read everything now; whoever has just changed something need not wait to be told."""
-        # One at a time: what an older look saw must not come after what a newer one saw.
+        """Read all records now, so that a caller sees its own changes without waiting for the watch."""
+        # One look at a time, so that the result of an older look never replaces a newer one.
         async with self._looking:
             self._changed.clear()
             try:
                 brokers = await self._load(BrokerRecord, records.BROKERS)
                 stores = await self._load(StoreRecord, records.STORES)
             except BaseException:
-                # What this look was to see is still to be seen, whoever asked for it.
+                # The change that caused this look has not been read; `_follow` has to look again.
                 self._changed.set()
                 raise
         if (brokers, stores) != (self._brokers, self._stores):
@@ -114,5 +115,5 @@ class Directory:
             try:
                 await self.look()
             except MetadataError as error:
-                _logger.warning("cannot see who owns what: %s", error)
+                _logger.warning("the records of brokers and stores cannot be read: %s", error)
                 await asyncio.sleep(RETRY_S)

@@ -24,7 +24,7 @@ CHANGE_S: Final = 60.0
 
 
 class _RemoteLeader:
-    """Carries calls to the leader of one topic.
+    """Carries calls to the leader of one topic at another broker.
 
     A call that ends a session must use the connection that opened it: a leader that lost the connection has
     ended the session already, and its next process gives the same tokens to other sessions.

@@ -1,4 +1,4 @@
-"""The controller's port to segments that live in this process."""
+"""The controller's port to the segments in the stores of this broker."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from anabranch.model.ranges import FULL
 
 
 class LocalSegments:
-    """Carries out what controllers ask, and tells them what drained.
+    """Carries out the requests of controllers.
 
-    Terms are remembered per topic while the process lives; a process that comes back starts with leaders of
-    newer terms anyway.
+    The newest term of each topic is kept in memory only: after a restart of this process, topics are led in
+    newer terms.
     """
 
     def __init__(self, logs: ServedLogs, drains: DrainEvents) -> None:
@@ -36,7 +36,7 @@ class LocalSegments:
     async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
         self._check(place, term)
         made = await self._logs.make(place.name, place.store)
-        # Together, so that one commit serves all of them.
+        # Concurrently, so that one commit makes all subscriptions durable.
         await asyncio.gather(
             *(
                 made.subscription(subscription, durable=True, ordinal=_ordinal(made, start))
@@ -48,7 +48,7 @@ class LocalSegments:
         self._check(place, term)
         found = self._logs.require(place.name)
         await found.seal()
-        # A classic topic holds keys of the whole ring, whatever range it has in the layout.
+        # A classic topic holds keys of the whole ring, although its segment has a part of it in the layout.
         whole = FULL if place.name.segment is None else place.name.segment.range
         return handed_on(whole, found.log.sequences.own, found.log.sequences.inherited)
 
@@ -120,7 +120,7 @@ class LocalSegments:
         if known is None:
             return None
         if known.backlog == 0:
-            # Nobody may build on an acknowledgement that a crash could take back.
+            # The leader acts on an empty backlog, so the acknowledgements must survive a crash.
             await known.cursor.flush()
         return known.backlog_messages
 
@@ -153,7 +153,7 @@ class LocalSegments:
         topic = place.name.partitioned_topic.topic
         newest = self._terms.get(topic, 0)
         if term < newest:
-            raise StaleTermError(f"{topic} is led in term {newest}; this was term {term}")
+            raise StaleTermError(f"{topic} is led in term {newest} now, not in term {term}")
         self._logs.stores.check(place.store)
         self._terms[topic] = term
 

@@ -17,7 +17,7 @@ from anabranch.model.hashing import key_hash
 
 
 class StoreAim(Enum):
-    """What this broker intends with a store."""
+    """The intention of this broker for a store."""
 
     OWN = 0
     GIVE_UP = 1
@@ -101,7 +101,7 @@ def next_step(state: StoreState, aim: StoreAim) -> StoreStep | None:
 def aim_for(
     store: int, me: int, living: Collection[int], *, awaited: Collection[int] = (), stopping: bool = False
 ) -> StoreAim:
-    """The intention of broker `me` with a store; stores of `awaited` brokers are left to them."""
+    """The intention of broker `me` for a store; the stores of `awaited` brokers are left to them."""
     if stopping:
         return StoreAim.STOP
     wanted = desired_owner(store, {*living, me}) == me and store not in awaited
