@@ -1,4 +1,4 @@
-"""What load balancers, monitors and Pulsar's own tools ask: health, version, who serves a topic."""
+"""Requests of load balancers, monitors and Pulsar's tools: health, version, brokers, topic lookup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def brokers(call: Call) -> list[str]:
 
 
 def _http_url(call: Call, broker: BrokerRecord | None) -> str:
-    """Where a broker's API is reached; one that does not say so is this one."""
+    """The address of a broker's API; this broker's own for a record without one."""
     return broker.http_url if broker is not None and broker.http_url else call.http_url
 
 
@@ -40,7 +40,7 @@ def _address(call: Call, broker: BrokerRecord) -> str:
 
 
 async def workers(call: Call) -> Any:
-    """Each living broker with the stores it serves; last those that nobody serves, if there are any."""
+    """Each living broker with the stores it owns, and last the stores without an owner."""
     directory = call.broker.directory
     shown: list[dict[str, object]] = [
         {
@@ -58,7 +58,7 @@ async def workers(call: Call) -> Any:
 
 
 async def leader(call: Call) -> Any:
-    """Nobody leads all brokers here; the first one stands for them."""
+    """The first broker: Pulsar's tools ask for a leader of all brokers, which this cluster does not have."""
     url = _http_url(call, min(call.broker.directory.brokers.values(), key=lambda b: b.id, default=None))
     return {"brokerId": urlsplit(url).netloc, "serviceUrl": url}
 
@@ -67,7 +67,7 @@ async def lookup(call: Call) -> Any:
     domain = call.part("domain")
     if domain not in DOMAINS:
         raise NotFoundError(f"unknown scheme {domain!r}; use one of {', '.join(DOMAINS)}")
-    # Whether the topic exists is not asked here.
+    # As in Pulsar, a lookup answers for topics that do not exist, too.
     owner = await call.broker.owner_of(TopicName.parse(f"{domain}://{call.namespace()}/{call.part('topic')}"))
     url = call.broker.url if owner is None else owner.url
     http_url = _http_url(call, owner)

@@ -1,7 +1,7 @@
-"""One admin call: its parts decoded and checked, and an exception turned into a status.
+"""One admin call: its parts decoded and checked, retried during a takeover, and its result or error as HTTP.
 
-A call that meets a broker that dies, takes over or hands over is made again, so handlers are safe to repeat.
-Knows HTTP as far as handlers need it; knows nothing of what they do.
+A handler is called again while the owner of a store changes. Its requests to leaders are compare-and-set:
+they refer to the state that the first attempt read (`Call.once`). This module must not know what handlers do.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 BODY_BYTES_MAX = 1024 * 1024
 NUMBER_MAX = 2**63 - 1
-"""What every field and file has room for."""
+"""The largest number that fits into all records and files."""
 
 TAKEOVER_S = 5.0
-"""How long brokers may take, once a lease is over, to do what the dead one did."""
+"""How long brokers may take, after the lease of a dead broker is over, to take its stores over."""
 
-AGAIN_S = 0.1
+RETRY_S = 0.1
 
-MOVING = (
+TAKEOVER_ERRORS = (
     AlreadyClosedError,
     ConnectError,
     NotConnectedError,
@@ -67,11 +67,11 @@ MOVING = (
     NotOwnerError,
     ServiceNotReadyError,
 )
-"""What a call meets while one broker takes the place of another; the next one answers it."""
+"""The errors of a call while a store changes its owner; a retry reaches the new owner."""
 
 
 class MalformedBodyError(AnabranchError):
-    """The body is not JSON."""
+    """The body is not JSON; send a JSON document."""
 
 
 class PreconditionFailedError(AnabranchError):
@@ -101,7 +101,7 @@ _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status that tells a client what it can do about the error."""
+    """The HTTP status that tells a client how to react to the error."""
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return status
@@ -109,7 +109,7 @@ def status_of(error: BaseException) -> int:
 
 
 class Call:
-    """What a handler is given."""
+    """An HTTP request and the parts of the broker, as the argument of a handler."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -117,19 +117,20 @@ class Call:
         self.topics: TopicStore = self.broker.records
         self.clock: Clock = request.app.state.clock
         self.logs: Logs = request.app.state.logs
-        """Classic logs, wherever they are served."""
+        """The logs of all brokers."""
         self.http_url: str = request.app.state.http_url
-        """Where this API is reached."""
+        """The address of this API."""
         self.repeatable = True
         """Cleared by a handler before a step that would have a further effect if it were repeated."""
         self._seen: dict[str, Any] = {}
         self._body: bytes | None = None
 
     async def once(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
-        """The result of the first `read` that succeeded, also when the handler is called again.
+        """The result of the first `read` that succeeds, also when the handler is called again.
 
-        A request to a leader refers to what its handler read here: a topic's incarnation, a layout's epoch.
-        The leader compares, so a request that is sent twice changes nothing the second time.
+        A handler reads the incarnation of a topic or the epoch of a layout through this function and sends it
+        with its request. The leader compares it, so a request that arrives twice changes nothing the second
+        time.
         """
         if key not in self._seen:
             self._seen[key] = await read()
@@ -138,15 +139,15 @@ class Call:
 
     @property
     def parts(self) -> Mapping[str, str]:
-        """The named pieces of the path, as they were sent."""
+        """The named parts of the path, still escaped."""
         return self._request.path_params
 
     def part(self, name: str) -> str:
-        """A piece of the path, decoded."""
+        """A part of the path, decoded."""
         try:
             return unquote(self.parts[name], errors="strict")
         except UnicodeDecodeError:
-            raise InvalidNameError(f"{self.parts[name]!r} is not escaped UTF-8") from None
+            raise InvalidNameError(f"{self.parts[name]!r} is not UTF-8; escape it as UTF-8") from None
 
     def number_part(self, name: str) -> int:
         return whole(self.part(name), name)
@@ -162,7 +163,7 @@ class Call:
         return self._request.query_params.get(name)
 
     def queries(self, name: str) -> list[str]:
-        """All values of a parameter that may be repeated."""
+        """All values of a query parameter that may be repeated."""
         return self._request.query_params.getlist(name)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -183,7 +184,7 @@ class Call:
         return None if text is None else tuple(whole(part, name) for part in text.split(","))
 
     async def body(self, kind: type[T]) -> T | None:
-        """The decoded JSON body; None when there is none."""
+        """The decoded JSON body; None for an empty body."""
         if self._body is None:
             self._body = await self._read()
         if not self._body.strip():
@@ -191,9 +192,9 @@ class Call:
         try:
             return msgspec.json.decode(self._body, type=kind)
         except msgspec.ValidationError as error:
-            raise InvalidConfigurationError(f"the body is not what is expected here: {error}") from error
+            raise InvalidConfigurationError(f"the body has the wrong form: {error}") from error
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise MalformedBodyError(f"the body is not JSON that can be read: {error}") from error
+            raise MalformedBodyError(f"the body is not valid JSON: {error}") from error
 
     async def _read(self) -> bytes:
         data = bytearray()
@@ -215,14 +216,11 @@ def whole(text: str, name: str) -> int:
     return number
 
 
-Handler = Callable[[Call], Awaitable[Any]]
+CallHandler = Callable[[Call], Awaitable[Any]]
 
 
-def route(method: str, path: str, handler: Handler) -> Route:
-    """A path below the root and what serves it.
-
-    A handler returns None (204), a text, a Response, or anything that JSON can show.
-    """
+def route(method: str, path: str, handler: CallHandler) -> Route:
+    """A path and its handler, which returns None (204), a text, a Response, or a value for JSON."""
 
     async def endpoint(request: Request) -> Response:
         call = Call(request)
@@ -235,21 +233,21 @@ def route(method: str, path: str, handler: Handler) -> Route:
     return Route(path, endpoint, methods=[method])
 
 
-async def _answer(call: Call, handler: Handler) -> Any:
-    """What the handler returns; while brokers take over from each other it is called again."""
+async def _answer(call: Call, handler: CallHandler) -> Any:
+    """The result of the handler, which is called again while a store changes its owner."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + call.broker.config.lease_s + TAKEOVER_S
     while True:
         try:
             return await handler(call)
-        except MOVING:
+        except TAKEOVER_ERRORS:
             if loop.time() >= until_s or not call.repeatable:
                 raise
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(RETRY_S)
 
 
 def render(answer: Any) -> Response:
-    """The HTTP form of what a handler returned."""
+    """The HTTP form of the result of a handler."""
     if isinstance(answer, Response):
         return answer
     if answer is None:
@@ -260,25 +258,28 @@ def render(answer: Any) -> Response:
 
 
 def refusal(error: BaseException, *, changing: bool = False) -> Response:
-    """The HTTP form of an error; what we did not raise on purpose is logged, and its text kept inside.
+    """The HTTP form of an error; an unexpected error is logged, and its text is not sent.
 
-    Who asked for a change and gets no answer is told that it may have been made.
+    An unavailable leader may have made the requested change, and the text says so.
     """
     status = status_of(error)
     if not isinstance(error, AnabranchError):
         log.error("an admin call failed", exc_info=error)
-        return reason(500, "the broker failed to answer this call; its log says why")
+        return reason(500, "the broker failed to answer this call; see its log")
     if changing and status == 503:
-        return reason(status, f"{error}; it may have been done, or be done yet: look before you ask again")
+        return reason(
+            status,
+            f"{error}; the change may have been done, or may be done later: check before you repeat it",
+        )
     return reason(status, str(error))
 
 
 def reason(status: int, text: str) -> Response:
-    """A refusal in Pulsar's form."""
+    """An error in Pulsar's JSON form."""
     body = msgspec.json.encode({"reason": text})
     return Response(body, status_code=status, media_type="application/json")
 
 
 def object_of(value: Mapping[str, object] | None) -> dict[str, object]:
-    """A JSON object, empty when it was left out."""
+    """A JSON object; empty if the body was empty."""
     return dict(value or {})

@@ -1,7 +1,7 @@
-"""The admin API, called: blocking, on the standard library alone, for the command line and for scripts.
+"""A blocking client of the admin API, on the standard library alone, for the command line and for scripts.
 
-Answers are the JSON of the API as plain dicts; a refusal is the same exception that the server raised, as far
-as its status tells. Knows paths and statuses, nothing of what a broker does.
+Answers are the JSON of the API as plain dicts; an error status is raised as the exception family that it
+stands for. This module must not know what a broker does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Json = Any
 DEFAULT_URL = "http://127.0.0.1:8080"
 REDIRECTS_MAX = 5
 ATTEMPTS = 3
-"""How often something is read anew when its connection is lost: an idle one ends, and a worker may die."""
+"""Attempts of a GET whose connection is lost: the server closes idle connections, and a worker may die."""
 
 _ERRORS: Mapping[int, type[AnabranchError]] = {
     400: InvalidConfigurationError,
@@ -50,7 +50,7 @@ _ERRORS: Mapping[int, type[AnabranchError]] = {
 
 
 class AdminClient:
-    """One HTTP connection to a broker; opened on first use, opened again when it was lost."""
+    """One HTTP connection to a broker, opened on first use and again after a loss."""
 
     def __init__(self, url: str = DEFAULT_URL, *, timeout_s: float = 60.0) -> None:
         parts = urlsplit(url)
@@ -85,7 +85,7 @@ class AdminClient:
         query: Mapping[str, object] | Sequence[tuple[str, object]] = (),
         body: Json = None,
     ) -> Json:
-        """One request; the decoded JSON, the text, or None when the answer is empty."""
+        """Send one request; returns the decoded JSON, the text, or None for an empty answer."""
         target = f"{path}?{urlencode(query)}" if query else path
         data = b"" if body is None else json.dumps(body).encode()
         for _ in range(REDIRECTS_MAX):
@@ -109,8 +109,8 @@ class AdminClient:
     ) -> tuple[int, dict[str, str], bytes]:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if method != "GET":
-            # A server may close an idle connection just when it is used again. Then nobody knows whether the
-            # request was carried out, so what changes something never rides on an old connection.
+            # A server may close an idle connection while a request is sent, and the client cannot know if the
+            # request was carried out. So a request that changes something uses a new connection.
             self.close()
         try:
             return self._request(method, target, data, headers)
@@ -123,7 +123,7 @@ class AdminClient:
             self.close()
             if method == "GET" and attempts > 1:
                 return self._exchange(method, target, data, attempts - 1)
-            doubt = "" if method == "GET" else " If so, the broker died, and may have done it."
+            doubt = "" if method == "GET" else " If so, the broker died and may have made the change."
             raise ConnectError(
                 f"{self._url} closed the connection instead of answering {method} {target}; "
                 f"is this the HTTP port of the broker?{doubt}"
@@ -148,10 +148,8 @@ class AdminClient:
         answer = response.read()
         return response.status, {name.lower(): value for name, value in response.getheaders()}, answer
 
-    # Scalable topics.
-
     def brokers(self) -> list[dict[str, Json]]:
-        """The brokers that live, each with the stores it serves."""
+        """The living brokers, each with the stores it owns."""
         found: list[dict[str, Json]] = self.call("GET", "/admin/v2/brokers/workers")
         return found
 
@@ -169,7 +167,7 @@ class AdminClient:
         self.call("DELETE", _scalable(name), query={"force": str(force).lower()})
 
     def migrate(self, name: TopicName, *, force: bool = False) -> None:
-        """Let the classic topic of this name go on as a scalable one."""
+        """Continue the classic topic of this name as a scalable topic."""
         self.call("POST", f"{_scalable(name)}/migrate", query={"force": str(force).lower()})
 
     def list_topics(self, namespace: str, properties: Mapping[str, str] | None = None) -> list[str]:
@@ -179,7 +177,7 @@ class AdminClient:
         return [str(topic) for topic in self.call("GET", path, query=filters)]
 
     def topic_metadata(self, name: TopicName) -> dict[str, Json]:
-        """Epoch, segments, properties and policy, as stored."""
+        """The stored record: epoch, segments, properties and policy."""
         return dict(self.call("GET", _scalable(name)))
 
     def set_properties(self, name: TopicName, properties: Mapping[str, str]) -> None:
@@ -193,13 +191,13 @@ class AdminClient:
         return dict(self.call("GET", f"{_scalable(name)}/stats"))
 
     def why(self, name: TopicName) -> dict[str, Json]:
-        """What is under way, what each subscription waits for, and the last decisions of auto-scaling."""
+        """Changes under way, the state of each subscription, and the last decisions of auto-scaling."""
         return dict(self.call("GET", f"{_scalable(name)}/why"))
 
     def split(
         self, name: TopicName, segment: int, *, points: Sequence[int] = (), parts: int | None = None
     ) -> None:
-        """Split in the middle, at the given first slots, or into equal parts."""
+        """Split a segment in the middle, at the given start hashes, or into equal parts."""
         query: dict[str, object] = {}
         if points:
             query["points"] = ",".join(map(str, points))
@@ -218,7 +216,7 @@ class AdminClient:
         bucket_count: int | None = None,
         boundaries: Sequence[int] = (),
     ) -> None:
-        """Give a segment's successor this many equal buckets, or these boundaries."""
+        """Replace a segment by one with this many equal buckets, or with these boundaries."""
         query: dict[str, object] = {}
         if bucket_count is not None:
             query["bucketCount"] = bucket_count

@@ -1,6 +1,6 @@
-"""Classic logs as admin calls see them, at the broker that owns each.
+"""The logs of all brokers, as admin calls use them: classic topics, and the logs of segments.
 
-`Logs` is a port like that of segments: every verb names a place, and goes to whoever serves it.
+`Logs` is a port like `Segments`: every verb takes a place, and is done by the broker that owns the place.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Json = dict[str, Any]
 
 
 class Logs(Protocol):
-    """What is asked of one log; that of a classic topic is made if it was not used yet."""
+    """Verbs on one log; the log of a classic topic is created if it was not used yet."""
 
     async def make(self, place: Place) -> None: ...
 
     async def drop(self, place: Place) -> None:
-        """Remove the log and send everybody away; an absent one is fine."""
+        """Disconnect the clients of the log and remove it; an absent log is fine."""
         ...
 
     async def check_unused(self, place: Place) -> None:
-        """ConflictError while the log has producers or subscriptions."""
+        """Raise ConflictError while the log has producers or subscriptions."""
         ...
 
     async def seal(self, place: Place) -> Json:
-        """Take no more messages; the id of the last one."""
+        """Seal the log; returns the id of its last message."""
         ...
 
     async def last_id(self, place: Place) -> Json: ...
@@ -51,11 +51,11 @@ class Logs(Protocol):
     async def internal_stats(self, place: Place) -> Json: ...
 
     async def subscriptions(self, place: Place) -> Mapping[str, int]:
-        """How many consumers each subscription has."""
+        """The number of consumers of each subscription."""
         ...
 
     async def kinds(self, place: Place) -> Mapping[str, str]:
-        """How the messages of each durable subscription are shared: STREAM or QUEUE."""
+        """The kind of each durable subscription: STREAM or QUEUE."""
         ...
 
     async def old_clients(self, place: Place) -> Sequence[str]:
@@ -67,17 +67,17 @@ class Logs(Protocol):
     async def delete_subscription(self, place: Place, subscription: str) -> None: ...
 
     async def seek(self, place: Place, subscription: str, to: object) -> None:
-        """Move to "earliest", "latest", nothing (latest) or a message id."""
+        """Move to "earliest", "latest", None (latest) or a message id."""
         ...
 
     async def seek_to_time(self, place: Place, subscription: str, timestamp_ms: int) -> None: ...
 
     async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
-        """Acknowledge what was published before that time."""
+        """Acknowledge the messages that were published before that time."""
         ...
 
     async def skip(self, place: Place, subscription: str, count: int) -> int:
-        """Acknowledge the next entries; returns how many of the count were not there."""
+        """Acknowledge the next `count` entries; returns how many of them the log does not have."""
         ...
 
 
@@ -88,7 +88,7 @@ class LocalLogs:
     """The logs in the stores of this broker."""
 
     def __init__(self, broker: Broker, address: str) -> None:
-        """`address` is how Pulsar's tools name this broker."""
+        """`address` is the name of this broker in Pulsar's stats."""
         self._broker = broker
         self._address = address
 
@@ -98,7 +98,7 @@ class LocalLogs:
         if found is not None:
             return found
         if place.name.is_segment or await self._broker.classic.is_migrated(place.name):
-            # Which segments there are is for their topic's leader to say.
+            # Only the leader of the topic creates segments.
             return self._broker.logs.require(place.name)
         return await self._broker.logs.make(place.name, place.store)
 
@@ -192,7 +192,7 @@ class LocalLogs:
 
 
 def serve_logs(broker: Broker, http_url: str) -> Logs:
-    """Let other brokers ask about the logs of this one; returns the port over all of them."""
+    """Let other brokers call the logs of this broker; returns the port over all brokers."""
     return broker.serve(TARGET, LOGS, LocalLogs(broker, urlsplit(http_url).netloc))
 
 
@@ -201,7 +201,7 @@ def _last_id(segment: ServedLog) -> Json:
 
 
 def _ordinal(segment: ServedLog, start: object) -> int:
-    """Where a body means: "earliest", "latest", nothing (latest) or a message id."""
+    """The ordinal of "earliest", "latest", None (latest) or a message id in a body."""
     log = segment.log
     if start is None or start == "latest":
         return log.extent.next_ordinal

@@ -1,9 +1,9 @@
-"""`/metrics`: what Prometheus collects, in its text format, written by hand because it is a few lines.
+"""`/metrics`: the metrics of one broker in the text format of Prometheus.
 
-Counters start anew with the process, as Prometheus expects. Segments are added up by topic, so that a topic
-that splits a thousand times does not leave a thousand series behind; only what PIP-486 wants for each segment
-has a series for each that the layout still has. A broker tells of the segments it serves and of the topics it
-leads.
+Counters start at 0 with the process, as Prometheus expects. Segments are added up by topic, so that a topic
+that splits a thousand times does not leave a thousand series behind; only the metrics that PIP-486 defines
+per segment have a series for each segment of the layout. A broker reports the segments it serves and the
+topics it leads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Family:
 
 
 def render(families: Iterable[Family]) -> str:
-    """Prometheus' text format."""
+    """The metrics in the text format of Prometheus."""
     lines = []
     for family in families:
         lines += [f"# HELP {family.name} {family.about}", f"# TYPE {family.name} {family.kind}"]
@@ -61,7 +61,7 @@ async def metrics(call: Call) -> Response:
 
 
 def collect(broker: Broker) -> list[Family]:
-    """Everything there is to tell, now."""
+    """All metrics of this broker, with their values now."""
     served = broker.logs.served
     return [*_traffic(served), *_layouts(broker), *_buckets(broker, served), *_process(broker)]
 
@@ -112,7 +112,7 @@ def _layouts(broker: Broker) -> list[Family]:
 
 
 def _buckets(broker: Broker, served: Iterable[ServedLog]) -> list[Family]:
-    """What PIP-483 and PIP-486 promise, under Pulsar's prefix."""
+    """The metrics of PIP-483 and PIP-486, with Pulsar's prefix."""
     prefix = "pulsar_scalable_topic"
     active = Family(f"{prefix}_active_segments", "gauge", "Active segments.")
     buckets = Family(f"{prefix}_segment_buckets", "gauge", "Buckets of the segment.")

@@ -33,7 +33,7 @@ from anabranch.model.policy import override_from_json, resolve, to_json
 KINDS: tuple[str, ...] = get_args(SubscriptionKind)
 
 SEGMENTS_AT_ONCE_MAX = 1024
-"""More are a slip: each is a log of its own."""
+"""Segments that one call may create; a larger number is taken for a typing error."""
 
 
 async def _controller(call: Call) -> TopicLeader:
@@ -44,7 +44,7 @@ async def _controller(call: Call) -> TopicLeader:
 
 
 async def _absent(call: Call, error: TopicNotFoundError) -> TopicNotFoundError:
-    """The error, with what can be done about it when a classic topic has the name."""
+    """The error, with the advice to migrate if a classic topic has the name."""
     name = call.topic("topic")
     classic = await call.topics.find_classic(name)
     if classic is None or classic.migrated:
@@ -76,7 +76,7 @@ async def create(call: Call) -> None:
 def _check_count(count: int) -> None:
     if count > SEGMENTS_AT_ONCE_MAX:
         raise InvalidConfigurationError(
-            f"one call makes at most {SEGMENTS_AT_ONCE_MAX} segments, not {count}; split these further"
+            f"one call creates at most {SEGMENTS_AT_ONCE_MAX} segments, not {count}; split the segments again"
         )
 
 
@@ -133,8 +133,9 @@ async def _prepare_migration(
 
 
 async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:
-    """Register the subscriptions that were made on classic logs while these became segments."""
-    with suppress(TopicNotFoundError):  # When retention was quick to take what was sealed.
+    """Register the subscriptions that clients created on the classic logs during the migration."""
+    # Retention may have removed the sealed logs already.
+    with suppress(TopicNotFoundError):
         kinds = await _subscribed_everywhere(call, places)
         known = await call.topics.load_subscriptions(call.topic("topic"))
         for subscription in sorted(kinds.keys() - known.keys()):
@@ -143,7 +144,7 @@ async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:
 
 
 async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[str, SubscriptionKind]:
-    """The subscriptions of classic logs, from now on on all of them."""
+    """The subscriptions of all classic logs with their kinds; each is created where it is missing."""
     kinds: dict[str, SubscriptionKind] = {}
     for place in places:
         for subscription, kind in (await call.logs.kinds(place)).items():
@@ -202,7 +203,7 @@ async def why(call: Call) -> Any:
 
 
 async def stats(call: Call) -> Any:
-    """What the leader counts, and for each segment which store holds it and who serves that."""
+    """The stats of the leader, with the store and the owner of each segment."""
     shown = await (await _controller(call)).stats()
     record = await call.topics.load(call.topic("topic"))
     about: dict[str, Any] = shown["segments"]  # type: ignore[assignment]
@@ -254,10 +255,10 @@ async def remove_subscription(call: Call, topic: TopicName, subscription: str, *
 
 
 async def check_unused(call: Call, topic: TopicName, subscription: str | None = None) -> None:
-    """ConsumerBusyError while somebody reads the topic, or the subscription if it is given.
+    """Raise ConsumerBusyError while the topic, or the given subscription, has consumers.
 
-    The leader knows only those who are registered. A reader that is merely sent away loses its place, or
-    comes back and makes the subscription again.
+    The leader knows registered consumers only. Other consumers would lose their position, or attach again and
+    create the subscription again.
     """
 
     async def used(segment: Segment) -> list[str]:
@@ -269,7 +270,7 @@ async def check_unused(call: Call, topic: TopicName, subscription: str | None = 
     layout = layout_of(await call.topics.load(topic))
     found = await together(used(segment) for segment in layout.segments.values())
     if names := sorted({sub for subs in found for sub in subs}):
-        raise ConsumerBusyError(f"{', '.join(names)}: there are consumers; close them, or use force")
+        raise ConsumerBusyError(f"{', '.join(names)} have consumers; close them, or use force")
 
 
 async def seek(call: Call) -> None:
@@ -290,7 +291,7 @@ async def get_properties(call: Call) -> Any:
 
 
 async def set_properties(call: Call) -> None:
-    """Change those that are given; the others stay."""
+    """Change the given properties and leave the others."""
     given = await call.body(dict[str, str]) or {}
     await (await _controller(call)).set_properties(given)
 

@@ -1,9 +1,9 @@
-"""`/admin/v2/segments`: one segment at a time, as Pulsar's brokers ask each other for it.
+"""`/admin/v2/segments`: requests about one segment, which Pulsar's brokers send each other.
 
-Here a segment belongs to the layout of its topic, and only the leader of the topic makes, seals and removes
-one. So these calls say whether that is done, and conflict where they would go behind the leader's back. What
-they ask for a subscription that the topic knows is done for all of it: one part moved alone would break
-the order of keys.
+A segment belongs to the layout of its topic, and only the leader of the topic creates, seals and removes
+segments. So these calls report whether that is done, and raise ConflictError if it is not. A request about a
+subscription of the topic applies to all of its segments: moving it on one segment would break the order of
+keys.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _name(call: Call) -> TopicName:
 
 
 async def _listed(call: Call) -> tuple[Segment, Place]:
-    """The segment in the layout of its topic, and where it is stored."""
+    """The segment in the layout of its topic, and its place."""
     name = _name(call)
     assert name.segment is not None
     record = await call.topics.load(name.topic)
@@ -48,9 +48,7 @@ async def create(call: Call) -> None:
     try:
         await _listed(call)
     except SegmentNotFoundError as error:
-        raise ConflictError(
-            f"{error}; segments are made by a split, merge or rebucket of the topic"
-        ) from None
+        raise ConflictError(f"{error}; create segments by a split, merge or rebucket of the topic") from None
     for subscription in subscriptions:
         await _ensure(call, subscription)
 
@@ -59,7 +57,7 @@ async def terminate(call: Call) -> None:
     segment, _ = await _listed(call)
     if segment.active:
         raise ConflictError(
-            f"segment {segment.id} is active, and nothing would take its keys; split, merge or rebucket it"
+            f"segment {segment.id} is active, and no other segment has its keys; split, merge or rebucket it"
         )
 
 
@@ -70,7 +68,7 @@ async def delete(call: Call) -> None:
     except (SegmentNotFoundError, TopicNotFoundError):
         return
     raise ConflictError(
-        f"segment {segment.id} is part of the layout; it goes with its topic, or by retention when drained"
+        f"segment {segment.id} is part of the layout; delete its topic, or wait for retention"
     )
 
 
@@ -88,7 +86,7 @@ async def create_subscription(call: Call) -> None:
 
 
 async def _subscription(call: Call) -> tuple[Place, str, SubscriptionRecord | None]:
-    """Where the segment is, and the subscription as the topic knows it."""
+    """The place of the segment, and the record of the subscription if the topic has one."""
     _, place = await _listed(call)
     subscription = call.part("subscription")
     return place, subscription, await call.topics.load_subscription(_name(call).topic, subscription)
@@ -132,7 +130,7 @@ async def skip_all(call: Call) -> None:
 
 
 async def stats(call: Call) -> Any:
-    """One segment of a topic in full, as `stats` of a classic topic."""
+    """The stats of one segment, in the form of the stats of a classic topic."""
     topic = call.topic("topic")
     record = await call.topics.load(topic)
     layout = layout_of(record)

@@ -1,4 +1,4 @@
-"""The admin API and metrics over HTTP: all routes in one app, served on a socket that listens already.
+"""The admin API and metrics over HTTP: all routes in one app, served on sockets that listen already.
 
 Must not decide anything: it translates between HTTP and what broker and controller offer.
 """
@@ -26,7 +26,7 @@ from anabranch.clock import Clock
 STOP_TIMEOUT_S = 5.0
 CONNECTIONS_MAX = 1000
 
-# The policies of a namespace take any last part, so the routes that name theirs come first.
+# The route of namespace policies matches any last part, so more specific routes come first.
 ROUTES = [
     *scalable.ROUTES,
     *segments.ROUTES,
@@ -38,7 +38,7 @@ ROUTES = [
 
 
 def create_app(broker: Broker, clock: Clock, http_url: str) -> Any:
-    """The ASGI app."""
+    """The ASGI app with all routes."""
     app = Starlette(routes=ROUTES, exception_handlers={HTTPException: _refuse})
     app.state.broker = broker
     app.state.clock = clock
@@ -46,8 +46,8 @@ def create_app(broker: Broker, clock: Clock, http_url: str) -> Any:
     app.state.logs = serve_logs(broker, http_url)
 
     async def keep_escapes(scope: Any, receive: Any, send: Any) -> None:
-        # A topic name may hold an escaped slash: routes must see the path as it was sent, and parts are
-        # decoded one by one.
+        # A topic name may contain an escaped slash, so routes match the escaped path, and `Call.part` decodes
+        # each part.
         if scope["type"] == "http" and scope.get("raw_path"):
             scope["path"] = scope["raw_path"].decode("ascii", "replace")
         await app(scope, receive, send)
@@ -84,13 +84,13 @@ class AdminServer:
         self._server = uvicorn.Server(config)
 
     async def start(self) -> None:
-        # Not `serve`: that takes over the signals of the process and polls ten times a second.
+        # `Server.serve` would install signal handlers and poll ten times a second.
         self._config.load()
         self._server.lifespan = self._config.lifespan_class(self._config)
         await self._server.startup(sockets=self._listeners)
 
     async def stop(self) -> None:
-        """Refuse new requests, finish those under way."""
+        """Refuse new requests and finish the requests under way."""
         if self._server.started:
             with suppress(TimeoutError):
                 async with asyncio.timeout(2 * STOP_TIMEOUT_S):

@@ -1,6 +1,6 @@
-"""What a served log shows of itself, in the JSON of Pulsar's topic stats.
+"""The counters of a served log in the JSON of Pulsar's topic stats.
 
-Pure reading of counters; fields that nothing here measures are left out, and clients take a default for them.
+Fields that this broker does not measure are left out; clients use a default for them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SUMMED = (
 
 
 def topic_stats(segment: ServedLog, *, deduplication: bool, owner: str) -> Json:
-    """One topic or segment."""
+    """The stats of one classic log or segment."""
     messages_in, bytes_in, messages_out, bytes_out = segment.totals()
     rate_in, throughput_in, rate_out, throughput_out = segment.rates()
     subscriptions = {name: subscription_stats(sub) for name, sub in sorted(segment.subscriptions.items())}
@@ -65,7 +65,7 @@ def topic_stats(segment: ServedLog, *, deduplication: bool, owner: str) -> Json:
 
 
 def add_up(parts: Iterable[Json]) -> Json:
-    """The stats of a partitioned topic: counters and rates of its partitions together."""
+    """The stats of a partitioned topic: the sums of the counters and rates of its partitions."""
     whole: Json = dict.fromkeys(SUMMED, 0)
     whole.update(publishers=[], subscriptions={}, replication={}, waitingPublishers=0)
     for part in parts:
@@ -156,7 +156,7 @@ def consumer_stats(consumer: ServedConsumer) -> Json:
 
 
 def internal_stats(segment: ServedLog) -> Json:
-    """Where entries lie and how far each cursor is."""
+    """The ledgers of a log and the position of each cursor."""
     log = segment.log
     last = last_position(log)
     return {
@@ -181,7 +181,7 @@ def internal_stats(segment: ServedLog) -> Json:
 
 
 def last_position(log: SegmentLog) -> Position:
-    """Position of the last entry; of an empty log the one before its first."""
+    """The position of the last entry; the position before the first entry of an empty log."""
     if log.extent.next_ordinal == log.extent.first_ordinal:
         end = log.extent.position_of(log.extent.next_ordinal)
         return Position(end.ledger, -1)

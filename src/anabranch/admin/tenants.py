@@ -1,4 +1,4 @@
-"""Clusters, tenants and namespaces: who may have topics, and the policies a namespace was given."""
+"""Clusters, tenants and namespaces, and the policies of namespaces."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _POLICY_FIELDS = {
     "autoTopicCreation": "autoTopicCreationOverride",
     "autoSubscriptionCreation": "autoSubscriptionCreationOverride",
 }
-"""Name in the path -> name in the Policies object. Brokers act on retention and on
-who makes topics; the rest is kept and shown."""
+"""Name in the path -> name in the Policies object. Brokers apply retention and automatic creation of topics;
+they store and return the other policies."""
 
 
 async def list_clusters(call: Call) -> list[str]:
@@ -101,7 +101,7 @@ async def delete_namespace(call: Call) -> None:
             with suppress(TopicNotFoundError):
                 await call.broker.controllers.delete_topic(name, force=True)
         for name in await call.topics.list_classic(namespace):
-            # A partition goes with its topic.
+            # The deletion of a topic removes its partitions from the list.
             with suppress(TopicNotFoundError):
                 await delete_topic(call, name, force=True)
     await call.topics.delete_namespace(namespace)
@@ -153,7 +153,7 @@ def _check_retention(policy: object) -> None:
         )
     if 0 in limits and any(limits):
         raise InvalidConfigurationError(
-            "a limit of 0 beside another keeps nothing: write -1 for no limit, or 0 twice for no retention"
+            "a limit of 0 beside another keeps nothing: use -1 for no limit, or 0 twice for no retention"
         )
 
 

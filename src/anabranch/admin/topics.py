@@ -72,7 +72,7 @@ async def delete(call: Call) -> None:
 
 
 async def delete_topic(call: Call, name: TopicName, *, force: bool) -> None:
-    """Remove a topic with all partitions; ConflictError while it is in use, unless forced."""
+    """Delete a topic with all partitions; ConflictError while it is in use, unless forced."""
     count = await call.broker.classic.partitions(name)
     if count is None:
         raise TopicNotFoundError(f"{name} does not exist")
@@ -193,7 +193,7 @@ async def expire(call: Call) -> None:
 
 
 async def classic_places(call: Call, *, partitions: bool = True) -> list[Place]:
-    """The logs behind a topic: its own, or one for each partition."""
+    """The places of a topic: one for each partition, or one for a plain topic."""
     name = call.topic("persistent")
     count = await call.broker.classic.partitions(name)
     if count is None:
@@ -211,7 +211,7 @@ async def _place(call: Call, name: TopicName) -> Place:
 
 
 async def _is_partition(call: Call, name: TopicName) -> bool:
-    """Whether a topic has this partition, which may not have been used yet."""
+    """Whether the name is a partition of a recorded topic, used or not."""
     if name.partition is None:
         return False
     whole = await call.topics.find_classic(name.partitioned_topic)
@@ -219,7 +219,7 @@ async def _is_partition(call: Call, name: TopicName) -> bool:
 
 
 async def _subscribed(call: Call) -> tuple[list[Place], str, int]:
-    """The logs of the topic that have the subscription of the call, and how many consumers it has on all."""
+    """The places of the topic that have the subscription, its name, and the number of its consumers."""
     name = call.part("subscription")
     places = await classic_places(call)
     known = await together(call.logs.subscriptions(place) for place in places)
