@@ -1,4 +1,4 @@
-"""What was acknowledged, until it is confirmed."""
+"""Acknowledgements, until the broker has confirmed them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_an_acknowledgement_counts_until_its_answer_came() -> None:
     assert acks.pending((1, 5)) == -1
 
 
-def test_of_two_that_are_on_their_way_for_one_entry_both_have_to_be_answered() -> None:
+def test_two_commands_for_one_entry_both_need_an_answer() -> None:
     acks, ids = Acknowledgements(), count(1)
     acks.add((1, 5), 0b110)
     (first,) = acks.take(CONSUMER, ids.__next__)
@@ -39,7 +39,7 @@ def test_of_two_that_are_on_their_way_for_one_entry_both_have_to_be_answered() -
     assert acks.pending((1, 5)) == -1
 
 
-def test_what_has_no_answer_when_the_connection_is_lost_is_sent_again() -> None:
+def test_unanswered_acknowledgements_are_sent_again_after_a_lost_connection() -> None:
     acks, ids = Acknowledgements(), count(1)
     acks.add((1, 5), 0)
     acks.add_up_to(1, 2, 0)
@@ -50,7 +50,7 @@ def test_what_has_no_answer_when_the_connection_is_lost_is_sent_again() -> None:
     assert [places(command) for command in again] == [[(1, 2)], [(1, 5)]]
 
 
-def test_the_newest_position_wins_over_what_is_taken_back() -> None:
+def test_the_newest_position_replaces_an_unanswered_one() -> None:
     acks, ids = Acknowledgements(), count(1)
     acks.add_up_to(1, 2, 0)
     acks.take(CONSUMER, ids.__next__)
@@ -67,7 +67,7 @@ def test_a_command_holds_a_bounded_number_of_entries() -> None:
     assert [len(command.message_id) for command in acks.take(CONSUMER, ids.__next__)] == [1000, 1]
 
 
-def test_what_is_cleared_is_neither_sent_nor_awaited() -> None:
+def test_cleared_acknowledgements_are_neither_sent_nor_awaited() -> None:
     acks, ids = Acknowledgements(), count(1)
     acks.add((1, 5), 0)
     (command,) = acks.take(CONSUMER, ids.__next__)

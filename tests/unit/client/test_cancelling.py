@@ -20,7 +20,7 @@ OPENERS: dict[str, Callable[[AsyncClient], Coroutine[Any, Any, Any]]] = {
 
 
 def left_behind(world: World) -> list[object]:
-    """Everybody the broker believes to be connected."""
+    """All producers, consumers and watches that the broker believes to be connected."""
     found: list[object] = []
     for connection in world.broker.connections:
         found += connection.producers.values()
@@ -48,7 +48,7 @@ async def test_a_cancelled_opening_leaves_nothing_behind(world: World, kind: str
                 await handle.close()
             await asyncio.sleep(0.1)
             assert left_behind(world) == []
-        assert 0 < finished < 60, "some were cancelled in time and some were not"
+        assert 0 < finished < 60, "some calls were cancelled in time and some were not"
         if kind == "stream":
             controller = await world.controller()
             assert not any(record.consumers for record in controller.subscriptions().values())

@@ -44,7 +44,7 @@ async def test_a_checkpoint_taken_before_anything_was_received_loses_nothing(wor
 
 
 @pytest.mark.virtual_time(seed="client 0")
-async def test_a_checkpoint_is_exactly_what_was_handed_out(world: World) -> None:
+async def test_a_checkpoint_covers_exactly_the_messages_handed_out(world: World) -> None:
     await world.publish(7, 30)
     async with world.client() as client:
         orders = Orders()
@@ -233,7 +233,7 @@ async def test_a_member_gets_a_child_when_another_has_read_the_parent(world: Wor
         orders = Orders()
         idle = 0
         while idle < 10:
-            # One member at a time: while it rests, its segments hold the other one back.
+            # One member receives at a time: its unread segments keep children from the other member.
             member = members[idle % 2 if idle else world.rng.randrange(2)]
             got = await member.receive_many(world.rng.randrange(1, 10), timeout=0.5)
             idle = 0 if got else idle + 1
@@ -243,8 +243,8 @@ async def test_a_member_gets_a_child_when_another_has_read_the_parent(world: Wor
         assert waiting == {}
 
 
-async def test_what_a_member_had_read_is_read_again_when_it_leaves(world: World) -> None:
-    """Its checkpoint left with it, so nobody can tell what its messages have led to."""
+async def test_segments_of_a_member_that_leaves_are_read_again(world: World) -> None:
+    """The member kept its checkpoint, so the group does not know how far it had read."""
 
     await world.publish(5, 1)
     controller = await world.controller()
@@ -263,7 +263,7 @@ async def test_what_a_member_had_read_is_read_again_when_it_leaves(world: World)
         orders.take(await drain(second))
         assert orders.total >= 25
         for key in range(5):
-            assert orders.seen[f"key-{key}"][-2:] == [0, 1], "in order once more"
+            assert orders.seen[f"key-{key}"][-2:] == [0, 1], "each key is in order the second time"
 
 
 async def test_a_group_survives_the_loss_of_its_broker_without_reading_again(world: World) -> None:

@@ -1,4 +1,4 @@
-"""A subscription that is deleted while consumers have it open: they hear so, and do not make it again."""
+"""A subscription that is deleted while consumers have it open: they fail, and do not create it again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def take(consumer: Any) -> list[bytes]:
 
 
 async def check_told(consumer: Any, kind: str, *waiting: asyncio.Future[Any]) -> None:
-    """Every waiting receive and every later one raises, and nothing hangs."""
+    """Check that every waiting and every later receive raises."""
     for receiving in (*waiting, consumer.receive(), consumer.receive_many(10)):
         with pytest.raises(
             SubscriptionNotFoundError, match=r"subscription s of .+ was deleted; open it again"
@@ -46,7 +46,7 @@ async def check_told(consumer: Any, kind: str, *waiting: asyncio.Future[Any]) ->
 
 
 async def check_gone(world: World) -> None:
-    """Nobody has made it again."""
+    """Check that no consumer has created the subscription again."""
     controller = await world.controller()
     assert "s" not in controller.subscriptions()
     for segment in controller.layout.segments.values():
@@ -56,9 +56,7 @@ async def check_gone(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_whoever_has_it_open_hears_that_it_was_deleted_and_may_begin_anew(
-    world: World, kind: str
-) -> None:
+async def test_open_consumers_fail_and_a_new_consumer_begins_anew(world: World, kind: str) -> None:
     await world.broker.controllers.create_topic(NAME, 2)
     await world.publish(len(KEYS), 1)
     async with world.client() as one, world.client() as two:
@@ -77,7 +75,7 @@ async def test_whoever_has_it_open_hears_that_it_was_deleted_and_may_begin_anew(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_consumer_that_meets_the_children_of_a_split_only_later_does_not_make_it_on_them(
+async def test_a_consumer_that_finds_the_children_of_a_split_later_creates_no_subscription_there(
     world: World, kind: str
 ) -> None:
     async with world.client() as client:
@@ -93,7 +91,7 @@ async def test_a_consumer_that_meets_the_children_of_a_split_only_later_does_not
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after_s", [0.0, 0.0001, 0.001, 0.003, None])
-async def test_who_is_not_told_because_the_leader_dies_hears_it_from_the_next(
+async def test_the_next_leader_refuses_consumers_that_the_dead_leader_did_not_notify(
     world: World, kind: str, after_s: float | None
 ) -> None:
     await world.publish(len(KEYS), 1)
@@ -121,7 +119,7 @@ async def test_who_is_not_told_because_the_leader_dies_hears_it_from_the_next(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_who_was_away_hears_it_when_it_is_back_unless_others_have_made_it_again(
+async def test_a_disconnected_consumer_fails_when_it_is_back_unless_the_subscription_exists_again(
     world: World, kind: str
 ) -> None:
     async with world.client() as one, world.client() as two:
@@ -149,9 +147,7 @@ async def test_who_was_away_hears_it_when_it_is_back_unless_others_have_made_it_
 @pytest.mark.world(count=2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("leader_goes", [False, True])
-async def test_it_is_heard_of_whichever_broker_one_is_connected_to(
-    world: World, kind: str, leader_goes: bool
-) -> None:
+async def test_consumers_connected_to_any_broker_fail(world: World, kind: str, leader_goes: bool) -> None:
     await world[0].controllers.create_topic(NAME, 4)
     leader = world.leader_of(NAME)
     async with world.client(1 - leader, leader) as client:
@@ -169,7 +165,7 @@ async def test_it_is_heard_of_whichever_broker_one_is_connected_to(
 
 @pytest.mark.parametrize("after_ms", range(6))
 @pytest.mark.world(bucket_budget=1)
-async def test_a_member_that_is_given_its_first_segment_just_then_does_not_make_it_again(
+async def test_a_member_that_just_got_its_first_segment_does_not_create_it_again(
     world: World, after_ms: int
 ) -> None:
     async with world.client() as one, world.client() as two:
@@ -187,14 +183,14 @@ async def test_a_member_that_is_given_its_first_segment_just_then_does_not_make_
         await check_gone(world)
 
 
-async def test_a_queue_consumer_that_has_heard_it_takes_nothing_from_those_that_began_anew(
+async def test_a_failed_queue_consumer_takes_no_message_from_new_consumers(
     world: World,
 ) -> None:
     await world.broker.controllers.create_topic(NAME, 2)
     async with world.client() as one, world.client() as two:
         told = await open_consumer(one, "queue", "a")
         controller = await world.controller()
-        # One segment is enough to know: the other may be away, and back when there is a new one.
+        # One segment reports the deletion; the other may be disconnected until a new subscription exists.
         source = told.sources[0]
         await source.close()
         told.gave_up(source, SubscriptionNotFoundError("deleted"))
@@ -208,7 +204,7 @@ async def test_a_queue_consumer_that_has_heard_it_takes_nothing_from_those_that_
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
-async def test_it_is_heard_of_through_lost_connections_kills_and_splits(
+async def test_consumers_fail_through_lost_connections_kills_and_splits(
     world: World, kind: str, seed: int
 ) -> None:
     async with world.client() as one, world.client() as two:

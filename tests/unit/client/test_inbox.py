@@ -1,4 +1,4 @@
-"""Handing out: turns, runs, numbers, and receives that are cancelled at the worst moment."""
+"""Handing out messages: turns of segments, runs, numbers, and cancelled receives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.client.fakes import FakePool
 
 
 class FakeSource:
-    """A segment that has what the test gives it."""
+    """A segment's consumer whose entries the test delivers."""
 
     def __init__(self, inbox: Inbox[bytes], segment_id: int) -> None:
         self.home = inbox
@@ -107,7 +107,7 @@ async def test_a_woken_receive_that_is_cancelled_wakes_the_next() -> None:
     assert first.cancelled()
 
 
-async def test_one_entry_serves_all_who_wait() -> None:
+async def test_one_entry_serves_all_waiting_receives() -> None:
     inbox, one, _ = make()
     waiting = [asyncio.ensure_future(inbox.receive()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -116,7 +116,7 @@ async def test_one_entry_serves_all_who_wait() -> None:
     assert values == [b"0", b"1", b"2"]
 
 
-async def test_what_is_dropped_was_not_handed_out() -> None:
+async def test_dropped_messages_are_not_held_and_their_numbers_are_used_again() -> None:
     inbox, one, two = make()
     one.deliver(b"0", b"1", b"2", b"3")
     two.deliver(b"x")
@@ -130,7 +130,7 @@ async def test_what_is_dropped_was_not_handed_out() -> None:
     assert numbers([first, other]) == [1, 2]
 
 
-async def test_a_damaged_message_can_be_received_and_says_so_when_opened() -> None:
+async def test_a_damaged_message_is_received_and_raises_when_opened() -> None:
     inbox, one, _ = make()
     one.deliver(b"value")
     entry = one.entries[0]

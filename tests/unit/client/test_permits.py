@@ -1,4 +1,4 @@
-"""What a broker may send ahead, counted message by message."""
+"""Permits: how many messages the broker may send, and how the buffer grows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIZE = 1000
 
 
 class BufferedReader:
-    """A buffer, and a broker that has messages without end."""
+    """A buffer, and a broker that always has more messages."""
 
     def __init__(self, permits: Permits) -> None:
         self.permits = permits
@@ -22,7 +22,7 @@ class BufferedReader:
         self.granted += count
 
     def read(self, message_bytes: float, times: int = 1) -> None:
-        """Let the broker send all it may, and empty the buffer."""
+        """Let the broker use all permits, and empty the buffer."""
         for _ in range(times):
             self.permits.use(self.granted)
             self.granted, self.buffered = 0, self.buffered + self.granted
@@ -39,7 +39,7 @@ def grown(message_bytes: float) -> BufferedReader:
     return reader
 
 
-def test_the_broker_is_told_when_half_of_them_are_free() -> None:
+def test_permits_are_granted_when_half_of_the_buffer_is_free() -> None:
     permits = Permits(10)
     permits.grant(10)
     assert [permits.give_back(count) for count in (4, 0, 1)] == [0, 0, 5]
@@ -47,7 +47,7 @@ def test_the_broker_is_told_when_half_of_them_are_free() -> None:
     assert [permits.give_back(count) for count in (4, 1)] == [0, 5]
 
 
-def test_after_a_reset_nothing_counts_that_was_before() -> None:
+def test_a_reset_forgets_earlier_permits() -> None:
     permits = Permits(10)
     permits.grant(10)
     permits.give_back(4)
@@ -69,13 +69,13 @@ def test_more_room_is_granted_at_once_and_less_when_messages_have_left() -> None
     ("message_bytes", "size"),
     [(0.1, 16_000), (64, 16_000), (100, 8000), (524, 2000), (525, 1000), (2000, 1000)],
 )
-def test_it_grows_up_to_a_number_of_bytes(message_bytes: float, size: int) -> None:
+def test_a_buffer_grows_up_to_a_number_of_bytes(message_bytes: float, size: int) -> None:
     reader = grown(message_bytes)
     assert reader.permits.size == size
     assert size == SIZE or size * max(message_bytes, MESSAGE_BYTES_MIN) <= GROWN_BYTES_MAX
 
 
-def test_it_stays_when_it_does_not_grow_or_is_never_emptied() -> None:
+def test_a_buffer_of_fixed_size_or_that_is_never_emptied_stays() -> None:
     given = BufferedReader(Permits(SIZE))
     given.read(100, 10)
     assert given.permits.size == SIZE
@@ -86,7 +86,7 @@ def test_it_stays_when_it_does_not_grow_or_is_never_emptied() -> None:
     assert slow.size == SIZE
 
 
-def test_it_grows_each_time_the_broker_has_sent_all_it_might() -> None:
+def test_a_buffer_grows_each_time_the_broker_has_used_all_permits() -> None:
     permits = Permits(SIZE, grows=True)
 
     def size_after(sent: int) -> int:
@@ -106,14 +106,14 @@ def test_it_grows_each_time_the_broker_has_sent_all_it_might() -> None:
 @pytest.mark.parametrize(
     ("message_bytes", "size"), [(130, 8000), (200, 4000), (300, 2000), (1000, 1000), (2**20, 1000)]
 )
-def test_it_shrinks_again_when_messages_become_larger(message_bytes: float, size: int) -> None:
+def test_a_buffer_shrinks_when_messages_become_larger(message_bytes: float, size: int) -> None:
     reader = grown(1)
     assert reader.permits.size == 16_000
     reader.read(message_bytes)
     assert reader.permits.size == size
 
 
-def test_the_broker_never_may_send_more_than_is_to_be_held_ready() -> None:
+def test_the_broker_never_has_more_permits_than_the_buffer_has_room() -> None:
     reader = grown(1)
     for message_bytes in (1000, 100, 200, 1, 300, 5000):
         reader.read(message_bytes)

@@ -96,7 +96,7 @@ async def test_a_message_given_back_comes_again_after_its_delay(world: World) ->
         again = await consumer.receive(timeout=10)
         assert 2.9 < world.loop.time() - began < 3.5
         assert (again.value, again.redelivery_count) == (chosen.value, 1)
-        assert await consumer.receive_many(10, timeout=5) == [], "its neighbours are still held"
+        assert await consumer.receive_many(10, timeout=5) == [], "other messages of the entry are still held"
         began = world.loop.time()
         await consumer.negative_acknowledge(again, delay=0)
         assert (await consumer.receive(timeout=10)).redelivery_count == 2
@@ -121,7 +121,7 @@ async def test_processing_acknowledges_on_success_and_gives_back_on_failure(worl
         assert numbers(await drain(again)) == [int(two.value)]
 
 
-async def test_what_is_not_processed_in_time_comes_again(world: World) -> None:
+async def test_a_message_that_is_not_processed_in_time_comes_again(world: World) -> None:
     await publish(world, 3)
     async with world.client() as client:
         consumer = await client.subscribe_queue(
@@ -201,7 +201,7 @@ async def test_one_consumer_gets_each_message_once_through_kills_and_splits(worl
         assert await again.receive_many(10, timeout=2) == []
 
 
-async def test_a_sealed_segment_that_is_done_is_left(world: World) -> None:
+async def test_a_consumer_leaves_a_sealed_segment_that_is_acknowledged_to_its_end(world: World) -> None:
     await publish(world, 20)
     await (await world.controller()).split(0)
     async with world.client() as client:
@@ -229,7 +229,7 @@ async def test_a_backlog_in_a_sealed_segment_outlives_any_retention_time(world: 
         await consumer.acknowledge(messages)
         await consumer.flush_acks()
     await asyncio.sleep(100)
-    assert 0 not in controller.layout.segments, "now nobody needs it"
+    assert 0 not in controller.layout.segments, "no subscription needs the segment any more"
 
 
 async def test_after_a_seek_sealed_segments_are_read_again(world: World) -> None:
@@ -268,7 +268,7 @@ async def test_many_segments_share_the_buffer(world: World) -> None:
 
 
 @pytest.mark.world(segment_retention_s=0)
-async def test_a_segment_goes_on_when_others_leave_it_a_larger_share_of_the_buffer(world: World) -> None:
+async def test_a_segment_goes_on_when_its_share_of_the_buffer_grows(world: World) -> None:
     await publish(world, 1)
     controller = await world.controller()
     await controller.split(0, [4096 * n for n in range(1, 16)])
@@ -294,7 +294,7 @@ async def test_a_subscription_held_by_a_stream_is_refused_at_once(world: World) 
             await client.subscribe_queue(TOPIC, "s")
 
 
-async def test_a_subscription_held_by_a_queue_is_refused_to_a_stream_and_stays_what_it_is(
+async def test_a_subscription_held_by_a_queue_is_refused_to_a_stream(
     world: World,
 ) -> None:
     async with world.client() as client, world.client() as other:
@@ -306,7 +306,7 @@ async def test_a_subscription_held_by_a_queue_is_refused_to_a_stream_and_stays_w
         assert (await other.subscribe_stream(TOPIC, "s")).assignment
 
 
-async def test_closing_twice_is_fine_and_nothing_works_afterwards(world: World) -> None:
+async def test_a_consumer_can_be_closed_twice_and_refuses_calls_afterwards(world: World) -> None:
     await publish(world, 1)
     async with world.client() as client:
         consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")

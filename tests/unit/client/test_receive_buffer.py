@@ -1,4 +1,4 @@
-"""How many messages a consumer holds ready: what it was told to, or as many as it turns out to need."""
+"""The number of messages that a consumer buffers: as configured, or as many as the application needs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def subscribe(world: World, kind: str, size: int | None = None) -> Consume
 
 
 @pytest.mark.parametrize("kind", ["stream", "checkpoint"])
-async def test_it_grows_for_an_application_that_is_faster_than_messages_come(world: World, kind: str) -> None:
+async def test_the_buffer_grows_for_a_fast_application(world: World, kind: str) -> None:
     await publish(world)
     consumer = await subscribe(world, kind)
     await read(consumer)
@@ -59,14 +59,14 @@ async def test_it_grows_for_an_application_that_is_faster_than_messages_come(wor
 
 
 @pytest.mark.parametrize("kind", ["stream", "checkpoint"])
-async def test_it_stays_for_a_slow_application(world: World, kind: str) -> None:
+async def test_the_buffer_stays_for_a_slow_application(world: World, kind: str) -> None:
     await publish(world)
     consumer = await subscribe(world, kind)
     await read(consumer, COUNT // 2, pause_s=0.01)
     assert permits(consumer) == QUEUE_SIZE
 
 
-async def test_it_stays_for_a_reader_that_has_read_all_there_is(world: World) -> None:
+async def test_the_buffer_stays_for_a_reader_that_has_caught_up(world: World) -> None:
     consumer = await subscribe(world, "stream")
     async with world.client() as client:
         producer = await client.create_producer(TOPIC)
@@ -76,14 +76,14 @@ async def test_it_stays_for_a_reader_that_has_read_all_there_is(world: World) ->
     assert permits(consumer) == QUEUE_SIZE
 
 
-async def test_it_stays_when_messages_are_large(world: World) -> None:
+async def test_the_buffer_stays_when_messages_are_large(world: World) -> None:
     await publish(world, size=GROWN_BYTES_MAX // QUEUE_SIZE // 2)
     consumer = await subscribe(world, "stream")
     await read(consumer)
     assert permits(consumer) == QUEUE_SIZE
 
 
-async def test_a_size_that_is_given_is_kept(world: World) -> None:
+async def test_a_configured_size_is_kept(world: World) -> None:
     await publish(world)
     consumer = await subscribe(world, "stream", 2000)
     await read(consumer)

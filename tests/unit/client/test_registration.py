@@ -1,4 +1,4 @@
-"""Which assignment is in force."""
+"""Assignments: reading them from the wire, and which of two is newer."""
 
 from __future__ import annotations
 

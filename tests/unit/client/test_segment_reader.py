@@ -24,7 +24,7 @@ async def publish(world: World, count: int) -> str:
 
 
 def values(entries: list[RawEntry]) -> dict[int, bytes]:
-    """Message index -> value."""
+    """The values of entries by message index."""
     return {
         entry.first_index + index: value or b""
         for entry in entries
@@ -61,7 +61,7 @@ async def test_reading_goes_on_after_a_lost_connection(world: World, monkeypatch
             if world.rng.random() < 0.3:
                 world.reset_links()
         found = values(entries)
-        assert sum(entry.message_count for entry in entries) == len(found), "no entry came twice"
+        assert sum(entry.message_count for entry in entries) == len(found), "no entry was read twice"
         assert all(found[index] == b"%d" % index for index in range(3, 1990))
 
 

@@ -19,7 +19,7 @@ TURN_S = 3.0
 
 
 class SlowReader:
-    """Receives at once and acknowledges late, as an application does that works on what it got."""
+    """An application that receives at once and acknowledges after some work."""
 
     def __init__(self, consumer: AsyncStreamConsumer[bytes], seen: list[Message[bytes]]) -> None:
         self.consumer = consumer
@@ -36,14 +36,14 @@ class SlowReader:
                 await self.consumer.acknowledge_cumulative(got[-1])
 
     async def stop(self) -> None:
-        """What was received is acknowledged, then the consumer leaves."""
+        """Acknowledge all received messages, then close the consumer."""
         self._stopping = True
         await self._task
         await self.consumer.close()
 
 
 def check(seen: Sequence[Message[bytes]], rounds: int) -> None:
-    """Every key's numbers came in order and once: whoever gave something up had acknowledged it."""
+    """Check that the numbers of every key came in order and once."""
     by_key: dict[str, list[int]] = defaultdict(list)
     for message in seen:
         assert message.key is not None
@@ -54,7 +54,7 @@ def check(seen: Sequence[Message[bytes]], rounds: int) -> None:
 
 
 async def share(client: AsyncClient, names: str) -> dict[str, AsyncStreamConsumer[bytes]]:
-    """Consumers of these names, in the order in which they came."""
+    """Open consumers of these names, one after another."""
     consumers = {
         name: await client.subscribe_stream(TOPIC, "s", name=name, initial_position="earliest")
         for name in names
@@ -63,7 +63,7 @@ async def share(client: AsyncClient, names: str) -> dict[str, AsyncStreamConsume
     return consumers
 
 
-async def test_what_was_not_confirmed_when_a_segment_stopped_being_shared_is_said_and_comes_again(
+async def test_acknowledgements_lost_when_sharing_ends_raise_and_messages_come_again(
     world: World,
 ) -> None:
     async with world.client() as client:
@@ -89,9 +89,7 @@ async def test_what_was_not_confirmed_when_a_segment_stopped_being_shared_is_sai
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["the-same-reader", "its-next-life"])
-async def test_an_id_covers_nothing_of_a_segment_that_was_shared_when_it_was_received(
-    world: World, again: bool
-) -> None:
+async def test_an_id_covers_no_message_of_a_segment_that_was_shared(world: World, again: bool) -> None:
     await world.broker.controllers.create_topic(TopicName.parse(TOPIC), 2)
     async with world.client() as client, world.client() as other:
         consumers = await share(client, "abc")
@@ -119,7 +117,7 @@ async def test_an_id_covers_nothing_of_a_segment_that_was_shared_when_it_was_rec
         await reader.close()
         heir = await other.subscribe_stream(TOPIC, "s", name="heir")
         missing = {message.id for message in lost} - {message.id for message in await drain(heir)}
-        assert not missing, "nobody has acknowledged these"
+        assert not missing, "these messages were not acknowledged"
 
 
 async def send(client: AsyncClient, rounds: int) -> None:
@@ -141,7 +139,7 @@ async def test_order_holds_when_a_segment_is_shared_and_not_shared_three_times(
         )
         await asyncio.sleep(TURN_S)
         for turn in range(3):
-            # The same name each time, as a process that is started again and again has.
+            # The same name each time, as of a process that is restarted.
             comes = SlowReader(await client.subscribe_stream(TOPIC, "s", name="b"), seen)
             await asyncio.sleep(TURN_S)
             assert comes.consumer.assignment, turn
@@ -154,7 +152,7 @@ async def test_order_holds_when_a_segment_is_shared_and_not_shared_three_times(
     check(seen, 50)
 
 
-async def test_messages_without_a_key_reach_everybody_who_shares_a_segment(world: World) -> None:
+async def test_messages_without_a_key_reach_all_consumers_of_a_shared_segment(world: World) -> None:
     async with world.client() as client:
         producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))
         await producer.send(b"first")
@@ -162,7 +160,7 @@ async def test_messages_without_a_key_reach_everybody_who_shares_a_segment(world
         await asyncio.sleep(2)
         for _ in range(60):
             await producer.send_many([b"x"] * 5)
-        # Twice: the first message may hold up who has its bucket now until another acknowledges it.
+        # Two rounds: the first message may hold a bucket until its former consumer acknowledges.
         counts = [0] * len(consumers)
         for at, consumer in [*enumerate(consumers)] * 2:
             while got := await consumer.receive_many(1000, timeout=1.0):

@@ -32,89 +32,12 @@ async def test_messages_come_in_key_order_and_only_once(world: World) -> None:
         assert await again.receive_many(10, timeout=1) == []
 
 
-async def test_a_new_subscription_starts_at_the_end_unless_told_otherwise(world: World) -> None:
+async def test_a_new_subscription_starts_at_the_end_by_default(world: World) -> None:
     await world.publish(5, 1)
     async with world.client() as client:
         consumer = await client.subscribe_stream(TOPIC, "s")
         await world.publish(5, 1, first=1)
         assert {message.value for message in await drain(consumer)} == {b"1"}
-
-
-async def test_what_was_not_acknowledged_comes_again_after_closing(world: World) -> None:
-    await world.publish(1, 10)
-    async with world.client() as client:
-        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-        messages = [await consumer.receive(timeout=1) for _ in range(10)]
-        await consumer.acknowledge_cumulative(messages[3])
-        await consumer.close()
-        again = await client.subscribe_stream(TOPIC, "s")
-        assert [m.value for m in await drain(again)] == [b"%d" % n for n in range(4, 10)]
-
-
-async def test_an_acknowledgement_covers_what_was_handed_out_before_in_every_segment(world: World) -> None:
-    await world.publish(20, 1)
-    await (await world.controller()).split(0)
-    async with world.client() as client:
-        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-        await drain(consumer)
-        await world.publish(20, 2, first=1)
-        handed_out = [await consumer.receive(timeout=1) for _ in range(25)]
-        assert len({message.id.segment for message in handed_out}) == 2
-        await consumer.acknowledge_cumulative(handed_out[-1])
-        await consumer.close()
-        again = await client.subscribe_stream(TOPIC, "s")
-        left = await drain(again)
-        assert len(left) == 15
-        seen = {(m.key, m.value) for m in handed_out}
-        assert not seen & {(m.key, m.value) for m in left}
-
-
-async def test_an_id_kept_as_bytes_acknowledges_the_same(world: World) -> None:
-    await world.publish(20, 1)
-    await (await world.controller()).split(0)
-    async with world.client() as client:
-        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-        await drain(consumer)
-        await world.publish(20, 2, first=1)
-        handed_out = [await consumer.receive(timeout=1) for _ in range(30)]
-        kept = handed_out[24].id.to_bytes()
-        await consumer.acknowledge_cumulative(MessageId.from_bytes(kept))
-        await consumer.close()
-        again = await client.subscribe_stream(TOPIC, "s")
-        left = {(m.key, m.value) for m in await drain(again)}
-        assert left.isdisjoint((m.key, m.value) for m in handed_out[:25])
-        assert left.issuperset((m.key, m.value) for m in handed_out[25:])
-        assert len(left) == 15
-
-
-async def test_with_receipts_an_acknowledgement_is_durable_when_it_returns(world: World) -> None:
-    await world.publish(1, 10)
-    async with world.client() as client:
-        consumer = await client.subscribe_stream(
-            TOPIC, "s", initial_position="earliest", ack_receipts=True, ack_group_time=100.0
-        )
-        messages = await consumer.receive_many(10, timeout=1)
-        await consumer.acknowledge_cumulative(messages[-1])
-        world.kill()
-        await world.start()
-    async with world.client() as client:
-        again = await client.subscribe_stream(TOPIC, "s", name="other")
-        assert await again.receive_many(10, timeout=2) == []
-
-
-async def test_acknowledgements_are_grouped_but_not_when_all_is_read(world: World) -> None:
-    await world.publish(1, 10)
-    async with world.client() as client:
-        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest", ack_group_time=5.0)
-        for _ in range(9):
-            await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
-        await asyncio.sleep(1.0)
-        (source,) = consumer.sources.values()
-        assert source.outstanding, "nothing was sent while there was more to read"
-        await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
-        await asyncio.sleep(0.1)
-        assert not source.outstanding
-        assert source.acks.confirmed
 
 
 async def test_children_open_when_their_parent_is_acknowledged(world: World) -> None:
@@ -205,7 +128,7 @@ async def test_a_segment_is_handed_over_only_after_its_messages_are_acknowledged
             held += await first.receive_many(100, timeout=1)
         second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", initial_position="earliest"))
         await asyncio.sleep(2.0)
-        assert not second.done(), "the newcomer's segment is still being worked on"
+        assert not second.done(), "the first consumer still works on the segment"
         await world.publish(20, 1, first=2)
         await first.acknowledge_cumulative(held[-1])
         other = await second
@@ -272,45 +195,8 @@ async def test_a_consumer_given_up_while_it_registers_keeps_no_share(world: Worl
         assert len(await drain(consumer)) == 4
 
 
-async def test_a_killed_broker_gets_the_newest_of_several_unanswered_acknowledgements(world: World) -> None:
-    await world.publish(1, 40)
-    async with world.client() as client:
-        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest", ack_group_time=0)
-        orders = Orders()
-        while orders.total < 30:
-            messages = await consumer.receive_many(10, timeout=5)
-            orders.take(messages)
-            # Sent one by one, and held up on the way: none of them is answered before the broker dies.
-            world.hold_links()
-            await consumer.acknowledge_cumulative(messages[-1])
-            await asyncio.sleep(0.001)
-        world.kill()
-        world.open_links()
-        await world.start()
-        await consumer.flush_acks()
-        orders.take(await drain(consumer))
-        orders.check(1, 40)
-
-
-async def test_an_acknowledgement_that_came_too_late_is_not_called_confirmed(world: World) -> None:
-    await world.publish(1, 10)
-    async with world.client() as client:
-        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-        messages = await consumer.receive_many(4, timeout=5)
-        world.hold_links()
-        await consumer.acknowledge_cumulative(messages[1])
-        flushing = asyncio.ensure_future(consumer.flush_acks())
-        await asyncio.sleep(0.1)
-        (source,) = consumer.sources.values()
-        source.give_up(ConsumerBusyError("in use"))
-        with pytest.raises(ConsumerBusyError, match="not confirmed"):
-            await flushing
-        await consumer.flush_acks()
-        world.open_links()
-
-
-async def test_a_segment_given_up_after_a_restart_is_attached_again_as_it_is_wanted(world: World) -> None:
-    """Alone, then shared by buckets; the hand-over is cut short by a restart that lets the other in first."""
+async def test_a_segment_given_up_after_a_restart_is_attached_again_as_assigned(world: World) -> None:
+    """A restart during the hand-over lets the second consumer attach first; then both share the segment."""
 
     await world.publish(8, 1)
     async with world.client() as one, world.client() as two:
@@ -318,19 +204,19 @@ async def test_a_segment_given_up_after_a_restart_is_attached_again_as_it_is_wan
         held = await first.receive_many(100, timeout=1)
         second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
         await asyncio.sleep(1.0)
-        assert not second.done(), "the first consumer still holds what it was given"
+        assert not second.done(), "the first consumer still holds messages"
         (source,) = first.sources.values()
         assert source.released
         world.kill()
         await world.start()
-        # What the broker answers when the newcomer was faster.
+        # The broker answers so when the second consumer was faster.
         source.give_up(ConsumerBusyError("in use"))
         (again,) = first.sources.values()
-        assert again.attachment.bucket_ranges, "it is wanted in another way, and nobody may say so again"
+        assert again.attachment.bucket_ranges, "the leader does not push the assignment by buckets again"
         await first.acknowledge_cumulative(held[-1])
         await second
         await asyncio.sleep(1.0)
-        assert len(first.assignment) == 1, "it is a member and must read its share"
+        assert len(first.assignment) == 1, "the member reads its share"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -365,7 +251,7 @@ async def test_one_consumer_gets_each_message_once_in_order_through_kills_and_sp
     await client.close()
 
 
-async def test_a_receive_waits_no_longer_than_told(world: World) -> None:
+async def test_a_receive_waits_no_longer_than_its_timeout(world: World) -> None:
     async with world.client() as client:
         consumer = await client.subscribe_stream(TOPIC, "s")
         began = world.loop.time()
@@ -430,7 +316,7 @@ async def test_closing_ends_waiting_receives_and_iterations(world: World) -> Non
 
 
 @pytest.mark.world(auto_create_topics=False)
-async def test_an_unknown_topic_that_may_not_be_made_is_not_found(world: World) -> None:
+async def test_an_unknown_topic_that_must_not_be_created_is_not_found(world: World) -> None:
     async with world.client() as client:
         with pytest.raises(TopicNotFoundError):
             await client.subscribe_stream(TOPIC, "s")
@@ -438,7 +324,7 @@ async def test_an_unknown_topic_that_may_not_be_made_is_not_found(world: World) 
             await client.create_producer(TOPIC)
 
 
-async def test_a_classic_topic_says_that_it_has_to_be_migrated_first(world: World) -> None:
+async def test_a_stream_of_a_classic_topic_needs_a_migration_first(world: World) -> None:
     async with world.client() as client:
         producer = await client.create_producer("persistent://public/default/classic")
         await producer.send(b"x")
@@ -446,7 +332,7 @@ async def test_a_classic_topic_says_that_it_has_to_be_migrated_first(world: Worl
             await client.subscribe_stream("persistent://public/default/classic", "s")
 
 
-async def test_flow_control_bounds_what_a_slow_application_holds(world: World) -> None:
+async def test_flow_control_bounds_the_buffer_of_a_slow_application(world: World) -> None:
     await world.publish(50, 20)
     async with world.client() as client:
         consumer = await client.subscribe_stream(
@@ -454,6 +340,6 @@ async def test_flow_control_bounds_what_a_slow_application_holds(world: World) -
         )
         await asyncio.sleep(5.0)
         (source,) = consumer.sources.values()
-        # Entries are never split, so the last one may go past the permits.
+        # Entries are never split, so the last one may exceed the permits.
         assert sum(entry.count for entry in source.entries) < 30 + 50
         assert len(await drain(consumer)) == 1000

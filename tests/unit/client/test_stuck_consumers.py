@@ -1,4 +1,4 @@
-"""Several stream consumers of which some stand still now and then, through layout changes and restarts."""
+"""Several stream consumers, some of which stop acknowledging, through layout changes and restarts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = [f"key-{n}" for n in range(24)]
 
 
 class Firsts:
-    """First deliveries of each key, whoever got them: no gap, no step back."""
+    """The first deliveries of each key over all consumers: in order, without gaps."""
 
     def __init__(self) -> None:
         self.next: Counter[str] = Counter()
@@ -68,7 +68,7 @@ async def take_all(consumer: AsyncStreamConsumer[bytes], firsts: Firsts) -> None
     "seed",
     [pytest.param(seed, marks=pytest.mark.world(bucket_budget=(4, 8, 16)[seed % 3])) for seed in range(8)],
 )
-async def test_first_deliveries_stay_in_order_whoever_stands_still(world: World) -> None:
+async def test_first_deliveries_stay_in_order_when_consumers_stand_still(world: World) -> None:
     per_key = 40
     rng = world.rng
     firsts = Firsts()

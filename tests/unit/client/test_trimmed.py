@@ -1,4 +1,4 @@
-"""A topic whose beginning was dropped while it was in use, as bulk readers and Spark see it."""
+"""A topic whose oldest messages retention removed, as checkpoint consumers and bulk readers see it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ async def publish(client: AsyncClient, lo: int, hi: int) -> str:
 
 
 async def trimmed(world: World) -> str:
-    """Messages 0 to 99 are old and gone, 100 to 149 are there."""
+    """Remove messages 0 to 99; messages 100 to 149 stay."""
     async with world.client() as client:
         await publish(client, 0, 100)
-        # A new process begins a new ledger, and so the old one can be dropped.
+        # A restarted broker begins a new ledger, so retention can remove the old one.
         world.kill()
         await asyncio.sleep(RETENTION_S)
         await world.start()
@@ -40,7 +40,7 @@ async def trimmed(world: World) -> str:
 
 
 @pytest.mark.world(segment_retention_s=RETENTION_S)
-async def test_spark_is_told_what_was_trimmed_unread(world: World) -> None:
+async def test_spark_learns_which_messages_were_trimmed_unread(world: World) -> None:
     topic = await trimmed(world)
     async with world.client() as client:
         found = await client.tails().tail(topic)
@@ -68,7 +68,7 @@ async def test_a_bulk_reader_that_asks_for_trimmed_messages_gets_the_first_store
 
 
 @pytest.mark.world(segment_retention_s=RETENTION_S)
-async def test_a_checkpoint_from_before_the_trim_is_told_what_is_lost(world: World) -> None:
+async def test_a_checkpoint_from_before_the_trim_raises_data_loss(world: World) -> None:
     async with world.client() as client:
         await publish(client, 0, 10)
         early = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
@@ -82,11 +82,11 @@ async def test_a_checkpoint_from_before_the_trim_is_told_what_is_lost(world: Wor
         for _ in range(2):
             with pytest.raises(DataLossError, match="107 messages of segment 0"):
                 await consumer.receive(timeout=5)
-        assert consumer.checkpoint() == kept, "whoever restores it is told again"
+        assert consumer.checkpoint() == kept, "a consumer that restores it raises again"
         for start, choice in (
             (Checkpoint.earliest(), True),
             (kept, False),
-            # Nobody can say what was there before it came.
+            # Such a start does not know which messages existed before.
             (unread, True),
         ):
             consumer = await client.create_checkpoint_consumer(TOPIC, start=start, fail_on_data_loss=choice)
@@ -97,7 +97,7 @@ async def test_a_checkpoint_from_before_the_trim_is_told_what_is_lost(world: Wor
 
 
 @pytest.mark.world(segment_retention_s=RETENTION_S)
-async def test_a_checkpoint_that_had_read_all_that_was_trimmed_lost_nothing(world: World) -> None:
+async def test_a_checkpoint_behind_the_trimmed_messages_loses_nothing(world: World) -> None:
     async with world.client() as client:
         await publish(client, 0, 100)
         read = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
@@ -142,4 +142,4 @@ async def test_a_checkpoint_that_needs_a_segment_that_is_gone_is_refused(world: 
         await client.create_checkpoint_consumer(TOPIC, start=part, fail_on_data_loss=False)
         restored = await client.create_checkpoint_consumer(TOPIC, start=whole)
         assert await restored.receive_many(10, timeout=1) == []
-        assert await consumer.receive_many(10, timeout=1) == [], "it had read all of it"
+        assert await consumer.receive_many(10, timeout=1) == [], "the checkpoint covers all of the segment"

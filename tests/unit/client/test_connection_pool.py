@@ -1,4 +1,4 @@
-"""Connections: shared, looked up, and lost."""
+"""The connection pool: connections are shared, looked up and lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pool(world: World, *hosts: tuple[str, int]) -> ConnectionPool:
     )
 
 
-async def test_everybody_shares_one_connection(world: World) -> None:
+async def test_all_callers_share_one_connection(world: World) -> None:
     connections = pool(world)
     found = await asyncio.gather(*(connections.any_connection() for _ in range(5)))
     assert len(set(map(id, found))) == 1
@@ -35,7 +35,7 @@ async def test_everybody_shares_one_connection(world: World) -> None:
     await connections.close()
 
 
-async def test_one_who_gives_up_does_not_end_the_attempt_for_others(world: World) -> None:
+async def test_a_cancelled_caller_does_not_end_the_attempt_for_others(world: World) -> None:
     connections = pool(world)
     first = asyncio.ensure_future(connections.any_connection())
     second = asyncio.ensure_future(connections.any_connection())
@@ -97,7 +97,7 @@ async def test_a_url_of_a_broker_must_be_an_address(world: World) -> None:
 
 
 async def start_mute(world: World, host: str) -> None:
-    """A host whose kernel takes connections while nobody answers: a broker that is paused."""
+    """A host whose kernel accepts connections while its broker is paused and answers nothing."""
     await SimProcess(world.loop, host).spawn(world.loop.create_server(asyncio.Protocol, host, PORT))
 
 
@@ -111,7 +111,7 @@ async def test_a_host_that_never_answers_is_left_for_the_next_soon(world: World)
         await connections.close()
 
 
-async def test_patience_grows_with_a_broker_that_may_only_be_slow(world: World) -> None:
+async def test_timeouts_grow_for_a_broker_that_may_only_be_slow(world: World) -> None:
     await start_mute(world, "mute")
     connections = ConnectionPool((("mute", PORT),), connect_timeout_s=3.0, rng=world.rng)
     waits = []
@@ -125,7 +125,7 @@ async def test_patience_grows_with_a_broker_that_may_only_be_slow(world: World) 
 
 
 class Watcher:
-    """Somebody who stays on a connection."""
+    """A watch that keeps a connection in use."""
 
     def updated(self, update: object) -> None: ...
 
@@ -140,7 +140,7 @@ async def test_a_connection_that_answers_no_look_up_gets_no_new_users(world: Wor
     with pytest.raises(OperationTimeoutError):
         await connections.connection_for(TOPIC)
     world.process.resume()
-    assert paused.open, "those who use it may still get their answers"
+    assert paused.open, "its watches may still get their updates"
     again = await connections.connection_for(TOPIC)
     assert again is not paused
     await connections.close()
@@ -149,7 +149,7 @@ async def test_a_connection_that_answers_no_look_up_gets_no_new_users(world: Wor
     assert not again.open
 
 
-async def test_silent_connections_that_nobody_uses_are_not_kept(world: World) -> None:
+async def test_silent_connections_without_users_are_closed(world: World) -> None:
     connections = pool(world)
     paused = await connections.any_connection()
     world.process.pause()
@@ -162,7 +162,7 @@ async def test_silent_connections_that_nobody_uses_are_not_kept(world: World) ->
     await asyncio.sleep(1)
 
 
-async def test_whoever_asks_for_a_layout_waits_for_a_broker_that_is_slow_to_answer(world: World) -> None:
+async def test_a_layout_request_waits_for_a_slow_broker(world: World) -> None:
     async with world.client() as client:
         await client.create_producer(TOPIC)
     world.process.pause()

@@ -1,4 +1,4 @@
-"""The layout watch by itself: what comes faster than it is looked at."""
+"""The layout watch: layouts that arrive before the first one is taken."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.unit.client.fakes import FakePool
 NAME = TopicName.parse("topic://public/default/orders")
 
 
-class Told:
-    """A connection whose broker answers a look-up with several layouts in one breath."""
+class EagerConnection:
+    """A connection whose broker answers a look-up with several layouts at once."""
 
     def __init__(self, epochs: tuple[int, ...], *, able: bool = True) -> None:
         self.watches: dict[int, LayoutWatch] = {}
@@ -42,12 +42,12 @@ class Told:
 
 
 class Pool(FakePool):
-    def __init__(self, *connections: Told) -> None:
+    def __init__(self, *connections: EagerConnection) -> None:
         super().__init__(lambda _: None)
-        self._told = list(connections)
+        self._unused = list(connections)
 
     async def any_connection(self) -> Any:
-        return self._told.pop(0)
+        return self._unused.pop(0)
 
 
 async def test_a_session_begins_with_the_newest_layout_and_never_steps_back() -> None:
@@ -57,11 +57,11 @@ async def test_a_session_begins_with_the_newest_layout_and_never_steps_back() ->
         changes.append(layout.layout.epoch)
 
     tasks = TaskRegistry()
-    first, second = Told((1, 2)), Told((4, 5))
+    first, second = EagerConnection((1, 2)), EagerConnection((4, 5))
     pool: Any = Pool(first, second)
     watch = LayoutWatch(pool, NAME, changed)
     assert (await watch.open(tasks)).layout.epoch == 2
-    assert changes == [], "whoever opens it is not ready before it has the first one"
+    assert changes == [], "`open` returns the first layout instead"
     first.tell(3)
     assert changes == [3]
     watch.connection_lost()
@@ -71,10 +71,10 @@ async def test_a_session_begins_with_the_newest_layout_and_never_steps_back() ->
     await tasks.stop()
 
 
-async def test_a_broker_that_knows_no_scalable_topics_is_not_asked_for_any() -> None:
-    tasks, broker = TaskRegistry(), Told((1,), able=False)
+async def test_a_broker_without_scalable_topics_gets_no_look_up() -> None:
+    tasks, broker = TaskRegistry(), EagerConnection((1,), able=False)
     pool: Any = Pool(broker)
     with pytest.raises(UnsupportedFeatureError):
         await LayoutWatch(pool, NAME, lambda _: None).open(tasks)
-    assert broker.sent == [], "it would hang up on a command that it does not know"
+    assert broker.sent == [], "such a broker closes the connection on an unknown command"
     await tasks.stop()

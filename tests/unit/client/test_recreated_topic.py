@@ -1,4 +1,4 @@
-"""Consumers that stay attached while their topic is deleted and made again: nothing old, all that is new."""
+"""Consumers that stay attached while their topic is deleted and created again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def drain(consumer: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("pause_s", [0.0, 5.0])
 @pytest.mark.parametrize("kind", ["queue", "stream", "checkpoint"])
-async def test_who_stays_attached_reads_the_new_topic_and_nothing_of_the_old(
+async def test_an_attached_consumer_reads_the_new_topic_and_no_old_message(
     world: World, kind: str, pause_s: float
 ) -> None:
     controllers = world.broker.controllers
@@ -50,7 +50,7 @@ async def test_who_stays_attached_reads_the_new_topic_and_nothing_of_the_old(
         await asyncio.sleep(pause_s)
         await controllers.create_topic(NAME, 2)
         await asyncio.sleep(2)
-        # What the client had fetched before is the application's to receive, or not.
+        # The application may still receive messages that the client had buffered before.
         await drain(consumer)
         async with world.client() as another:
             late = await open_consumer(another, "checkpoint")
@@ -60,7 +60,7 @@ async def test_who_stays_attached_reads_the_new_topic_and_nothing_of_the_old(
         assert await drain(consumer) == [b"new"] * 10
 
 
-async def test_a_reader_that_keeps_its_own_positions_is_told_that_messages_are_gone(world: World) -> None:
+async def test_a_checkpoint_consumer_raises_because_messages_are_gone(world: World) -> None:
     async with world.client() as client:
         producer = await client.create_producer(TOPIC)
         await producer.send_many([b"old"] * 50)

@@ -1,4 +1,4 @@
-"""Consumers of one name: one reads, the other hears so at once, and who comes back finds its place."""
+"""Consumers of one name: one reads, the others are refused, and a returning consumer finds its share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def die(world: World, consumer: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_second_of_a_name_hears_at_once_who_has_it_and_the_first_reads_on(
+async def test_the_second_consumer_of_a_name_is_refused_at_once_and_the_first_reads_on(
     world: World, kind: str
 ) -> None:
     async with world.client() as one, world.client() as two:
@@ -52,7 +52,7 @@ async def test_the_second_of_a_name_hears_at_once_who_has_it_and_the_first_reads
         assert await open_as_a(two, kind)
 
 
-async def test_a_consumer_whose_former_connection_is_not_known_to_be_dead_comes_back_at_once(
+async def test_a_consumer_comes_back_before_the_broker_notices_its_dead_connection(
     world: World,
 ) -> None:
     async with world.client() as client:
@@ -63,13 +63,13 @@ async def test_a_consumer_whose_former_connection_is_not_known_to_be_dead_comes_
         await asyncio.sleep(1)
         registered = [connection for connection in known if connection.registrations]
         assert len(registered) == 2
-        assert old in registered, "nobody had to find out whether it lives"
+        assert old in registered, "the leader did not have to find out whether the connection is dead"
         await (await world.controller()).split(0)
         await world.publish(4, 1)
         assert len(await consumer.receive_many(10, timeout=5)) == 4
 
 
-async def test_a_dead_consumer_whose_host_says_so_when_asked_leaves_its_name_at_once(world: World) -> None:
+async def test_the_name_of_a_dead_consumer_is_free_when_its_host_resets_the_connection(world: World) -> None:
     async with world.client() as one, world.client() as two:
         dead = await open_as_a(one)
         await dead.tasks.stop()
@@ -80,7 +80,7 @@ async def test_a_dead_consumer_whose_host_says_so_when_asked_leaves_its_name_at_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_consumer_whose_name_is_anothers_by_now_says_so(world: World, kind: str) -> None:
+async def test_a_consumer_whose_name_was_taken_raises(world: World, kind: str) -> None:
     await world.publish(4, 1)
     async with world.client() as one, world.client() as two:
         first = await open_as_a(one, kind)
@@ -100,7 +100,7 @@ async def test_a_consumer_whose_name_is_anothers_by_now_says_so(world: World, ki
             with pytest.raises(ConsumerBusyError):
                 await first.flush_acks()
         second = await asyncio.wait_for(opening, 5)
-        assert len(await second.receive_many(10, timeout=5)) == 4, "they come again"
+        assert len(await second.receive_many(10, timeout=5)) == 4, "the messages come again"
         began_at = world.loop.time()
         await first.close()
         assert world.loop.time() - began_at < 1
@@ -124,9 +124,7 @@ async def test_a_name_has_one_owner_whichever_broker_leads(world: World) -> None
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_of_those_who_want_a_name_one_has_it_and_reads_whatever_happens(
-    world: World, seed: int
-) -> None:
+async def test_one_of_two_consumers_of_a_name_reads_through_all_faults(world: World, seed: int) -> None:
     over = False
     holders: dict[str, None] = {}
     opened: dict[str, Any] = {}
@@ -164,7 +162,7 @@ async def test_of_those_who_want_a_name_one_has_it_and_reads_whatever_happens(
                 world.kill()
                 await world.start()
         await asyncio.sleep(8)
-        assert len(holders) == 1, "the other has heard so"
+        assert len(holders) == 1, "the other consumer was refused"
         assert len(got) == 12
         over = True
         await asyncio.gather(*wanting)

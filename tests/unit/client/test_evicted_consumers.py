@@ -1,4 +1,4 @@
-"""A stream consumer that is refused, evicted, rewound, or whose topic is made again."""
+"""A stream consumer that is refused, evicted, rewound, or whose topic is created again."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def served(world: World, segment: TopicName = FIRST) -> Subscription:
 
 
 async def forget(world: World, name: str) -> None:
-    """Let the leader believe that a consumer's connection is lost, for as long as the grace lasts."""
+    """Let the leader believe that a consumer's connection is lost until its grace time ends."""
     members: Any = (await world.controller()).members
     members.lost("s", members.named("s", name).token)
     await asyncio.sleep(61)
 
 
-async def test_a_refused_acknowledgement_is_not_done_and_is_made_again(world: World) -> None:
+async def test_a_refused_acknowledgement_is_sent_again(world: World) -> None:
     await world.publish(1, 10)
     async with world.client() as client:
         consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
@@ -52,14 +52,14 @@ async def test_a_refused_acknowledgement_is_not_done_and_is_made_again(world: Wo
         assert [message.value for message in rest] == [b"%d" % number for number in range(4, 10)]
 
 
-async def test_an_evicted_consumer_is_told_that_its_acknowledgements_are_void(world: World) -> None:
+async def test_an_evicted_consumer_gets_an_error_for_its_acknowledgements(world: World) -> None:
     await world.publish(1, 10)
     async with world.client() as one, world.client() as two:
         stale = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
         messages = await stale.receive_many(10, timeout=5)
         await forget(world, "a")
         other = await two.subscribe_stream(TOPIC, "s", name="b")
-        assert len(await drain(other)) == 10, "all of it comes again"
+        assert len(await drain(other)) == 10, "the other consumer gets all messages again"
         await world.publish(1, 1, first=10)
         assert await stale.receive_many(10, timeout=5) == []
         await stale.acknowledge_cumulative(messages[-1])
@@ -99,7 +99,7 @@ async def test_a_consumer_follows_its_topic_through_deletion_and_creation(world:
             assert orders.seen == {f"key-{key}": [10 * generation] for key in range(4)}
 
 
-async def test_after_a_seek_an_id_covers_nothing_that_came_later_than_its_message(world: World) -> None:
+async def test_after_a_seek_an_id_covers_no_message_after_its_own(world: World) -> None:
     await world.broker.controllers.create_topic(TopicName.parse(TOPIC), 2)
     await world.publish(8, 1)
     async with world.client() as client:
@@ -115,7 +115,7 @@ async def test_after_a_seek_an_id_covers_nothing_that_came_later_than_its_messag
         assert len(await drain(heir)) == 7
 
 
-async def test_a_hand_over_goes_on_when_a_seek_takes_what_it_waits_for(world: World) -> None:
+async def test_a_seek_ends_the_wait_of_a_hand_over(world: World) -> None:
     await world.publish(8, 1)
     controller = await world.controller()
     async with world.client() as one, world.client() as two:
@@ -123,7 +123,7 @@ async def test_a_hand_over_goes_on_when_a_seek_takes_what_it_waits_for(world: Wo
         assert len(await first.receive_many(8, timeout=5)) == 8
         second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
         await asyncio.sleep(0.5)
-        assert not second.done(), "the first holds messages"
+        assert not second.done(), "the first consumer holds messages"
         await controller.seek("s", 0)
         async with asyncio.timeout(3):
             other = await second
@@ -133,7 +133,7 @@ async def test_a_hand_over_goes_on_when_a_seek_takes_what_it_waits_for(world: Wo
         orders.check(8, 1)
 
 
-async def test_a_hand_over_ends_when_the_broker_takes_what_it_waits_for_and_is_silent_then(
+async def test_a_closed_subscription_ends_the_wait_of_a_hand_over(
     world: World,
 ) -> None:
     await world.publish(8, 1)
@@ -154,7 +154,7 @@ async def test_a_hand_over_ends_when_the_broker_takes_what_it_waits_for_and_is_s
 
 
 @pytest.mark.parametrize("moved", [False, True])
-async def test_a_consumer_that_is_sent_elsewhere_keeps_what_it_holds(world: World, moved: bool) -> None:
+async def test_a_consumer_that_is_moved_keeps_the_messages_it_holds(world: World, moved: bool) -> None:
     await world.publish(1, 10)
     async with world.client() as client:
         consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
@@ -171,7 +171,7 @@ async def test_a_consumer_that_is_sent_elsewhere_keeps_what_it_holds(world: Worl
         assert rest == list(range(4 if moved else 0, 10))
 
 
-async def test_a_generation_is_said_with_each_subscribe(world: World) -> None:
+async def test_each_subscribe_carries_the_generation(world: World) -> None:
     await world.publish(8, 1)
     async with world.client() as one, world.client() as two:
         first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")

@@ -1,4 +1,4 @@
-"""Layout changes that clients cannot hear of because their connections are lost at that moment."""
+"""Layout changes that clients miss because their connections are lost at that moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def take(consumer: Any, kind: str, seen: dict[str, list[int]]) -> None:
 
 @pytest.mark.parametrize("kind", ["queue", "stream", "checkpoint"])
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_clients_go_on_after_a_split_they_did_not_hear_of(world: World, kind: str, when: str) -> None:
+async def test_clients_go_on_after_a_split_that_they_missed(world: World, kind: str, when: str) -> None:
     async with world.client() as client, world.client() as sender:
         producer = await sender.create_producer(TOPIC)
         consumer = await open_consumer(client, kind)

@@ -33,7 +33,7 @@ async def test_an_attempt_and_a_pause_end_when_the_layout_names_another_broker()
     loop.call_later(6, followed.layout_named, None, None)
     loop.call_later(7, followed.layout_named, B, None)
     assert not await followed.attempt(forever)
-    assert loop.time() == 7, "the same broker again, or none, is no news"
+    assert loop.time() == 7, "the same broker again, or none, does not end the attempt"
     assert (await followed.connection()).address == ("b", 2)
     loop.call_later(1, followed.layout_named, A, None)
     await followed.pause(60)
@@ -48,14 +48,14 @@ async def test_another_broker_may_be_named_in_the_moment_a_pause_ends() -> None:
     pausing = asyncio.ensure_future(followed.pause(60))
     await asyncio.sleep(0)
     heard: list[bool] = []
-    # The same turn of the loop, after the pause's own timer.
+    # The callback runs in the same turn of the loop, after the pause's own timer.
     loop.call_at(60 + 5e-10, lambda: heard.append(followed.layout_named(B, None)))
     await pausing
     assert heard == [False]
     assert (await followed.connection()).address == ("b", 2)
 
 
-async def test_errors_of_an_attempt_are_its_own() -> None:
+async def test_errors_of_an_attempt_are_raised() -> None:
     async def fail() -> None:
         raise TimeoutError
 
@@ -65,18 +65,18 @@ async def test_errors_of_an_attempt_are_its_own() -> None:
     assert not followed.layout_named(B, None), "no connection to leave, and no attempt to end"
 
 
-async def test_a_connection_to_the_broker_that_is_named_need_not_be_left() -> None:
+async def test_a_connection_to_the_named_broker_is_kept() -> None:
     followed = owner(None)
     there: Any = FakeConnection(lambda message: None, ("a", 1))
     elsewhere: Any = FakeConnection(lambda message: None, ("b", 2))
     assert not followed.layout_named(A, there)
     assert followed.layout_named(B, there)
-    assert not followed.layout_named(B, there), "it was told before"
+    assert not followed.layout_named(B, there), "the layout named this broker before"
     assert followed.layout_named(A, elsewhere)
 
 
 async def test_a_producer_leaves_a_silent_broker_when_the_layout_names_another() -> None:
-    """A broker that is paused answers nothing, and its lease ends long before any timeout of ours."""
+    """The lease of a paused broker ends long before the client's timeout."""
 
     pool = FakePool(lambda message: asyncio.get_running_loop().create_future())
     home = FakeHome(pool)
@@ -104,7 +104,7 @@ async def test_a_producer_that_follows_its_segment_sends_again_only_what_is_not_
     last = 1
     segment.owned_by(B)
     home.add(segment, 1)
-    assert not former.producers, "a late answer of the former broker reaches nobody"
+    assert not former.producers, "a late answer of the former broker reaches no producer"
     await settle_down()
     assert [batch.state for batch in batches] == [STORED, STORED, OPEN, OPEN]
     assert pool.connections[1].sequences() == [[2], [3], [4]]
@@ -121,8 +121,8 @@ async def test_after_a_lost_connection_the_owner_is_looked_up() -> None:
     assert segment.is_attached
 
 
-async def test_a_takeover_is_found_soon_even_if_nobody_tells() -> None:
-    pool = FakePool(lambda message: ServiceNotReadyError("nobody owns it now"))
+async def test_a_takeover_is_found_soon_without_a_new_layout() -> None:
+    pool = FakePool(lambda message: ServiceNotReadyError("no broker owns the segment now"))
     home = FakeHome(pool)
     segment = home.segment(A)
     await asyncio.sleep(60)
@@ -150,7 +150,7 @@ async def test_a_settling_producer_follows_its_sealed_segment() -> None:
     assert [batch.state for batch in batches] == [STORED, OPEN]
 
 
-async def test_a_broker_lost_before_it_answered_is_no_end() -> None:
+async def test_a_producer_survives_a_broker_lost_before_its_answer() -> None:
     pool = FakePool(lambda message: NotConnectedError("lost"))
     home = FakeHome(pool)
     segment = home.segment(A)
