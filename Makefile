@@ -27,13 +27,14 @@ format: $(STAMP)  ## Format the code and sort its imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, generated code
+check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, documents, generated code
 	@echo "==> ruff";           $(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
 	@echo "==> mypy";           $(BIN)/mypy
 	@echo "==> import rules";   $(BIN)/lint-imports
 	@echo "==> determinism";    $(BIN)/python tools/check_determinism.py
 	@echo "==> sizes";          $(BIN)/python tools/check_size.py
 	@echo "==> prose";          $(BIN)/python tools/check_prose.py
+	@echo "==> documents";      $(BIN)/python tools/check_docs.py
 	@echo "==> generated code"; $(BIN)/python tools/generate_proto.py --check
 
 test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS=n at a time
