@@ -1,4 +1,4 @@
-"""The wall clock as a port; monotonic time is the event loop's own clock."""
+"""The wall clock as a port; the event loop provides monotonic time."""
 
 from __future__ import annotations
 

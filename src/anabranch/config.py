@@ -1,8 +1,8 @@
 """The settings of a broker: frozen, validated once, passed down, never global.
 
-Each setting is described where it is declared; the default configuration file is made from that. Files are
-TOML; a setting may be written with its own name or with the name Pulsar's broker.conf has for it. Knows
-nothing of who uses a setting.
+The declaration of a setting contains its description, and the default configuration file is generated from
+the declarations. Files are TOML; a setting may have its own name or its name in Pulsar's broker.conf. Knows
+nothing of the modules that use a setting.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _setting(
     low: float | None = None,
     high: float | None = None,
 ) -> Any:
-    """A field with what the default configuration file says about it and the values it allows."""
+    """A field with its description for the default configuration file and its allowed values."""
     return dataclasses.field(
         default=default, metadata={"about": about, "pulsar": pulsar, "low": low, "high": high}
     )
@@ -38,7 +38,7 @@ def _setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Everything one broker process can be told."""
+    """All settings of one broker process."""
 
     host: str = _setting(
         "127.0.0.1", "Address to listen on, for both ports. 0.0.0.0 listens everywhere.", pulsar="bindAddress"
@@ -57,22 +57,22 @@ class BrokerConfig:
         low=0,
         high=65535,
     )
-    data: str = _setting("./anabranch-data", "Directory of everything that is stored; one broker at a time.")
+    data: str = _setting("./anabranch-data", "Directory of all stored data; used by one broker at a time.")
     workers: int = _setting(
         1,
-        "Broker processes on one data directory. More than one share the cores; one that dies is replaced.",
+        "Broker processes on one data directory, to use several cores. A process that dies is replaced.",
         low=1,
         high=64,
     )
     lease_s: float = _setting(
         5.0,
-        "A worker not heard of for so long is ended, and the others take over what it served.",
+        "A worker that is silent for this long is killed, and the other workers take over its stores.",
         low=0.2,
     )
     cluster: str = _setting("standalone", "Name of the cluster in the admin API.", pulsar="clusterName")
     advertised_host: str | None = _setting(
         None,
-        "Host name that clients are told to connect to; the listen address if unset.",
+        "Host name that clients connect to; the listen address if unset.",
         pulsar="advertisedAddress",
     )
     max_message_bytes: int = _setting(
@@ -80,16 +80,19 @@ class BrokerConfig:
     )
     keep_alive_s: float = _setting(
         30.0,
-        "A connection that is silent for this long is asked, and after twice as long dropped.",
+        "The broker pings a connection that is silent for this long, and closes it after twice as long.",
         pulsar="keepAliveIntervalSeconds",
         low=0.1,
     )
     connections_max: int = _setting(
-        10_000, "Connections at once; more are refused.", pulsar="brokerMaxConnections", low=1
+        10_000,
+        "Most connections at once; further connections are refused.",
+        pulsar="brokerMaxConnections",
+        low=1,
     )
     deduplication: bool = _setting(
         True,
-        "Store each (producer, sequence id) once, however often and wherever it is sent again.",
+        "Store each (producer, sequence id) once, also when a producer sends it again to another segment.",
         pulsar="brokerDeduplicationEnabled",
     )
     auto_create_topics: bool = _setting(
@@ -97,60 +100,63 @@ class BrokerConfig:
     )
     bucket_budget: int = _setting(
         4,
-        "Entry buckets of a new topic, shared by its segments: as many consumers can share it in key order.",
+        "Entry buckets of a new topic over all its segments; so many consumers can share it in key order.",
         pulsar="scalableTopicEntryBucketBudget",
         low=1,
         high=1024,
     )
     auto_scale_interval_s: float = _setting(
         60.0,
-        "How often each topic's load is looked at for a split or merge.",
+        "Interval between two decisions of auto-scaling for a topic.",
         pulsar="scalableTopicAutoScaleIntervalSeconds",
         low=0.05,
     )
     load_report_interval_s: float = _setting(
-        10.0, "Over how long rates are averaged.", pulsar="scalableTopicLoadReportIntervalSeconds", low=0.05
+        10.0,
+        "Period over which rates are averaged.",
+        pulsar="scalableTopicLoadReportIntervalSeconds",
+        low=0.05,
     )
     consumer_grace_s: float = _setting(
         60.0,
-        "How long a stream consumer that lost its connection keeps its share.",
+        "How long a stream consumer without a connection keeps its segments.",
         pulsar="scalableTopicConsumerSessionGracePeriodSeconds",
         low=0,
     )
     segment_retention_s: float = _setting(
         604_800.0,
-        "How long messages stay at least; then they go once every subscription is past them. -1 is for ever.",
+        "Messages stay for this long, and until every subscription acknowledged them. -1 is for ever.",
         low=-1,
     )
     max_unacked_per_consumer: int = _setting(
         50_000,
-        "Messages a shared consumer may hold unacknowledged. 0 is no limit.",
+        "Most unacknowledged messages of one shared consumer. 0 is no limit.",
         pulsar="maxUnackedMessagesPerConsumer",
         low=0,
     )
     max_unacked_per_subscription: int = _setting(
         200_000,
-        "The same over all consumers of a shared subscription. 0 is no limit.",
+        "Most unacknowledged messages of all consumers of a shared subscription. 0 is no limit.",
         pulsar="maxUnackedMessagesPerSubscription",
         low=0,
     )
     dispatch_max_entries: int = _setting(
-        100, "Entries read for a subscription at a time.", pulsar="dispatcherMaxReadBatchSize", low=1
+        100, "Most entries of one read for a subscription.", pulsar="dispatcherMaxReadBatchSize", low=1
     )
     dispatch_max_bytes: int = _setting(
-        5 * MIB, "Bytes read for a subscription at a time.", pulsar="dispatcherMaxReadSizeBytes", low=1
+        5 * MIB, "Most bytes of one read for a subscription.", pulsar="dispatcherMaxReadSizeBytes", low=1
     )
     publish_pending_bytes_max: int = _setting(
         64 * MIB,
-        "Bytes of one connection that wait for the disk; its reading pauses above that.",
+        "Bytes of one connection that wait for the disk; above this, reading from the connection pauses.",
         low=64 * KIB,
     )
-    cache_bytes: int = _setting(64 * MIB, "Memory for entries that were written or read lately.", low=0)
+    cache_bytes: int = _setting(64 * MIB, "Memory for recently written or read entries.", low=0)
     journal_bytes_max: int = _setting(
-        256 * MIB, "Size at which a journal file is closed and the next one started.", low=4 * KIB
+        256 * MIB, "Size of the journal at which a checkpoint starts the next journal file.", low=4 * KIB
     )
     log_level: str = _setting(
-        "info", "Least level of what goes to standard error: debug, info, warning, error."
+        "info", "Lowest level of log messages on standard error: debug, info, warning, error."
     )
     auto_scale: AutoScalePolicy = dataclasses.field(default_factory=AutoScalePolicy)
 
@@ -185,11 +191,11 @@ def load_config(file: str | os.PathLike[str] | None = None, sets: Iterable[str] 
 
 
 def default_text() -> str:
-    """The default configuration file: every setting, what it means, and its value."""
+    """The default configuration file: every setting with its description and value."""
     lines = [
         "# Every setting of an Anabranch broker with its default value.",
         "# Pass a file like this with `anabranch serve --config FILE`, one setting with `--set key=value`.",
-        "# Where Pulsar's broker.conf has a name for the same thing, that name may be used instead.",
+        "# A name of Pulsar's broker.conf may be used instead of the name here.",
     ]
     for field in _plain_fields():
         pulsar = field.metadata["pulsar"]
@@ -198,7 +204,7 @@ def default_text() -> str:
         lines.append(f"# {field.name} =" if value is None else f"{field.name} = {value}")
     lines += [
         "",
-        "# When topics are split and merged by themselves. Namespaces and topics may override each.",
+        "# Limits and thresholds of auto-scaling. Namespaces and topics may override each.",
     ]
     lines += ["[auto_scale]"]
     names = {field: pulsar for pulsar, field in BROKER_KEYS.items()}
@@ -219,7 +225,7 @@ _NAMES: Mapping[str, str] = {
     **{f"auto_scale.{name}": f"auto_scale.{name}" for name in _POLICY_FIELDS},
     **{pulsar: f"auto_scale.{name}" for pulsar, name in BROKER_KEYS.items()},
 }
-"""Every way to write a setting -> its own name."""
+"""Every accepted name of a setting -> its own name."""
 
 
 def _resolve_key(key: str, where: str) -> str:
@@ -227,7 +233,7 @@ def _resolve_key(key: str, where: str) -> str:
     if name is None:
         near = difflib.get_close_matches(key, _NAMES, 1)
         hint = f"did you mean {near[0]}?" if near else "`anabranch config` lists all settings"
-        raise InvalidConfigurationError(f"{where}there is no setting {key!r}; {hint}")
+        raise InvalidConfigurationError(f"{where}unknown setting {key!r}; {hint}")
     return name
 
 
@@ -312,5 +318,5 @@ def _toml(value: object) -> str | None:
         return str(value).lower()
     if isinstance(value, str):
         return f'"{value}"'
-    # Grouped digits help with bytes and hide a port.
+    # Digits are grouped from 10,000 on, so that byte sizes are readable and ports are plain.
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else repr(value)

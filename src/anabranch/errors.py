@@ -1,8 +1,8 @@
-"""Every exception Anabranch raises on purpose, as one tree.
+"""All exceptions of Anabranch, as one tree.
 
-Families follow what the caller can do: fix the call, try again, look elsewhere, or give up. `retryable`
-says whether the same call may succeed later without a change. Where a builtin says the same thing it is a
-base too, so `except TimeoutError` and `except LookupError` work as a Python user expects.
+Families follow what the caller can do: fix the call, retry, ask another broker, or give up. `retryable` tells
+whether the same call may succeed later without a change. A builtin exception with the same meaning is a base
+too, so `except TimeoutError` and `except LookupError` work as a Python user expects.
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ from typing import ClassVar
 
 
 class AnabranchError(Exception):
-    """Root of everything raised on purpose."""
+    """Root of all exceptions of Anabranch."""
 
     retryable: ClassVar[bool] = False
 
 
 def in_words(error: BaseException) -> str:
-    """An error for people who do not see where it was raised."""
+    """Class and text of an error, for a reader without its traceback."""
     return f"{type(error).__name__}: {error}"
 
 
-# The caller's input is wrong.
-
-
 class InvalidConfigurationError(AnabranchError, ValueError):
-    """A setting or argument cannot be used; the text says which and what is allowed."""
+    """A setting or argument is invalid; the text names it and the allowed values."""
 
 
 class InvalidServiceUrlError(InvalidConfigurationError):
@@ -42,9 +39,6 @@ class MessageTooBigError(AnabranchError, ValueError):
 
 class LayoutError(AnabranchError, ValueError):
     """A split, merge, rebucket or prune that the layout does not allow."""
-
-
-# Something is not there, or already there.
 
 
 class TopicNotFoundError(AnabranchError, LookupError):
@@ -72,11 +66,11 @@ class NotFoundError(AnabranchError, LookupError):
 
 
 class ConflictError(AnabranchError):
-    """Another operation or another holder stands in the way."""
+    """Another operation or another process prevents this one."""
 
 
 class HeldError(ConflictError):
-    """Another process holds a lock; `holder` is the name it gave itself."""
+    """Another process holds a lock; `holder` is the name of that process."""
 
     retryable = True
 
@@ -86,12 +80,9 @@ class HeldError(ConflictError):
 
 
 class VersionConflictError(ConflictError):
-    """A compare-and-set lost its race; load again, decide again."""
+    """A compare-and-set lost a race; load the record again and decide again."""
 
     retryable = True
-
-
-# Connections and time.
 
 
 class ConnectError(AnabranchError, ConnectionError):
@@ -101,7 +92,7 @@ class ConnectError(AnabranchError, ConnectionError):
 
 
 class NotConnectedError(AnabranchError, ConnectionError):
-    """The connection was lost while the call was under way."""
+    """The connection was lost during the call."""
 
     retryable = True
 
@@ -126,9 +117,6 @@ class ReceiveTimeoutError(AnabranchError, TimeoutError):
     retryable = True
 
 
-# Rights.
-
-
 class AuthenticationError(AnabranchError, PermissionError):
     """The credentials were refused."""
 
@@ -137,15 +125,12 @@ class AuthorizationError(AnabranchError, PermissionError):
     """The role lacks the right for this operation."""
 
 
-# Answers of a broker.
-
-
 class ServerError(AnabranchError):
-    """The broker refused the request; subclasses say why."""
+    """The broker refused the request; the subclass gives the reason."""
 
 
 class MetadataError(ServerError):
-    """The metadata store failed or holds something unexpected."""
+    """The metadata store failed, or a record is invalid."""
 
     retryable = True
 
@@ -157,19 +142,19 @@ class PersistenceError(ServerError):
 
 
 class ServiceNotReadyError(ServerError):
-    """The broker cannot serve this yet; try again."""
+    """The broker cannot serve this request yet; retry."""
 
     retryable = True
 
 
 class TooManyRequestsError(ServerError):
-    """A limit on open work was reached; try again later."""
+    """A limit on concurrent work was reached; retry later."""
 
     retryable = True
 
 
 class UnknownServerError(ServerError):
-    """The broker failed in a way it did not classify."""
+    """The broker failed without a specific error code."""
 
     retryable = True
 
@@ -197,17 +182,17 @@ class ProducerBusyError(ServerError):
 
 
 class ProducerFencedError(ServerError):
-    """A newer exclusive producer took over."""
+    """A newer exclusive producer replaced this one."""
 
 
 class ConsumerBusyError(ServerError):
-    """The subscription is held in a way that excludes this consumer; it may be free later."""
+    """Other consumers of the subscription exclude this consumer; it may be free later."""
 
     retryable = True
 
 
 class ConsumerAssignError(ServerError):
-    """The hash ranges asked for clash with those of another consumer."""
+    """The requested hash ranges overlap those of another consumer."""
 
     retryable = True
 
@@ -229,10 +214,7 @@ class NotLeaderError(ServerError):
 
 
 class StaleTermError(ServerError):
-    """A newer leader has acted; the effect of an older term is refused."""
-
-
-# Local limits.
+    """A newer leader has acted; changes of an older term are refused."""
 
 
 class MemoryBufferFullError(AnabranchError):
@@ -241,19 +223,16 @@ class MemoryBufferFullError(AnabranchError):
     retryable = True
 
 
-# Bytes.
-
-
 class ProtocolError(AnabranchError):
-    """The wire protocol was broken."""
+    """A frame or command violates the wire protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side tried to break the protocol; a bug here."""
+    """This process would violate the protocol; a bug in Anabranch."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the protocol; the connection cannot go on."""
+    """The peer violated the protocol; the connection has to be closed."""
 
 
 class ChecksumError(AnabranchError):
@@ -265,7 +244,7 @@ class CompressionError(AnabranchError):
 
 
 class CorruptDataError(AnabranchError):
-    """Stored bytes are damaged; the segment stops rather than guess."""
+    """Stored bytes are damaged; reading of the segment stops."""
 
 
 class DataLossError(AnabranchError):

@@ -1,10 +1,10 @@
 """Named steps at which a test may kill, stop or fail the process.
 
 Production code awaits `reach("split.sealed")` between two effects; the default does nothing. `from_text`
-reads the form of the ANABRANCH_FAILPOINTS variable: `name=action[,name=action...]` with the actions `kill`
-(SIGKILL to this process), `stop` (SIGSTOP) and `raise`. With `@FILE` the same is read from a file whenever a
-step is reached, so that a test may choose while processes run. Whichever process comes first to a step of the
-file removes it, and acts: it happens once.
+parses the ANABRANCH_FAILPOINTS variable: `name=action[,name=action...]` with the actions `kill` (SIGKILL to
+this process), `stop` (SIGSTOP) and `raise`. With `@FILE` each step reads the actions from a file, so that a
+test can choose them while processes run. The first process that reaches a step of the file removes the file
+and acts, so the action happens once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Protocol
 
 
 class Failpoints(Protocol):
-    """What a component calls at each named step."""
+    """Called by components at each named step."""
 
     async def reach(self, name: str) -> None:
-        """Return at once, unless a test wants something to happen at this step."""
+        """Return at once, unless a test asked for an action at this step."""
         ...
 
 
@@ -28,14 +28,14 @@ class FailpointReachedError(RuntimeError):
 
 
 class NoFailpoints:
-    """Nothing happens anywhere."""
+    """No step has an action."""
 
     async def reach(self, name: str) -> None:
         return None
 
 
 class ProcessFailpoints:
-    """Acts on this operating-system process."""
+    """Kills, stops or fails this operating-system process."""
 
     def __init__(self, actions: dict[str, str], file: Path | None = None) -> None:
         self._actions = actions
@@ -57,7 +57,7 @@ class ProcessFailpoints:
             raise FailpointReachedError(name)
 
     def _take(self, name: str, file: Path) -> str | None:
-        """What the file wants here, if no other process was faster."""
+        """The action of the file at this step; None if another process took it."""
         try:
             action = _parse(file.read_text()).get(name)
             if action is not None:

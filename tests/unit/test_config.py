@@ -91,5 +91,5 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigurationError, match="not valid TOML"):
         load_config(file)
     file.write_text("colour = 1")
-    with pytest.raises(InvalidConfigurationError, match="no setting 'colour'"):
+    with pytest.raises(InvalidConfigurationError, match="unknown setting 'colour'"):
         load_config(file)

@@ -59,7 +59,7 @@ async def list_topics(call: Call) -> list[str]:
         if not equals or not key:
             raise InvalidConfigurationError(f"property filter {text!r}: write it as key=value")
         filters.add((key, value))
-    await call.topics.load_namespace(call.namespace())
+    await call.topics.namespaces.load_namespace(call.namespace())
     return [str(name) for name in await call.broker.controllers.list_topics(call.namespace(), filters)]
 
 
@@ -67,7 +67,7 @@ async def create(call: Call) -> None:
     segments = call.number("numInitialSegments")
     count = 1 if segments is None else segments
     properties = await call.body(dict[str, str])
-    await call.topics.load_namespace(call.namespace())
+    await call.topics.namespaces.load_namespace(call.namespace())
     _check_count(count)
     incarnation = await call.once("incarnation", call.topics.next_incarnation)
     await call.broker.controllers.create_topic(call.topic("topic"), count, properties or {}, incarnation)
@@ -317,7 +317,7 @@ async def delete_policy(call: Call) -> None:
 
 
 async def get_namespace_policy(call: Call) -> Any:
-    return (await call.topics.load_namespace(call.namespace())).scalable_topic_auto_scale_policy
+    return (await call.topics.namespaces.load_namespace(call.namespace())).scalable_topic_auto_scale_policy
 
 
 async def set_namespace_policy(call: Call) -> None:
@@ -331,7 +331,7 @@ async def delete_namespace_policy(call: Call) -> None:
 
 
 async def _store_namespace_policy(call: Call, policy: records.PolicyFields | None) -> None:
-    await call.topics.update_namespace(
+    await call.topics.namespaces.update_namespace(
         call.namespace(),
         lambda record: msgspec.structs.replace(record, scalable_topic_auto_scale_policy=policy),
     )

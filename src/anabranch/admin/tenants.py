@@ -38,21 +38,21 @@ async def get_cluster(call: Call) -> Any:
 
 
 async def list_tenants(call: Call) -> list[str]:
-    return list(await call.topics.tenants())
+    return list(await call.topics.namespaces.tenants())
 
 
 async def get_tenant(call: Call) -> Any:
-    return await call.topics.load_tenant(call.part("tenant"))
+    return await call.topics.namespaces.load_tenant(call.part("tenant"))
 
 
 async def create_tenant(call: Call) -> None:
     validate_entity("tenant", call.part("tenant"))
-    await call.topics.create_tenant(call.part("tenant"), await _tenant(call))
+    await call.topics.namespaces.create_tenant(call.part("tenant"), await _tenant(call))
 
 
 async def update_tenant(call: Call) -> None:
     record = await _tenant(call)
-    await call.topics.update_tenant(call.part("tenant"), lambda _: record)
+    await call.topics.namespaces.update_tenant(call.part("tenant"), lambda _: record)
 
 
 async def _tenant(call: Call) -> TenantRecord:
@@ -65,23 +65,23 @@ async def _tenant(call: Call) -> TenantRecord:
 
 
 async def delete_tenant(call: Call) -> None:
-    await call.topics.delete_tenant(call.part("tenant"))
+    await call.topics.namespaces.delete_tenant(call.part("tenant"))
 
 
 async def list_namespaces(call: Call) -> list[str]:
-    await call.topics.load_tenant(call.part("tenant"))
-    return list(await call.topics.namespaces(call.part("tenant")))
+    await call.topics.namespaces.load_tenant(call.part("tenant"))
+    return list(await call.topics.namespaces.of_tenant(call.part("tenant")))
 
 
 async def create_namespace(call: Call) -> None:
     validate_entity("namespace", call.part("namespace"))
     policies = await call.body(dict[str, Any]) or {}
     _check_retention(policies.get(RETENTION))
-    await call.topics.create_namespace(call.namespace(), NamespaceRecord(policies=policies))
+    await call.topics.namespaces.create_namespace(call.namespace(), NamespaceRecord(policies=policies))
 
 
 async def get_namespace(call: Call) -> Any:
-    record = await call.topics.load_namespace(call.namespace())
+    record = await call.topics.namespaces.load_namespace(call.namespace())
     shown = {
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
         "replication_clusters": [call.broker.config.cluster],
@@ -96,7 +96,7 @@ async def get_namespace(call: Call) -> Any:
 async def delete_namespace(call: Call) -> None:
     namespace = call.namespace()
     if call.flag("force"):
-        await call.topics.load_namespace(namespace)
+        await call.topics.namespaces.load_namespace(namespace)
         for name in await call.topics.list(namespace):
             with suppress(TopicNotFoundError):
                 await call.broker.controllers.delete_topic(name, force=True)
@@ -109,12 +109,12 @@ async def delete_namespace(call: Call) -> None:
 
 async def list_topics(call: Call) -> list[str]:
     namespace = call.namespace()
-    await call.topics.load_namespace(namespace)
+    await call.topics.namespaces.load_namespace(namespace)
     return [str(name) for name in await call.broker.classic.list(namespace)]
 
 
 async def get_policy(call: Call) -> Any:
-    record = await call.topics.load_namespace(call.namespace())
+    record = await call.topics.namespaces.load_namespace(call.namespace())
     return record.policies.get(_field(call))
 
 
@@ -138,7 +138,7 @@ async def _store_policy(call: Call, value: object) -> None:
             policies[field] = value
         return msgspec.structs.replace(record, policies=policies)
 
-    await call.topics.update_namespace(call.namespace(), change)
+    await call.topics.namespaces.update_namespace(call.namespace(), change)
 
 
 def _check_retention(policy: object) -> None:

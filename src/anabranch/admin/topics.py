@@ -22,12 +22,12 @@ PARTITIONS_MAX = 10_000
 
 
 async def list_topics(call: Call) -> list[str]:
-    await call.topics.load_namespace(call.namespace())
+    await call.topics.namespaces.load_namespace(call.namespace())
     return [str(name) for name in await call.broker.classic.list(call.namespace())]
 
 
 async def list_partitioned(call: Call) -> list[str]:
-    await call.topics.load_namespace(call.namespace())
+    await call.topics.namespaces.load_namespace(call.namespace())
     return [str(name) for name in await call.broker.classic.list_partitioned(call.namespace())]
 
 

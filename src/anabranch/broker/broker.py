@@ -192,7 +192,7 @@ class Broker:
 
     async def start(self) -> None:
         """Join the living brokers, recover the own stores, finish interrupted changes, then listen."""
-        await self.records.ensure_defaults(self.config.cluster)
+        await self.records.namespaces.ensure_defaults(self.config.cluster)
         await self._secret.load()
         await self.directory.start()
         self._unwatch = self.directory.watch(self._brokers_changed)
@@ -219,7 +219,7 @@ class Broker:
 
     async def _retention_of(self, namespace: str) -> Retention:
         kept_s = self.config.segment_retention_s
-        return await self.records.retention(namespace, kept_s if kept_s >= 0 else None)
+        return await self.records.namespaces.retention(namespace, kept_s if kept_s >= 0 else None)
 
     def _store_failed(self, store: int, error: PersistenceError) -> None:
         _logger.critical("store %d failed and cannot be used any more: %s", store, error)

@@ -46,7 +46,7 @@ class TopicRecovery:
 
     async def ensure_defaults(self) -> None:
         """Make the default namespace where the metadata store is new."""
-        await self._read(self._context.topics.ensure_defaults)
+        await self._read(self._context.topics.namespaces.ensure_defaults)
 
     async def recover(self, at_home: Callable[[int], bool]) -> None:
         """Lead all topics of these home stores, and finish what was begun there.

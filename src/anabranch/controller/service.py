@@ -91,7 +91,7 @@ class ControllerService:
         `incarnation` of its own, a call may be repeated.
         """
         _check_name(name)
-        await self.context.topics.load_namespace(name.namespace_name)
+        await self.context.topics.namespaces.load_namespace(name.namespace_name)
         classic = await self.context.topics.find_classic(name)
         if classic is not None and not classic.migrated:
             raise ConflictError(f"a classic topic {name.local} exists; migrate it, or choose another name")

@@ -1,7 +1,7 @@
-"""The reference adapter: a tree in memory that several stores may share.
+"""The reference adapter: a tree in memory that several stores can share.
 
-One `MemoryTree` stands for the durable store, each `MemoryStore` on it for one process with a session. A
-simulated crash ends the session with `expire` and keeps the tree.
+A `MemoryTree` is the durable store; each `MemoryStore` on it is one process with a session. A simulated crash
+ends the session with `expire` and keeps the tree.
 """
 
 from __future__ import annotations
@@ -112,14 +112,14 @@ class MemoryStore:
         self.expire()
 
     def expire(self) -> None:
-        """End the session as the lease would after a crash: ephemeral values go, later calls are refused."""
+        """End the session as after a crash: remove its ephemeral values, and refuse later calls."""
         if self._open:
             self._open = False
             self.watches.clear()
             self.tree.end_session(self._session)
 
     def lapse(self) -> None:
-        """End the session of a process that lives: its ephemeral values go, and it may make new ones."""
+        """End the session of a live process: remove its ephemeral values, and start a new session."""
         if self._open:
             self.tree.end_session(self._session)
             self.tree.sessions += 1
@@ -128,4 +128,4 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise AlreadyClosedError("the metadata session is over")
+            raise AlreadyClosedError("the metadata store is closed")

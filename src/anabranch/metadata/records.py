@@ -1,8 +1,7 @@
-"""The stored JSON and where it is kept.
+"""The stored JSON records and their paths.
 
-Field names are Pulsar's where Pulsar has the field, in camel case on disk; the rest is ours. A record is
-immutable: an update makes the next one, and carries over every field it does not change. Must not know how
-a store works.
+Field names are Pulsar's where Pulsar has the field, in camel case on disk. A record is immutable: an update
+makes the next record and copies every field that it does not change. Must not know how a store works.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MEGABYTE = 1024 * 1024
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What all stored values have in common."""
+    """Base of all stored records."""
 
 
 class RangeRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -58,9 +57,9 @@ class SegmentRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
 
 class StepRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """Parents that are sealed together and the boundaries of what replaces them.
+    """Parents that are sealed together, and the boundaries of their children.
 
-    `points` cut a split, `bucketSplits` are the new boundaries of a rebucket; a merge needs neither.
+    `points` are the cuts of a split, `bucketSplits` the new boundaries of a rebucket; a merge has neither.
     """
 
     parent_ids: tuple[int, ...]
@@ -69,9 +68,9 @@ class StepRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
 
 class IntentRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """A layout operation that was begun; whoever leads the topic next finishes it.
+    """A layout operation that was begun; the next leader of the topic finishes it.
 
-    Children take the ids from `firstId` on, which were reserved in the write that recorded the intent.
+    Children take the ids from `firstId` on; the write that recorded the intent reserved these ids.
     """
 
     kind: OperationKind
@@ -84,11 +83,11 @@ class IntentRecord(Record, frozen=True, kw_only=True, rename="camel"):
     reason: str = ""
     automatic: bool = False
     subscriptions: dict[str, SubscriptionKind] = {}
-    """Of classic topics that are migrated: what becomes the topic's own."""
+    """In a migration: the subscriptions of the classic topics that become the topic's own."""
 
 
 class GarbageRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """Storage that no layout names any more and that must go."""
+    """A log that is in no layout any more and has to be deleted."""
 
     name: str
     since_ms: int
@@ -96,7 +95,7 @@ class GarbageRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
 
 class TopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """A scalable topic: its whole DAG, and what its leader is doing."""
+    """A scalable topic: its layout, and the operation that its leader began."""
 
     epoch: int
     next_segment_id: int
@@ -106,15 +105,15 @@ class TopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
     hash_version: int = 1
     incarnation: int = 0
     store: int = 0
-    """Whoever owns this store leads the topic."""
+    """The owner of this store leads the topic."""
     term: int = 0
     created_at_ms: int = 0
     intent: IntentRecord | None = None
     garbage: tuple[GarbageRecord, ...] = ()
     history: dict[str, Any] = {}
-    """What auto-scaling remembers apart from the DAG, so that pruning and failover forget nothing."""
+    """History of auto-scaling; separate from the DAG, so that pruning and failover keep it."""
     deleted: bool = False
-    """Deletion has begun: nobody may see the topic any more, and its leader removes what is left."""
+    """Whether the deletion has begun: clients cannot see the topic, and its leader deletes the rest."""
 
 
 class AssignedRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -127,18 +126,18 @@ class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
     generation: int = 0
     joined: int = 0
-    """The group's generation when it became a member: what its namesakes before it held does not count."""
+    """Generation of the group when the consumer joined; earlier consumers of its name do not count."""
     segments: tuple[AssignedRecord, ...] = ()
     whole: bool = False
-    """Whether its client can only read segments alone, not by buckets."""
+    """Whether the client can only read whole segments, not buckets."""
     finished: tuple[int, ...] | None = None
-    """In a checkpoint group: the sealed segments it has read to the end; None when its client cannot tell."""
+    """In a checkpoint group: sealed segments read to the end; None if the client does not report them."""
     instance: int | None = None
-    """Tells it from others of its name; None when its client says nothing of the kind."""
+    """Distinguishes consumers of one name; None if the client sends no instance."""
 
 
 class AimRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """An entry, and the messages of it that still count if not all do."""
+    """An entry to seek to, and its messages that are still pending if not all are."""
 
     ledger: int
     entry: int
@@ -146,24 +145,24 @@ class AimRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
 
 class UnfinishedRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """A change of a subscription that may have reached some of the segments only."""
+    """A change of a subscription that some segments may not have yet."""
 
     kind: Literal["create", "delete", "seek", "skip"]
     timestamp_ms: int = 0
     segment_id: int | None = None
-    """The only segment to move; None for all."""
+    """The segment to move; None for all segments."""
     aim: AimRecord | None = None
-    """Where to move it, instead of to a time."""
+    """The target of the move, instead of a time."""
 
 
 class SubscriptionRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """A subscription: registered before any segment has it, forgotten after none has it."""
+    """A subscription; the record is created before, and deleted after, the cursors of the segments."""
 
     type: SubscriptionKind
     initial_position: InitialPosition | None = None
     drained: tuple[int, ...] = ()
     partly_drained: dict[int, tuple[RangeRecord, ...]] = {}
-    """Of sealed segments that are not drained: the slots of the bucket hash that are."""
+    """Drained slots of the bucket hash, of sealed segments that are drained in part."""
     consumers: dict[str, ConsumerRecord] = {}
     generation: int = 0
     term: int = 0
@@ -172,14 +171,14 @@ class SubscriptionRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
 
 class LineageRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """What outlives a topic of one name, so that its successor repeats no id, epoch or term."""
+    """State of a topic name that outlives the topic, so that the next topic repeats no id, epoch or term."""
 
     next_segment_id: int = 0
     next_epoch: int = 0
     next_term: int = 1
     garbage: tuple[GarbageRecord, ...] = ()
     store: int = 0
-    """The home of the last topic of the name; its owner sweeps the garbage."""
+    """The store of the last topic of the name; the owner of the store deletes the garbage."""
 
 
 class ClassicTopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -189,16 +188,16 @@ class ClassicTopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
     properties: dict[str, str] = {}
     created_at_ms: int = 0
     stores: tuple[int, ...] = ()
-    """Which store holds each partition, or the topic itself; those that are missing are in store 0."""
+    """The store of each partition, or of the topic; missing partitions are in store 0."""
     migrated: bool = False
-    """Whether a scalable topic has its place, so that no log may be made again once it is gone."""
+    """Whether a scalable topic replaced this one; then its log must not be created again."""
 
     def store(self, partition: int = 0) -> int:
         return self.stores[partition] if partition < len(self.stores) else 0
 
 
 class BrokerRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """A broker that lives, for as long as its lease; `generation` numbers the starts of all brokers."""
+    """A live broker, stored until its lease runs out; `generation` numbers the starts of all brokers."""
 
     id: int
     url: str
@@ -207,11 +206,11 @@ class BrokerRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
 
 class StoreRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """A store and who serves it; each owner has a higher term than those before it."""
+    """A store and its owner; each owner has a higher term than the owners before."""
 
     owner: int | None = None
     generation: int = 0
-    """Of the owner: a broker that was started again owns nothing of what it owned before."""
+    """Generation of the owner; a broker that was started again owns none of its earlier stores."""
     term: int = 0
 
 
@@ -223,35 +222,32 @@ class TenantRecord(Record, frozen=True, kw_only=True, rename="camel"):
 class NamespaceRecord(Record, frozen=True, kw_only=True, rename="camel"):
     scalable_topic_auto_scale_policy: PolicyFields | None = None
     policies: dict[str, Any] = {}
-    """Other namespace policies as they were given, by Pulsar's names."""
+    """Other namespace policies, as given, by Pulsar's names."""
 
 
 class Retention(NamedTuple):
-    """How long, and how much of a topic, acknowledged messages stay; beyond either limit they go.
-
-    None is no limit.
-    """
+    """Limits beyond which acknowledged messages of a topic are deleted; None is no limit."""
 
     time_s: float | None
     size_bytes: int | None = None
 
 
 def retention(namespace: NamespaceRecord, default_s: float | None) -> Retention:
-    """What messages of a namespace stay, by its own policy as far as it has one."""
+    """The retention of a namespace; `default_s` applies if its policy has no time."""
     policy = namespace.policies.get("retention_policies")
     given = policy if isinstance(policy, dict) else {}
     minutes, megabytes = given.get("retentionTimeInMinutes"), given.get("retentionSizeInMB")
     time_s = default_s
     if isinstance(minutes, int | float):
         time_s = None if minutes < 0 else minutes * 60.0
-    # No size beside some time means nothing: Pulsar refuses it, and nobody shall lose messages by it.
+    # Pulsar refuses size 0 beside a time; ignoring the size loses no messages.
     if not isinstance(megabytes, int | float) or megabytes < 0 or (megabytes == 0 and time_s != 0):
         return Retention(time_s)
     return Retention(time_s, int(megabytes * MEGABYTE))
 
 
 def creates_topics(namespace: NamespaceRecord, default: bool) -> bool:
-    """Whether topics of a namespace are made on first use, by its own policy if it has one."""
+    """Whether topics of a namespace are created on first use; `default` applies without a policy."""
     policy = namespace.policies.get("autoTopicCreationOverride")
     allowed = policy.get("allowAutoTopicCreation") if isinstance(policy, dict) else None
     return allowed if isinstance(allowed, bool) else default
@@ -272,11 +268,11 @@ def decode(kind: type[R], data: bytes) -> R:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise MetadataError(f"a stored {kind.__name__} cannot be read: {error}") from error
+        raise MetadataError(f"a stored {kind.__name__} cannot be decoded: {error}") from error
 
 
 def namespace_path(root: str, namespace: str) -> str:
-    """Where the records of a namespace, `tenant/namespace`, are kept below `root`."""
+    """Path below `root` of the records of a namespace, `tenant/namespace`."""
     tenant, local = parse_namespace(namespace)
     return f"{root}/{encode_part(tenant)}/{encode_part(local)}"
 

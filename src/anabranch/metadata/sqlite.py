@@ -1,7 +1,7 @@
 """The one-machine adapter: a SQLite file shared by the processes of one data directory.
 
-The verbs of the port as SQL; `sqlite_thread` carries them out in transactions. A session lives as long as the
-event loop of its process does: the loop notes the time, the thread writes it down.
+This module has the verbs of the port as SQL; `sqlite_thread` runs them in transactions. A session lives as
+long as the event loop of its process runs: the loop notes the time, and the thread stores it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ BEATS_PER_LEASE = 10
 class SqliteStore:
     """A metadata store in one SQLite file.
 
-    `poll_s` is how often commits of other processes are looked for (None: there are none). An ephemeral value
-    goes away `lease_s` after the event loop of its process was last seen running. A process that knows that
-    it is `alone` ends all sessions that it finds, and keeps no lease. `may_end` says of a process whether it
-    may be ended when it stands still with the write lock.
+    `poll_s` is the interval of looking for commits of other processes; None without other processes. An
+    ephemeral value is removed `lease_s` after the event loop of its process last ran. A process that is
+    `alone` ends all sessions that it finds, and has no lease. `may_end` decides whether a process with this
+    id may be killed when it holds the write lock and makes no progress.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SqliteStore:
                     break
                 name, slash, _ = row[0][len(below) :].partition("/")
                 names[name] = None
-                # Step over all descendants of a child at once: a namespace may hold many records each.
+                # Skip all descendants of a child at once, because a namespace may have many records.
                 at = f"{below}{name}0" if slash else row[0] + "\x00"
             return sorted(names)
 
@@ -139,7 +139,7 @@ class SqliteStore:
         await self._stop(release_session=True)
 
     async def abandon(self) -> None:
-        """Stop as a killed process would: the session is left to run out."""
+        """Stop like a killed process: the session stays until its lease runs out."""
         await self._stop(release_session=False)
 
     async def _run(self, work: Callable[[Work], T], *, writes: bool = True) -> T:
@@ -165,7 +165,7 @@ class SqliteStore:
         return self._thread
 
     def _beat(self) -> None:
-        """Show that the event loop runs, now and from now on."""
+        """Note the time at which the event loop ran, now and in regular intervals."""
         if self._thread is not None:
             self._thread.heard_s = time.monotonic()
             delay_s = self._lease_s / BEATS_PER_LEASE
@@ -198,7 +198,7 @@ class SqliteStore:
 
 
 def end_sessions(path: str | os.PathLike[str]) -> None:
-    """End every session; only for who knows that no process uses the file."""
+    """End every session; the caller must know that no process uses the file."""
     if not Path(path).exists():
         return
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)

@@ -1,9 +1,10 @@
 """The thread that owns the connection to a SQLite file, and with it the session and its lease.
 
-It commits everything that waits in one transaction, so that concurrent writers share an fsync, and answers
-after the commit. Each change is also a row of a log: other processes notice a commit by SQLite's data version
-and read which keys it touched. A process that stands still while it has SQLite's write lock would stop all
-others; it is ended. Must not know what the requests do, nor touch the event loop but through `deliver`.
+The thread commits all waiting requests in one transaction, so that concurrent writers share an fsync, and
+answers after the commit. Each change is also a row of a log: other processes detect a commit by SQLite's data
+version and read the changed keys. A process that holds SQLite's write lock without progress would stop all
+others, so it is killed. The thread must not know what the requests do, and reaches the event loop only
+through `deliver`.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ CREATE TABLE change (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL);
 BATCH_MAX = 256
 CHANGES_KEPT = 4096
 BUSY_TIMEOUT_S = 5.0
-BUSY_LOOK_S = 0.1
+BUSY_RETRY_S = 0.1
 WRITE_LOCK_AT = 120
-"""Which byte of the -shm file a writer locks; part of SQLite's file format."""
+"""The byte of the -shm file that a writer locks; part of SQLite's file format."""
 
-LOOKS_PER_LEASE = 5
+CHECKS_PER_LEASE = 5
 STALL = 0.6
-"""Part of a lease after which a process that could not look must think that the others were held up, too."""
+"""After a stall of this part of a lease, assume that the whole machine stalled; expire no lease yet."""
 
 
 class Request(NamedTuple):
@@ -56,7 +57,7 @@ class Answer(NamedTuple):
 
 
 class Work:
-    """The open transaction as the operations of one batch see it; belongs to the thread."""
+    """The open transaction for the operations of one batch; used by the thread only."""
 
     def __init__(self, connection: sqlite3.Connection, owner: ConnectionThread) -> None:
         self.connection = connection
@@ -71,7 +72,7 @@ class Work:
         self.changed.append(path)
 
     def version(self, path: str, expected: int | None) -> int:
-        """The version at `path`; a differing `expected` is refused before anything was written."""
+        """The version at `path`; raises VersionConflictError if it is not `expected`."""
         row = self.row("SELECT version FROM node WHERE path = ?", path)
         version: int = ABSENT if row is None else row[0]
         if expected is not None and expected != version:
@@ -106,7 +107,7 @@ class ConnectionThread(threading.Thread):
         self.release_session = True
         self.stopped: asyncio.Future[None] | None = None
         self.heard_s = time.monotonic()
-        """When the event loop was last seen running."""
+        """Time at which the event loop last ran."""
         self._path = path
         self._lease_s = lease_s
         self._poll_s = poll_s
@@ -116,9 +117,9 @@ class ConnectionThread(threading.Thread):
         self._boot = _boot_id()
         self._session: int | None = None
         self._others = False
-        self._look_at_s = 0.0
-        self._looked_s = time.monotonic()
-        self._judge_from_s = 0.0
+        self._check_at_s = 0.0
+        self._checked_s = time.monotonic()
+        self._expire_from_s = 0.0
         self._seen_change = 0
         self._seen_version = 0
 
@@ -136,8 +137,8 @@ class ConnectionThread(threading.Thread):
 
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self._path, timeout=BUSY_LOOK_S, isolation_level=None)
-        # Several that open a new file at once may find it locked here, and SQLite does not wait for this one.
+        connection = sqlite3.connect(self._path, timeout=BUSY_RETRY_S, isolation_level=None)
+        # Processes that open a new file at once may find it locked, and SQLite does not wait for this lock.
         self._begin(connection, "PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         self._begin(connection, "BEGIN IMMEDIATE")
@@ -157,14 +158,14 @@ class ConnectionThread(threading.Thread):
         return connection
 
     def _refuse(self, error: Exception) -> None:
-        """The file cannot be used: every request gets the reason."""
+        """Answer every request with the error for which the file cannot be used."""
         while (request := self.requests.get()) is not None:
             reason = MetadataError(f"cannot use {self._path}: {error}")
             reason.__cause__ = error
             self._deliver([Answer(request.answer, None, reason)], [], False)
 
     def _turn(self, connection: sqlite3.Connection) -> bool:
-        """Wait for work or for the next look around; False when the store is closed."""
+        """Handle the requests until the next check of leases and changes; False when the store is closed."""
         batch, going_on = self._take()
         if batch:
             self._commit(connection, batch)
@@ -173,10 +174,10 @@ class ConnectionThread(threading.Thread):
                 self._transact(connection, lambda work: work.remove_sessions("id = ?", self._session))
             return False
         now_s = time.monotonic()
-        if now_s >= self._look_at_s:
-            self._look_at_s = now_s + self._lease_s / LOOKS_PER_LEASE
+        if now_s >= self._check_at_s:
+            self._check_at_s = now_s + self._lease_s / CHECKS_PER_LEASE
             if not self._alone and self._transact(connection, self._renew):
-                self._looked_s = time.monotonic()
+                self._checked_s = time.monotonic()
         if self._poll_s is not None:
             self._notice(connection)
         return True
@@ -185,8 +186,8 @@ class ConnectionThread(threading.Thread):
         batch: list[Request] = []
         timeout_s = self._poll_s
         if not self._alone and (self._session is not None or self._others):
-            until_look_s = max(0.0, self._look_at_s - time.monotonic())
-            timeout_s = until_look_s if timeout_s is None else min(timeout_s, until_look_s)
+            until_check_s = max(0.0, self._check_at_s - time.monotonic())
+            timeout_s = until_check_s if timeout_s is None else min(timeout_s, until_check_s)
         try:
             request = self.requests.get(timeout=timeout_s)
             while request is not None:
@@ -217,7 +218,7 @@ class ConnectionThread(threading.Thread):
             self._deliver(answers, work.changed, False)
 
     def _transact(self, connection: sqlite3.Connection, work_on: Callable[[Work], None]) -> bool:
-        """Housekeeping; what fails is tried again at the next look, and need not survive a power loss."""
+        """Run housekeeping; it need not survive a power loss, and a failure is retried at the next check."""
         try:
             connection.execute("PRAGMA synchronous = NORMAL")
             self._begin(connection, "BEGIN IMMEDIATE")
@@ -234,7 +235,7 @@ class ConnectionThread(threading.Thread):
             connection.execute("PRAGMA synchronous = FULL")
 
     def _begin(self, connection: sqlite3.Connection, sql: str) -> None:
-        """Begin a transaction; who holds the write lock for a lease and neither writes nor waits is ended."""
+        """Begin a transaction; kill a process that holds the write lock for a lease without progress."""
         began_s = since_s = time.monotonic()
         seen: tuple[int | None, int] = (None, 0)
         while True:
@@ -253,18 +254,18 @@ class ConnectionThread(threading.Thread):
                 self._end_writer(*seen)
 
     def _end_writer(self, pid: int | None, written: int) -> None:
-        def stands_still() -> bool:
+        def makes_no_progress() -> bool:
             return (self._writer(), self._written()) == (pid, written) and not locks.waits_for_disk(pid or 0)
 
         with suppress(OSError, AttributeError):
-            locks.kill_holder(pid or 0, lambda: self._may_end(pid or 0) and stands_still())
+            locks.kill_holder(pid or 0, lambda: self._may_end(pid or 0) and makes_no_progress())
 
     def _writer(self) -> int | None:
-        """The process that has the write lock."""
+        """The process that holds the write lock."""
         return locks.kernel_holder(self._path.with_name(f"{self._path.name}-shm"), "POSIX", WRITE_LOCK_AT)
 
     def _written(self) -> int:
-        """Changes when somebody writes."""
+        """A value that changes with every write of any process."""
         try:
             return self._path.with_name(f"{self._path.name}-wal").stat().st_mtime_ns
         except OSError:
@@ -280,35 +281,35 @@ class ConnectionThread(threading.Thread):
             self._seen_change = newest
 
     def session(self, work: Work) -> int:
-        """This process's session, started with its first ephemeral value or anew after its lease ran out."""
+        """The session of this process; a new one for its first ephemeral value or after its lease ran out."""
         if self._session is None or work.row("SELECT 1 FROM session WHERE id = ?", self._session) is None:
             cursor = work.connection.execute(
                 "INSERT INTO session (boot, heard_s) VALUES (?, ?)", (self._boot, time.monotonic())
             )
             self._session = cursor.lastrowid
-            self._look_at_s = 0.0
+            self._check_at_s = 0.0
         assert self._session is not None
         return self._session
 
     def _renew(self, work: Work) -> None:
-        """Say that this session lives, and end those that were not heard of for their lease."""
+        """Renew the lease of this session, and end sessions whose lease ran out."""
         now_s = time.monotonic()
         if self._session is not None:
             work.connection.execute(
                 "UPDATE session SET heard_s = ? WHERE id = ?", (self.heard_s, self._session)
             )
-        if now_s > self._looked_s + self._lease_s * STALL:
-            # Whatever kept this process from looking may have kept the others from speaking.
-            self._judge_from_s = now_s + self._lease_s / 2
-        # The monotonic clock is one for all processes until the machine starts again.
-        if now_s >= self._judge_from_s:
+        if now_s > self._checked_s + self._lease_s * STALL:
+            # The stall of this process may have kept other processes from renewing their leases too.
+            self._expire_from_s = now_s + self._lease_s / 2
+        # All processes share the monotonic clock until the machine reboots.
+        if now_s >= self._expire_from_s:
             work.remove_sessions(
                 "id IS NOT ? AND (boot != ? OR heard_s < ?)", self._session, self._boot, now_s - self._lease_s
             )
         self._others = work.row("SELECT 1 FROM session WHERE id IS NOT ?", self._session) is not None
 
     def _notice(self, connection: sqlite3.Connection) -> None:
-        """Pass on what other processes committed since the last look."""
+        """Deliver the changes that other processes committed since the last check."""
         try:
             (version,) = connection.execute("PRAGMA data_version").fetchone()
             if version == self._seen_version:

@@ -1,4 +1,4 @@
-"""What controllers and brokers ask of the metadata store.
+"""The port of the metadata store, as controllers and brokers need it.
 
 Keys are `/`-separated paths whose parts are already encoded. Every key has a version that starts at 0 and
 grows by one with each put; a deleted and recreated key starts at 0 again. Operations on one key are
@@ -15,14 +15,14 @@ ABSENT = -1
 
 
 class Stored(NamedTuple):
-    """A value with the version that a compare-and-set has to name."""
+    """A value with the version that a compare-and-set needs."""
 
     value: bytes
     version: int
 
 
 class Change(NamedTuple):
-    """Something happened at `path`; read it again to learn what. Changes may be merged, never invented."""
+    """The value at `path` changed; the watcher reads it again. Several changes may be reported as one."""
 
     path: str
 
@@ -37,8 +37,8 @@ class MetadataStore(Protocol):
     ) -> int:
         """Store and return the new version.
 
-        `expected` names the version that must be there (`ABSENT` for none), else VersionConflictError. An
-        ephemeral value is removed when this store's session ends (close, or not heard of for its lease).
+        Raises VersionConflictError unless the stored version is `expected` (`ABSENT` for no value). An
+        ephemeral value is removed when this store's session ends: by `close`, or when its lease runs out.
         """
         ...
 
@@ -47,11 +47,11 @@ class MetadataStore(Protocol):
         ...
 
     async def children(self, path: str) -> list[str]:
-        """Sorted names of the direct children of `path`, including those that only have descendants."""
+        """Sorted names of the direct children of `path`, including names that only have descendants."""
         ...
 
     async def increment(self, path: str) -> int:
-        """The next number of the sequence kept at `path`: 0 first, each number given once, for ever."""
+        """The next number of the sequence at `path`, from 0 on; no number is returned twice."""
         ...
 
     def watch(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
@@ -59,5 +59,5 @@ class MetadataStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session: its ephemeral values go away."""
+        """End the session; its ephemeral values are removed."""
         ...

@@ -1,4 +1,4 @@
-"""What the adapters share: the form of a key, and telling watchers on their own event loop.
+"""Common to the adapters: the form of a key, and calls of watchers on their own event loop.
 
 Must not know how values are stored.
 """
@@ -16,32 +16,32 @@ ROOT = "/"
 
 
 def check_key(path: str) -> str:
-    """Return `path` if it is `/part[/part...]`; a key that two adapters could read differently is refused."""
+    """Return `path` if it is `/part[/part...]`; refuse keys that two adapters could read differently."""
     if not path.startswith("/") or path.endswith("/") or "//" in path or "\x00" in path:
         raise InvalidNameError(f"metadata key {path!r}: write it as /part/part, without empty parts")
     return path
 
 
 def check_prefix(path: str) -> str:
-    """As `check_key`, and `/` for everything; returned so that prefix + "/" begins each key below."""
+    """As `check_key`, but `/` is allowed and returned as ""; each key below starts with the result + "/"."""
     return "" if path == ROOT else check_key(path)
 
 
 class _Watch:
-    """One callback; a path that is already on its way to it is not queued again."""
+    """One callback; a path that is already queued for it is not queued again."""
 
     def __init__(self, prefix: str, changed: Callable[[Change], None]) -> None:
         self.prefix = prefix
         self.below = prefix + "/"
         self.changed = changed
         self.loop = asyncio.get_running_loop()
-        # The callback runs as the one who watches, not as whoever made the change: simulated processes are
-        # told apart by their context.
+        # The callback runs in the context of the watcher, not of the writer, because the simulation tells
+        # processes apart by their context.
         self.context = contextvars.copy_context()
         self.pending: set[str] = set()
         self.active = True
 
-    def tell(self, path: str) -> None:
+    def queue(self, path: str) -> None:
         if path not in self.pending:
             self.pending.add(path)
             self.loop.call_soon(self._deliver, path, context=self.context)
@@ -63,7 +63,7 @@ class Watches:
         return len(self._watches)
 
     def add(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
-        """Watch at and below `prefix` from now on; the undo may be called twice."""
+        """Watch at and below `prefix`; returns the undo, which may be called twice."""
         watch = _Watch(check_prefix(prefix), changed)
         number = self._next
         self._next += 1
@@ -76,16 +76,16 @@ class Watches:
         return undo
 
     def announce(self, paths: Iterable[str]) -> None:
-        """Tell whoever watches one of these keys."""
+        """Call the watchers of these keys."""
         for path in paths:
             for watch in self._watches.values():
                 if path == watch.prefix or path.startswith(watch.below):
-                    watch.tell(path)
+                    watch.queue(path)
 
     def announce_gap(self) -> None:
-        """Some changes were missed: every watcher is told to read its whole prefix again."""
+        """Call every watcher with its prefix, because some changes were missed."""
         for watch in self._watches.values():
-            watch.tell(watch.prefix or ROOT)
+            watch.queue(watch.prefix or ROOT)
 
     def clear(self) -> None:
         for watch in self._watches.values():

@@ -92,7 +92,7 @@ async def test_the_policy_of_a_namespace_decides_whether_a_lookup_makes_a_topic(
     world: World, allowed: bool
 ) -> None:
     policy = {"autoTopicCreationOverride": {"allowAutoTopicCreation": allowed}}
-    await world.broker.records.create_namespace("public/own", NamespaceRecord(policies=policy))
+    await world.broker.records.namespaces.create_namespace("public/own", NamespaceRecord(policies=policy))
     client = await world.connect()
     default = await look_up(client)
     own = await look_up(client, "topic://public/own/orders", session=2)

@@ -147,7 +147,7 @@ async def test_a_namespace_may_have_a_retention_time_of_its_own(
 
 async def limit(world: World, minutes: int, megabytes: int) -> None:
     policy = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
-    await world.broker.records.update_namespace(
+    await world.broker.records.namespaces.update_namespace(
         "public/default", lambda record: replace(record, policies={"retention_policies": policy})
     )
 

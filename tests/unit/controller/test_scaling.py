@@ -191,7 +191,7 @@ async def test_a_policy_that_does_not_fit_is_said_loudly_and_scaling_comes_back(
     topics = TopicStore(MemoryStore(plant.tree))
 
     async def override(fields: dict[str, bool | int | float]) -> None:
-        await topics.update_namespace(
+        await topics.namespaces.update_namespace(
             "public/default",
             lambda found: msgspec.structs.replace(found, scalable_topic_auto_scale_policy=fields),
         )

@@ -298,4 +298,4 @@ async def test_a_start_in_trouble_goes_on_in_the_background(plant: Plant) -> Non
 async def test_defaults_exist_after_the_first_start(plant: Plant) -> None:
     await plant.boot()
     topics = TopicStore(MemoryStore(plant.tree))
-    assert await topics.namespaces("public") == ("public/default",)
+    assert await topics.namespaces.of_tenant("public") == ("public/default",)

@@ -62,7 +62,7 @@ async def test_a_topic_gives_back_the_oldest_of_what_is_acknowledged_when_it_is_
     controller = await plant.lead(2)
     policy = {"retentionTimeInMinutes": -1, "retentionSizeInMB": 10}
     topics = TopicStore(MemoryStore(plant.tree))
-    await topics.update_namespace(
+    await topics.namespaces.update_namespace(
         "public/default", lambda record: replace(record, policies={"retention_policies": policy})
     )
     await plant.call(controller.ensure_subscription("s", "QUEUE", "earliest"))

@@ -60,7 +60,7 @@ async def test_a_new_file_that_another_process_is_making_is_waited_for(tmp_path:
     maker.execute("BEGIN EXCLUSIVE")
     store = SqliteStore(tmp_path / "metadata.db")
     looking = asyncio.create_task(store.get("/a"))
-    await asyncio.sleep(2 * sqlite_thread.BUSY_LOOK_S)
+    await asyncio.sleep(2 * sqlite_thread.BUSY_RETRY_S)
     maker.execute("ROLLBACK")
     maker.close()
     assert await looking is None

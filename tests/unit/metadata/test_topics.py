@@ -175,38 +175,40 @@ async def test_classic_topics_are_kept_apart_from_scalable_ones(topics: TopicSto
 
 
 async def test_defaults_are_made_once_and_kept(topics: TopicStore) -> None:
-    await topics.ensure_defaults()
-    await topics.update_tenant("public", lambda found: msgspec.structs.replace(found, admin_roles=("me",)))
-    await topics.ensure_defaults()
-    assert (await topics.load_tenant("public")).admin_roles == ("me",)
-    assert await topics.tenants() == ("public",)
-    assert await topics.namespaces("public") == ("public/default",)
+    await topics.namespaces.ensure_defaults()
+    await topics.namespaces.update_tenant(
+        "public", lambda found: msgspec.structs.replace(found, admin_roles=("me",))
+    )
+    await topics.namespaces.ensure_defaults()
+    assert (await topics.namespaces.load_tenant("public")).admin_roles == ("me",)
+    assert await topics.namespaces.tenants() == ("public",)
+    assert await topics.namespaces.of_tenant("public") == ("public/default",)
 
 
 async def test_tenants_and_namespaces_refuse_to_vanish_while_used(topics: TopicStore) -> None:
-    await topics.ensure_defaults()
+    await topics.namespaces.ensure_defaults()
     await topics.create(NAME, PLAIN)
     with pytest.raises(ConflictError, match="topics"):
         await topics.delete_namespace("public/default")
     with pytest.raises(ConflictError, match="namespaces"):
-        await topics.delete_tenant("public")
+        await topics.namespaces.delete_tenant("public")
     await topics.delete(NAME, PLAIN.incarnation)
     await topics.delete_namespace("public/default")
-    await topics.delete_tenant("public")
+    await topics.namespaces.delete_tenant("public")
     with pytest.raises(NotFoundError):
-        await topics.load_tenant("public")
+        await topics.namespaces.load_tenant("public")
 
 
 async def test_a_namespace_needs_its_tenant(topics: TopicStore) -> None:
     with pytest.raises(NotFoundError, match="tenant acme"):
-        await topics.create_namespace("acme/prod", NamespaceRecord())
-    await topics.create_tenant("acme", TenantRecord())
-    await topics.create_namespace("acme/prod", NamespaceRecord())
+        await topics.namespaces.create_namespace("acme/prod", NamespaceRecord())
+    await topics.namespaces.create_tenant("acme", TenantRecord())
+    await topics.namespaces.create_namespace("acme/prod", NamespaceRecord())
     with pytest.raises(ConflictError):
-        await topics.create_namespace("acme/prod", NamespaceRecord())
-    await topics.update_namespace(
+        await topics.namespaces.create_namespace("acme/prod", NamespaceRecord())
+    await topics.namespaces.update_namespace(
         "acme/prod",
         lambda found: msgspec.structs.replace(found, scalable_topic_auto_scale_policy={"maxSegments": 2}),
     )
-    found = await topics.load_namespace("acme/prod")
+    found = await topics.namespaces.load_namespace("acme/prod")
     assert found.scalable_topic_auto_scale_policy == {"maxSegments": 2}

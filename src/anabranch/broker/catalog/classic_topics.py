@@ -51,7 +51,7 @@ class ClassicTopics:
 
     async def may_create(self, name: TopicName) -> bool:
         """Whether a topic is created on first use, by the policy of its namespace or of this broker."""
-        return await self._records.creates_topics(name.namespace_name, self._auto_create)
+        return await self._records.namespaces.creates_topics(name.namespace_name, self._auto_create)
 
     async def open(self, name: TopicName, *, create: bool) -> ServedLog:
         """The log of a `persistent://` topic that a client attaches to, created on first use if allowed."""
@@ -122,7 +122,7 @@ class ClassicTopics:
         ConflictError when a scalable topic has the name: clients that know both kinds would not find this
         one.
         """
-        await self._records.load_namespace(name.namespace_name)
+        await self._records.namespaces.load_namespace(name.namespace_name)
         twin = await self._records.find(name.partitioned_topic.topic)
         if twin is not None and not twin.deleted:
             raise ConflictError(

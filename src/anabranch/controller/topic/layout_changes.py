@@ -164,7 +164,9 @@ class LayoutChanges:
         Runs outside the change queue, because owners may be slow.
         """
         namespace = self._lead.name.namespace_name
-        limits = await self._context.topics.retention(namespace, self._context.settings.retention_s)
+        limits = await self._context.topics.namespaces.retention(
+            namespace, self._context.settings.retention_s
+        )
         if limits.size_bytes is None:
             return limits, NO_SIZES
         segments = list(self._lead.layout.segments.values())

@@ -105,7 +105,7 @@ class Scaling:
     async def load_namespace(self) -> None:
         """Read the namespace's layer of the policy."""
         try:
-            found = await self._lead.context.topics.load_namespace(self._lead.name.namespace_name)
+            found = await self._lead.context.topics.namespaces.load_namespace(self._lead.name.namespace_name)
             self._namespace = found.scalable_topic_auto_scale_policy
         except NotFoundError:
             self._namespace = None

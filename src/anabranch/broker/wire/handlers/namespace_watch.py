@@ -125,7 +125,7 @@ async def watch_namespace(connection: ServerConnection, command: pb.CommandWatch
     session = NamespaceSession(connection, command)
     connection.pushes.open_session(key, session.stop)
     try:
-        await connection.services.records.load_namespace(session.namespace)
+        await connection.services.records.namespaces.load_namespace(session.namespace)
         await session.start(command.current_hash if command.HasField("current_hash") else None)
     except Exception:
         connection.pushes.end_session(key)

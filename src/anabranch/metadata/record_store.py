@@ -1,0 +1,69 @@
+"""Typed records over the metadata port: read, create, and update by compare-and-set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from anabranch.errors import ConflictError, MetadataError, NotFoundError, VersionConflictError
+from anabranch.metadata import records
+from anabranch.metadata.records import Record
+from anabranch.metadata.store import ABSENT, MetadataStore
+
+R = TypeVar("R", bound=Record)
+
+ATTEMPTS = 64
+"""Most attempts of one update; each lost race means that another writer succeeded."""
+
+
+class RecordStore:
+    """The verbs that all kinds of records share."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
+
+    async def read(self, kind: type[R], path: str) -> R | None:
+        stored = await self.store.get(path)
+        return None if stored is None else records.decode(kind, stored.value)
+
+    async def create_record(self, path: str, record: Record, noun: str) -> None:
+        try:
+            await self.store.put(path, records.encode(record), expected=ABSENT)
+        except VersionConflictError:
+            raise ConflictError(f"{noun} exists already") from None
+
+    async def update_record(self, kind: type[R], path: str, change: Callable[[R | None], R]) -> R:
+        """Replace the record by what `change` makes of the newest one; it may be called several times.
+
+        An exception of `change` ends the update. If it returns the same record, nothing is written.
+        """
+        for _ in range(ATTEMPTS):
+            stored = await self.store.get(path)
+            before = None if stored is None else records.decode(kind, stored.value)
+            after = change(before)
+            if after is before:
+                return after
+            version = ABSENT if stored is None else stored.version
+            try:
+                await self.store.put(path, records.encode(after), expected=version)
+            except VersionConflictError:
+                continue
+            return after
+        raise MetadataError(f"{path} lost {ATTEMPTS} races in a row to other writers; try again")
+
+    async def change_record(
+        self, kind: type[R], path: str, change: Callable[[R], R], missing: Exception
+    ) -> R:
+        """Update a record that must exist; raises `missing` if it does not."""
+
+        def existing(record: R | None) -> R:
+            if record is None:
+                raise missing
+            return change(record)
+
+        return await self.update_record(kind, path, existing)
+
+    async def delete_record(self, path: str, version: int | None = None) -> None:
+        with suppress(NotFoundError):
+            await self.store.delete(path, expected=version)
