@@ -61,7 +61,7 @@ class Play:
         cluster.network.tap = WireTap(self.witness)
         for host in cluster.hosts:
             await host.up.wait()
-        # Stores are taken one after the other; a segment goes where somebody serves.
+        # Wait until each broker owns its store, so that the segments are spread.
         await asyncio.sleep(2)
         await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, 2))
         record = await cluster.record(TOPIC)
@@ -103,7 +103,7 @@ class Play:
         return consumer
 
     def numbers(self, name: str) -> dict[str, list[int]]:
-        """What a consumer got of the segment that the leader does not serve itself."""
+        """Return the numbers that a consumer got of the segment at the other broker, by key."""
         found: dict[str, list[int]] = {}
         for message in self.received[name]:
             if message.id.segment == self.remote.id:

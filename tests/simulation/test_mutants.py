@@ -1,4 +1,4 @@
-"""Deliberately broken builds: a checker counts only after one of them has made it fire."""
+"""Deliberately broken builds: each must make a judge of the simulation report a violation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SEEDS = 100
 
 
 def favour(patch: pytest.MonkeyPatch, **chosen: Any) -> None:
-    """Let every seed draw these, so that the case at hand is no rare one."""
+    """Let every seed draw these values, so that the case is common."""
     patch.setattr(cluster_run, "draw", lambda rng, step: dataclasses.replace(draw(rng, step), **chosen))
 
 
@@ -96,7 +96,7 @@ def let_children_inherit_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def check_direct_parents_only(patch: pytest.MonkeyPatch) -> None:
-    """An empty parent is drained at once, whatever its own parents still hold."""
+    """Open children when their parents are drained, without regard to older ancestors."""
 
     def open_slots(
         layout: Layout, drained: frozenset[int], parts: Parts = drains.NO_PARTS

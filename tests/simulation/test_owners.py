@@ -1,4 +1,4 @@
-"""Two brokers, one of which dies or stands still, as clients notice it: in order, nothing lost, soon over."""
+"""One of two brokers dies or hangs: clients lose no message, keep the order and wait only briefly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ How = Literal["cumulative", "each", "none"]
 
 
 class OwnedTraffic:
-    """A producer that never rests, a consumer of each kind, and what they saw."""
+    """A producer that sends all the time, a consumer of each kind, and their observations."""
 
     def __init__(self, loop: SimLoop, client: AsyncClient) -> None:
         self._loop = loop
@@ -123,7 +123,7 @@ async def test_clients_follow_segments_from_broker_to_broker(loop: SimLoop, seed
 async def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_come_and_go(
     loop: SimLoop, seed: int, what: str
 ) -> None:
-    """Two members; each reads when the dice say so, so that one often holds the other back."""
+    """Two members that read at random times, so that one often waits for the other."""
 
     config = BrokerConfig(workers=2, auto_scale=AutoScalePolicy(enabled=False), lease_s=LEASE_S)
     cluster = Cluster(loop, config=config)
@@ -191,7 +191,7 @@ async def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_com
 
 
 async def layout_change(cluster: Cluster, rng: Random) -> None:
-    """Split or merge something, once a leader is there to do it."""
+    """Split or merge a random segment as soon as the topic has a leader."""
 
     async def change(controller: TopicLeader) -> bool:
         record = await cluster.record(TOPIC)

@@ -21,7 +21,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
 from anabranch.spark.batch_reader import BatchReader
 from anabranch.spark.decide.topology import Slice
-from anabranch.spark.live import LiveService, close_sessions
+from anabranch.spark.live import LiveReader, LiveService, Session, close_sessions
 from anabranch.spark.options import read_sink_options, read_source_options
 from anabranch.spark.schema import COLUMNS
 from anabranch.spark.writer import write_batches
@@ -171,22 +171,28 @@ def test_partitions_that_nobody_used_yet_are_empty_and_not_missing(broker: Broke
     check(read(broker, subscribe=classic), 100)
 
 
+class StaleReader(LiveReader):
+    """Looks up layouts with a segment that the topic does not have, until `stale` look-ups are over."""
+
+    def __init__(self, session: Session, stale: int) -> None:
+        super().__init__(session)
+        self._stale = stale
+
+    async def layout(self, topic: str) -> TopicLayout:
+        found = await super().layout(topic)
+        self._stale -= 1
+        if self._stale < 0:
+            return found
+        return replace(found, layout=Layout.initial(1, now_ms=0).split(0, now_ms=0))
+
+
 def test_a_segment_pruned_since_the_layout_was_looked_up_is_passed(broker: BrokerProcess) -> None:
     with AdminClient(broker.http_url) as api:
         api.create_topic(ORDERS, 1)
-        reader = LiveService(broker.url).reader()
-        reader.topology("orders")
-        stale = Layout.initial(1, now_ms=0).split(0, now_ms=0)
-        looked_up = reader._layouts["orders"]
-        answers = [replace(looked_up, layout=stale), looked_up]
-
-        async def layout(topic: str) -> TopicLayout:
-            return answers.pop(0)
-
-        reader._layout = layout  # type: ignore[method-assign]
-        assert list(reader.topology("orders").tails) == [0]
-        reader._layouts["orders"] = replace(looked_up, layout=stale)
-        assert list(reader.read([Slice("orders", 1, FULL, 0, 5)], 5)) == []
+    session = Session(LiveService(broker.url))
+    assert list(StaleReader(session, 1).topology("orders").tails) == [0]
+    assert list(StaleReader(session, 1).read([Slice("orders", 1, FULL, 0, 5)], 5)) == []
+    session.close()
 
 
 @pytest.mark.parametrize("name", ["nothing", "persistent://public/default/nothing"])

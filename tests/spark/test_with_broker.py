@@ -52,7 +52,7 @@ def publish(broker: BrokerProcess, lo: int, hi: int, name: str = "orders") -> No
 
 
 def consume(broker: BrokerProcess, name: str, count: int) -> dict[str, list[int]]:
-    """What the client reads in key order, per key."""
+    """Return the values that the client reads, by key."""
 
     async def receive() -> dict[str, list[int]]:
         found: dict[str, list[int]] = defaultdict(list)
@@ -109,7 +109,7 @@ def copy_stream(spark: Any, broker: BrokerProcess, checkpoint: Path, **options: 
 
 
 def run_available(stream: Any) -> list[int]:
-    """Run until everything there is was copied; rows per micro-batch."""
+    """Run until all messages are copied; return the rows of each micro-batch."""
     query = stream.trigger(availableNow=True).start()
     assert query.awaitTermination(300)
     return [progress.numInputRows for progress in query.recentProgress]

@@ -139,7 +139,7 @@ class LiveReader:
             self._session.leave(ahead.close())
 
     async def _topology(self, topic: str) -> Topology:
-        found = await self._layout(topic)
+        found = self._layouts[topic] = await self.layout(topic)
         while True:
             segments = found.layout.segments
             names = {found.segment_topic(segment): id_ for id_, segment in segments.items()}
@@ -148,23 +148,22 @@ class LiveReader:
                 tails = await self._tails(list(names))
             except TopicNotFoundError:
                 # If a segment was pruned in between, a newer layout lacks it.
-                found = await self._layout(topic)
+                found = self._layouts[topic] = await self.layout(topic)
                 if segments.keys() <= found.layout.segments.keys():
                     raise
                 continue
             return Topology(found.layout, {names[name]: tail for name, tail in tails.items()})
 
-    async def _layout(self, topic: str) -> TopicLayout:
+    async def layout(self, topic: str) -> TopicLayout:
         """Return the current layout; waits for a broker that is restarting."""
         client = self._session.client
-        found = self._layouts[topic] = await retry(
+        return await retry(
             lambda: client.layout(topic),
             what=f"looking up {topic}",
             within_s=self._session.patience_s,
             backoff=RECONNECT,
             rng=self._session.rng,
         )
-        return found
 
     async def _tails(self, names: list[str]) -> dict[str, SegmentSpan]:
         now = self._session.now()
@@ -187,7 +186,7 @@ class LiveReader:
         """Return a reader of the slice; None when its segment is gone."""
         layout = self._layouts.get(part.topic)
         if layout is None or part.segment not in layout.layout.segments:
-            layout = await self._layout(part.topic)
+            layout = self._layouts[part.topic] = await self.layout(part.topic)
         segment = layout.layout.segments.get(part.segment)
         if segment is None:
             return None

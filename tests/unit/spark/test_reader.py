@@ -98,7 +98,7 @@ def test_latest_is_pinned_by_a_first_batch_without_rows(topic: FileTopic) -> Non
     asked = through_text(reader.initialOffset())
     topic.send(numbers(50, 60))
     pinned = through_text(reader.latestOffset(asked, ReadAllAvailable()))
-    # What comes between the first and the second call of initialOffset must not vanish.
+    # Messages between the first and the second call of initialOffset must not be lost.
     topic.send(numbers(60, 70))
     again = through_text(reader.initialOffset())
     assert again == asked

@@ -118,7 +118,7 @@ async def test_watchers_are_told_late_and_twice_but_never_of_nothing(loop: SimLo
     for number in range(20):
         await store.put("/a/b", b"%d" % number)
         await asyncio.sleep(1)
-    assert min(told) >= 0, "nobody who left is told"
+    assert min(told) >= 0, "a removed watcher is not notified"
     assert 20 < len(told) <= 40
     before = len(told)
     await asyncio.sleep(10)

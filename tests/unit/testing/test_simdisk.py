@@ -1,4 +1,4 @@
-"""The simulated disk: what survives a kill, what survives a power failure, and what it reports."""
+"""The simulated disk: survival of kills and power failures, and its errors."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ GRACE_S = 5.0
 
 
 class Scene:
-    """A topic of one segment with one log, and somebody who watches."""
+    """A topic of one segment with one log, and its witness."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
