@@ -17,7 +17,7 @@ from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.judges.wiretap import AttachSeen, Listener, RegistrationSeen, Watch
+from anabranch.testing.judges.wiretap import AttachSeen, RegistrationSeen, Watch, WireListener
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 
@@ -32,7 +32,7 @@ PEER_CALLS = {
 """By target and verb, the calls between brokers that a reviewer wants to see."""
 
 
-class Trace(Listener):
+class Trace(WireListener):
     """The lines since the last command, for one topic."""
 
     def __init__(self, loop: SimLoop, topic: TopicName) -> None:

@@ -18,6 +18,7 @@ from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.entries import Columns, decode_columns
 from anabranch.spark.columns import hash_column
 from anabranch.spark.encoding import RowEncoder
+from anabranch.spark.entries import open_entry
 from anabranch.spark.topics import OutgoingRows
 
 ONE = Layout.initial(1, now_ms=0, bucket_budget=4)
@@ -119,7 +120,8 @@ def test_a_plain_message_is_encoded_as_the_client_encodes_it() -> None:
     batch = MessageBatch()
     for n, key in enumerate(keys):
         batch.add(b"v%d" % n, key, 16_380 + n)
-    assert part.messages == b"".join(batch._parts)
+    entry = batch.build(producer_name="p", publish_time_ms=1)
+    assert part.messages == bytes(open_entry(entry, 2**20).data)
 
 
 def test_rows_without_keys_share_a_bucket_and_take_turns() -> None:

@@ -19,7 +19,7 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.judges.checkers import ClientHistory
-from anabranch.testing.judges.wiretap import Listener, RegistrationSeen
+from anabranch.testing.judges.wiretap import RegistrationSeen, WireListener
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 
@@ -65,7 +65,7 @@ class WitnessSettings:
     """Called with each new layout."""
 
 
-class MetadataWitness(Listener):
+class MetadataWitness(WireListener):
     """Watches the layouts, terms and memberships of one topic."""
 
     def __init__(

@@ -74,7 +74,7 @@ class AckSeen:
         return position in self.positions
 
 
-class Listener:
+class WireListener:
     """Hears of events on the wire, at the broker's side; a subclass overrides the events it wants."""
 
     def attached(self, consumer: AttachSeen) -> None:
@@ -156,7 +156,7 @@ class _Overheard:
 class WireTap:
     """The tap of one network."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: WireListener) -> None:
         self._listener = listener
         self._ends: dict[SimTransport, _Overheard] = {}
         self._told: dict[tuple[str, str], int] = {}
