@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from anabranch import AsyncClient, AsyncStreamConsumer, Message
+from anabranch import AsyncClient, AsyncStreamConsumer, Checkpoint, Message
 from anabranch.broker.broker import Broker, BrokerEnvironment
 from anabranch.config import BrokerConfig
 from anabranch.controller.topic.controller import TopicController
@@ -213,6 +213,19 @@ async def drain(consumer: AsyncStreamConsumer[bytes], timeout: float = 1.0) -> l
     while messages := await consumer.receive_many(100, timeout=timeout):
         found += messages
         await consumer.acknowledge_cumulative(messages[-1])
+    return found
+
+
+async def stored_messages(
+    client: AsyncClient, count: int | None = None, topic: str = TOPIC
+) -> list[Message[bytes]]:
+    """All messages of a topic in reading order; fails unless there are `count`, where it is given."""
+    consumer = await client.create_checkpoint_consumer(topic, start=Checkpoint.earliest())
+    found: list[Message[bytes]] = []
+    while messages := await consumer.receive_many(1000, timeout=2.0):
+        found += messages
+    await consumer.close()
+    assert count is None or len(found) == count
     return found
 
 

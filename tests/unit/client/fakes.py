@@ -23,6 +23,19 @@ from anabranch.model.ranges import FULL
 from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+
+def success(last_sequence_id: int = -1) -> pb.CommandProducerSuccess:
+    """A broker's answer to a registration."""
+    return pb.CommandProducerSuccess(
+        request_id=1, producer_name="me", last_sequence_id=last_sequence_id, schema_version=b""
+    )
+
+
+async def settle_down() -> None:
+    """Let tasks run until they wait for longer than a moment."""
+    await asyncio.sleep(0.01)
 
 
 class FakePump:

@@ -1,4 +1,4 @@
-"""The producer against a real broker on a virtual clock: order, outcomes, limits, and what may break."""
+"""The producer against a real broker on a virtual clock: outcomes, limits, names and failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch import AsyncClient, AsyncProducer, Batching, Checkpoint, Message, MessageId, Schema
+from anabranch import AsyncProducer, Batching, Checkpoint, MessageId, Schema
 from anabranch.client.options import CompressionName
 from anabranch.client.produce import sending
 from anabranch.client.produce.registering import ProducerRegistration
@@ -18,25 +18,13 @@ from anabranch.errors import (
     MemoryBufferFullError,
     MessageTooBigError,
     ProducerBusyError,
-    ProducerFencedError,
     SendTimeoutError,
     TopicNotFoundError,
 )
 from anabranch.model.names import TopicName
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.testing.simloop import SimLoop
-from tests.harness.cluster import TOPIC, Orders, World
-
-
-async def stored(client: AsyncClient, count: int, topic: str = TOPIC) -> list[Message[bytes]]:
-    """Everything in a topic, in reading order; fails when it is not exactly `count` messages."""
-    consumer = await client.create_checkpoint_consumer(topic, start=Checkpoint.earliest())
-    found: list[Message[bytes]] = []
-    while messages := await consumer.receive_many(1000, timeout=2.0):
-        found += messages
-    await consumer.close()
-    assert len(found) == count
-    return found
+from tests.harness.cluster import TOPIC, World, stored_messages
 
 
 async def fill(producer: AsyncProducer[bytes], keys: int, per_key: int) -> list[object]:
@@ -55,7 +43,7 @@ async def test_a_send_returns_the_id_of_the_stored_message(world: World) -> None
         assert producer.last_sequence_id == 0
         assert producer.name
         assert producer.is_connected
-        (message,) = await stored(client, 1)
+        (message,) = await stored_messages(client, 1)
         assert (message.value, message.key, message.sequence_id) == (b"hello", "a", 0)
         assert (message.id, message.producer_name, message.topic) == (id_, producer.name, TOPIC)
         assert MessageId.from_bytes(id_.to_bytes()) == id_
@@ -69,7 +57,7 @@ async def test_everything_a_message_may_carry_arrives(world: World) -> None:
         await producer.send(None, key="k")
         await producer.send(b"c", key=b"\xff\x00")
         await producer.send(b"d")
-        messages = await stored(client, 4)
+        messages = await stored_messages(client, 4)
         by_value = {message.data: message for message in messages}
         first = by_value[b"a"]
         assert (first.properties, first.event_time, first.size) == ({"x": "y"}, moment, 1)
@@ -85,7 +73,7 @@ async def test_compressed_batches_arrive(world: World, compression: CompressionN
     async with world.client() as client:
         producer = await client.create_producer(TOPIC, compression=compression)
         await producer.send_many([b"v" * 1000] * 50, keys=["k"] * 50)
-        assert {message.value for message in await stored(client, 50)} == {b"v" * 1000}
+        assert {message.value for message in await stored_messages(client, 50)} == {b"v" * 1000}
 
 
 async def test_schemas_encode_and_decode(world: World) -> None:
@@ -113,7 +101,7 @@ async def test_batches_close_by_count_and_leave_bucket_by_bucket(world: World) -
     async with world.client() as client:
         producer = await client.create_producer(TOPIC, batching=Batching(max_delay=60.0, max_messages=40))
         await producer.send_many([b"x"] * 40, keys=[f"key-{n}" for n in range(40)])
-        messages = await stored(client, 40)
+        messages = await stored_messages(client, 40)
         entries = {message.id.position for message in messages}
         assert len(entries) == 4, "one entry per bucket"
 
@@ -124,123 +112,6 @@ async def test_without_batching_each_message_is_an_entry(world: World) -> None:
         ids = [await producer.send(b"x", key="k") for _ in range(3)]
         assert len({id_.position for id_ in ids}) == 3
         assert {id_.batch_index for id_ in ids} == {-1}
-
-
-async def test_messages_without_a_key_use_all_buckets_and_segments(world: World) -> None:
-    async with world.client() as client:
-        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))
-        await producer.send(b"first")
-        controller = await world.controller()
-        await controller.split(0)
-        for _ in range(40):
-            await producer.send_many([b"x"] * 5)
-        messages = await stored(client, 201)
-        per_segment = dict.fromkeys(controller.layout.segments, 0)
-        for message in messages:
-            per_segment[message.id.segment] += 1
-        assert min(per_segment[segment.id] for segment in controller.layout.active) > 50
-
-
-async def test_five_thousand_in_flight_pass_ten_splits_and_merges_in_order(world: World) -> None:
-    async with world.client() as client:
-        producer = await client.create_producer(TOPIC)
-        await producer.send(b"0", key="warm-up")
-
-        async def change() -> None:
-            for _ in range(10):
-                await asyncio.sleep(0.01)
-                await world.change_layout(world.rng)
-
-        changing = asyncio.ensure_future(change())
-        outcomes: list[object] = []
-        in_flight_max = 0
-        for number in range(1000):
-            for key in range(20):
-                outcomes.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
-            pending = sum(len(s.pending.all()) for s in producer._routes.segments.values())
-            in_flight_max = max(in_flight_max, pending)
-            if number > 250:
-                await asyncio.sleep(0.0001)
-        await changing
-        await producer.flush()
-        ids = [outcome.result() for outcome in outcomes]  # type: ignore[attr-defined]
-        assert len(set(ids)) == len(ids) == 20_000
-        orders = Orders()
-        orders.take([m for m in await stored(client, 20_001) if m.key != "warm-up"])
-        orders.check(20, 1000)
-
-
-@pytest.mark.parametrize("seed", range(12))
-async def test_no_key_is_reordered_or_stored_twice_through_kills_and_splits(world: World, seed: int) -> None:
-    rng = world.rng
-    client = world.client()
-    producer = await client.create_producer(TOPIC, batching=Batching(max_messages=rng.choice([2, 7, 40])))
-    over = asyncio.Event()
-
-    troubling = asyncio.ensure_future(world.trouble(over, changes=0.4, interrupted=0.3, pause_s_max=0.02))
-    outcomes: list[object] = []
-    for number in range(150):
-        for key in range(15):
-            outcomes.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
-        # Always something in flight, so that trouble always hits something.
-        await asyncio.sleep(rng.uniform(0.0, 0.004))
-    over.set()
-    await troubling
-    await producer.flush()
-    assert all(outcome.done() for outcome in outcomes)  # type: ignore[attr-defined]
-    await client.close()
-    orders = Orders()
-    orders.take(await stored(world.client(), 15 * 150))
-    orders.check(15, 150)
-
-
-async def test_a_delayed_message_without_a_key_joins_no_open_batch_of_any_segment(world: World) -> None:
-    async with world.client() as client:
-        producer = await client.create_producer(TOPIC, batching=Batching(max_delay=60.0))
-        controller = await world.controller()
-        await controller.split(0)
-        await asyncio.sleep(1.0)
-        for _ in range(4):
-            for n in range(40):
-                await producer.enqueue(b"now", key=f"key-{n}")
-            delayed = await producer.enqueue(b"later", deliver_after=5.0)
-            await producer.flush()
-            assert delayed.result().batch_index == -1
-
-
-async def test_messages_without_a_key_that_are_taken_back_go_to_successors_only(world: World) -> None:
-    """Any other segment may have a later sequence id of theirs, and would take them for repetitions."""
-
-    async with world.client() as client:
-        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=3))
-        controller = await world.controller()
-        segments = (await controller.split(0, [0x4000, 0x8000, 0xC000])).active
-        await producer.send_many([b"%d" % number for number in range(30)])
-        await asyncio.sleep(1.0)
-        world.hold_links()
-        for number in range(30, 60):
-            await producer.enqueue(b"%d" % number)
-        await asyncio.sleep(0.1)
-        await controller.split(segments[1].id)
-        world.open_links()
-        await producer.flush()
-        found = await stored(client, 60)
-        assert sorted(int(message.value) for message in found) == list(range(60))
-
-
-async def test_a_large_batch_that_shrinks_much_is_taken_back_like_any_other(world: World) -> None:
-    batching = Batching(max_messages=10_000, max_bytes=32 * 2**20)
-    async with world.client() as client:
-        producer = await client.create_producer(TOPIC, compression="zstd", batching=batching)
-        await producer.send(b"first", key="k")
-        world.hold_links()
-        for _ in range(12):
-            await producer.enqueue(bytes(2**20), key="k")
-        await asyncio.sleep(0.1)
-        await (await world.controller()).split(0)
-        world.open_links()
-        await producer.flush()
-        await stored(client, 13)
 
 
 async def test_a_batch_that_no_broker_takes_fails_and_the_next_one_goes_on(world: World) -> None:
@@ -274,29 +145,8 @@ async def test_an_entry_damaged_on_its_way_is_sent_again(
         for number in range(20):
             await producer.enqueue(b"%d" % number, key="k")
         await producer.flush()
-        assert [int(m.value) for m in await stored(client, 20)] == list(range(20))
+        assert [int(m.value) for m in await stored_messages(client, 20)] == list(range(20))
     assert damaged
-
-
-async def test_a_merge_waits_until_all_its_parents_are_settled(world: World) -> None:
-    """A successor must not get a higher sequence id first: it would take lower ones for repetitions."""
-
-    async with world.client() as client:
-        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=3))
-        await producer.send(b"x", key="first")
-        controller = await world.controller()
-        low, high = (await controller.split(0)).active
-        for _ in range(30):
-            filling = asyncio.ensure_future(fill(producer, 20, 3))
-            # Cut the connection while entries are unanswered, then merge: both parents are in doubt.
-            await asyncio.sleep(world.rng.uniform(0.0, 0.003))
-            world.reset_links()
-            merged = await controller.merge([low.id, high.id])
-            await filling
-            await asyncio.sleep(world.rng.uniform(0.0, 0.3))
-            low, high = (await controller.split(merged.active[0].id)).active
-        await producer.flush()
-        await stored(client, 1801)
 
 
 async def test_flush_raises_failures_that_nobody_looked_at(world: World) -> None:
@@ -326,7 +176,7 @@ async def test_a_message_waits_no_longer_than_its_send_timeout(world: World) -> 
         waiting = await producer.enqueue(b"in time", key="a")
         await world.start()
         await waiting
-        assert [m.value for m in await stored(client, 2)] == [b"ok", b"in time"]
+        assert [m.value for m in await stored_messages(client, 2)] == [b"ok", b"in time"]
 
 
 async def test_closing_completes_what_was_accepted(world: World) -> None:
@@ -368,7 +218,7 @@ async def test_a_message_too_big_is_refused_and_a_big_one_is_not(world: World) -
             await producer.send_many([b"a", b"x" * (5 * 2**20 + 1)])
         await producer.send_many([b"small", b"x" * (4 * 2**20), b"small"], keys=["a", "a", "a"])
         # Nothing of the list with the one that is too big was sent.
-        assert [m.size for m in await stored(client, 3)].count(4 * 2**20) == 1
+        assert [m.size for m in await stored_messages(client, 3)].count(4 * 2**20) == 1
 
 
 async def test_a_full_client_makes_senders_wait_or_raises(world: World) -> None:
@@ -395,7 +245,7 @@ async def test_cancelling_a_send_does_not_take_the_message_back(world: World) ->
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(producer.send(b"x", key="a"), 0.00001)
         await producer.flush()
-        await stored(client, 1)
+        await stored_messages(client, 1)
 
 
 async def test_a_named_producer_goes_on_counting_after_a_restart(world: World) -> None:
@@ -406,7 +256,7 @@ async def test_a_named_producer_goes_on_counting_after_a_restart(world: World) -
         again = await client.create_producer(TOPIC, name="me")
         assert again.last_sequence_id == 9
         await again.send(b"y", key="k0")
-        await stored(client, 11)
+        await stored_messages(client, 11)
 
 
 async def test_a_named_producer_goes_on_counting_after_a_split(world: World) -> None:
@@ -433,7 +283,7 @@ async def test_a_repeated_sequence_id_is_accepted_and_not_stored_again(world: Wo
             await producer.send(b"%d" % number, key="k", sequence_id=number)
         await producer.send(b"again", key="k", sequence_id=6)
         await producer.send(b"8", key="k", sequence_id=8)
-        assert [m.value for m in await stored(client, 4)] == [b"5", b"6", b"7", b"8"]
+        assert [m.value for m in await stored_messages(client, 4)] == [b"5", b"6", b"7", b"8"]
 
 
 async def test_two_producers_of_one_name_exclude_each_other(world: World) -> None:
@@ -441,24 +291,6 @@ async def test_two_producers_of_one_name_exclude_each_other(world: World) -> Non
         await client.create_producer(TOPIC, name="me")
         with pytest.raises(ProducerBusyError):
             await other.create_producer(TOPIC, name="me")
-
-
-async def test_exclusive_access_covers_the_whole_topic_and_its_new_segments(world: World) -> None:
-    async with world.client() as client, world.client() as other:
-        owner = await client.create_producer(TOPIC, access_mode="exclusive")
-        with pytest.raises((ProducerFencedError, ProducerBusyError)):
-            await other.create_producer(TOPIC, access_mode="exclusive")
-        await (await world.controller()).split(0)
-        await owner.send(b"x", key="a")
-        await asyncio.sleep(0.5)
-        with pytest.raises((ProducerFencedError, ProducerBusyError)):
-            await other.create_producer(TOPIC, access_mode="exclusive")
-        waiting = asyncio.ensure_future(other.create_producer(TOPIC, access_mode="wait_for_exclusive"))
-        await asyncio.sleep(1.0)
-        assert not waiting.done()
-        await owner.close()
-        await (await waiting).send(b"y", key="a")
-        await stored(client, 2)
 
 
 async def test_a_delayed_message_travels_alone_and_keeps_its_time(world: World) -> None:
@@ -476,17 +308,6 @@ async def test_a_delayed_message_travels_alone_and_keeps_its_time(world: World) 
         assert world.loop.time() - began > 4.9
         with pytest.raises(InvalidConfigurationError):
             await producer.send(b"x", deliver_after=1, deliver_at=datetime.now(UTC))
-
-
-async def test_a_classic_topic_is_written_through_a_layout_of_its_partitions(world: World) -> None:
-    async with world.client() as client:
-        name = "persistent://public/default/classic"
-        producer = await client.create_producer(name)
-        for number in range(10):
-            await producer.send(b"%d" % number, key="k")
-        messages = await stored(client, 10, name)
-        assert [m.value for m in messages] == [b"%d" % number for number in range(10)]
-        assert TopicName.parse(name) is not None
 
 
 async def start_producer(world: World) -> AsyncProducer[bytes]:
@@ -524,7 +345,7 @@ async def test_a_producer_is_told_that_its_topic_was_deleted_and_follows_when_it
         await controllers.create_topic(TopicName.parse(TOPIC))
         await asyncio.sleep(2)
         await producer.send(b"new", key="a")
-        assert [message.value for message in await stored(client, 1)] == [b"new"]
+        assert [message.value for message in await stored_messages(client, 1)] == [b"new"]
 
 
 async def test_a_named_producer_is_not_opened_on_a_topic_that_is_deleted_under_it(

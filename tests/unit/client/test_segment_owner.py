@@ -10,8 +10,7 @@ import pytest
 from anabranch.client.decide.batcher import OPEN, STORED
 from anabranch.client.net.segment_owner import SegmentOwner
 from anabranch.errors import NotConnectedError, ServiceNotReadyError
-from tests.unit.client.fakes import FakeConnection, FakeHome, FakePool
-from tests.unit.client.test_segment_producer import settle_down, success
+from tests.unit.client.fakes import FakeConnection, FakeHome, FakePool, settle_down, success
 
 A = "pulsar://a:1"
 B = "pulsar://b:2"

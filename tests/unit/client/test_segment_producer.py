@@ -9,23 +9,13 @@ from anabranch.client.decide.batcher import FAILED, OPEN, STORED
 from anabranch.client.decide.producer_life import ProducerState
 from anabranch.errors import AuthorizationError, ProducerBusyError, ServiceNotReadyError, TopicTerminatedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.unit.client.fakes import FakeHome, FakePool
-
-
-def success(last_sequence_id: int = -1) -> pb.CommandProducerSuccess:
-    return pb.CommandProducerSuccess(
-        request_id=1, producer_name="me", last_sequence_id=last_sequence_id, schema_version=b""
-    )
+from tests.unit.client.fakes import FakeHome, FakePool, settle_down, success
 
 
 def is_settling(message: Any) -> bool:
     return isinstance(message, pb.CommandProducer) and any(
         pair.key == "anabranch.settle" for pair in message.metadata
     )
-
-
-async def settle_down() -> None:
-    await asyncio.sleep(0.01)
 
 
 async def test_unanswered_entries_are_sent_again_in_order_after_a_loss() -> None:

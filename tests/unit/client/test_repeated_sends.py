@@ -18,8 +18,7 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
 from anabranch.testing.simlink import Mode
-from tests.harness.cluster import TOPIC, World
-from tests.unit.client.test_producer import stored
+from tests.harness.cluster import TOPIC, World, stored_messages
 
 FIRST = "segment://public/default/orders/0000-ffff-0"
 LOW = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 < 0x8000)
@@ -44,7 +43,7 @@ async def begin(world: World, client: AsyncClient) -> TopicController:
 
 async def check_once(client: AsyncClient, numbers: set[int]) -> None:
     """Exactly these are stored, each once."""
-    found = Counter(int(message.value) for message in await stored(client, len(numbers)))
+    found = Counter(int(message.value) for message in await stored_messages(client, len(numbers)))
     assert found == Counter(numbers)
 
 

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch import AsyncClient, Checkpoint, Message
 from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import AlreadyClosedError
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
 from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.entries import decode_columns
-from tests.harness.cluster import TOPIC, Orders, World
+from anabranch.protocol.entries import checked_metadata, decode_columns
+from tests.harness.cluster import TOPIC, Orders, World, stored_messages
 
 
 class ListRows:
@@ -43,10 +42,12 @@ class ListRows:
             batch = MessageBatch()
             for row in rows:
                 batch.add(self._values[row], self._keys[row], first_sequence_id + row)
+            entry = batch.build("producer", 1)
+            _, payload_at = checked_metadata(entry)
             parts.append(
                 EncodedPart(
                     segment_id,
-                    b"".join(batch._parts),
+                    entry[payload_at:],
                     len(rows),
                     first_sequence_id + rows[-1],
                     self._keys[rows[0]],
@@ -54,15 +55,6 @@ class ListRows:
                 )
             )
         return sorted(parts, key=lambda part: part.sequence_id)
-
-
-async def stored(client: AsyncClient) -> list[Message[bytes]]:
-    consumer = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
-    found: list[Message[bytes]] = []
-    while messages := await consumer.receive_many(1000, timeout=2.0):
-        found += messages
-    await consumer.close()
-    return found
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -99,7 +91,7 @@ async def test_columns_and_single_messages_keep_their_order_through_kills_and_sp
         await outcome
     await client.close()
     orders = Orders()
-    orders.take(await stored(world.client()))
+    orders.take(await stored_messages(world.client()))
     orders.check(15, 150)
 
 
