@@ -24,7 +24,7 @@ class StoredSegment:
     entries: list[int] = field(default_factory=list)
     cursors: dict[str, int] = field(default_factory=dict)
     parts: dict[str, Ranges] = field(default_factory=dict)
-    """What of a sealed segment is acknowledged on a subscription while the rest is not."""
+    """The acknowledged buckets of a sealed segment, by subscription, while others are not."""
     sequences: dict[str, int] = field(default_factory=dict)
     inherited: Pieces = ()
     attached: dict[str, int] = field(default_factory=dict)
@@ -33,14 +33,14 @@ class StoredSegment:
 
 
 class SegmentWorld:
-    """What is on disk, whoever runs; terms seen are kept per topic, as owners do."""
+    """The storage that outlives processes; it keeps the newest term per topic, as owners do."""
 
     def __init__(self) -> None:
         self.stored: dict[TopicName, StoredSegment] = {}
         self.terms: dict[TopicName, int] = {}
         self.listeners: dict[TopicName, list[Callable[[Drained], None]]] = {}
         self.rosters: dict[tuple[TopicName, str], Roster] = {}
-        """Who may read each segment on each subscription, as owners were told last."""
+        """The newest roster by segment and subscription."""
         self.log: list[str] = []
 
     def check_term(self, name: TopicName, term: int) -> None:
@@ -57,14 +57,14 @@ class SegmentWorld:
         segment.sequences["producer"] = len(segment.entries) - 1
 
     def acknowledge(self, name: TopicName, subscription: str) -> None:
-        """Acknowledge everything; tells whoever listens if that drains the segment."""
+        """Acknowledge everything, and notify listeners if that drains the segment."""
         segment = self.stored[name]
         segment.cursors[subscription] = len(segment.entries)
         if segment.sealed:
             self.tell(name, subscription)
 
     def acknowledge_part(self, name: TopicName, subscription: str, *ranges: HashRange) -> None:
-        """Acknowledge some buckets of a sealed segment; tells whoever listens."""
+        """Acknowledge some buckets of a sealed segment, and notify listeners."""
         parts = self.stored[name].parts
         parts[subscription] = union((*parts.get(subscription, ()), *ranges))
         self.tell(name, subscription, parts[subscription])

@@ -39,7 +39,7 @@ def newer(layout: Layout, than: Segment, sizes: Mapping[int, int]) -> int:
 
 @settings(max_examples=300)
 @given(st.data(), layouts(), LIMITS)
-def test_what_goes_is_unneeded_and_beyond_a_limit_and_no_more_could_go(
+def test_dropped_segments_are_unneeded_and_beyond_a_limit_and_no_more_could_go(
     data: st.DataObject, layout: Layout, limits: Retention
 ) -> None:
     sizes = {id_: data.draw(st.integers(0, 30)) for id_ in layout.segments}
@@ -62,7 +62,7 @@ def test_what_goes_is_unneeded_and_beyond_a_limit_and_no_more_could_go(
 
 @settings(max_examples=300)
 @given(st.data(), layouts(), LIMITS)
-def test_the_active_segments_keep_what_the_topic_has_to(
+def test_the_active_segments_keep_enough_for_the_topic(
     data: st.DataObject, layout: Layout, limits: Retention
 ) -> None:
     sizes = {id_: data.draw(st.integers(0, 30)) for id_ in layout.segments if data.draw(st.integers(0, 5))}

@@ -1,4 +1,4 @@
-"""Finishes what an earlier process left: operations, deletions, storage of deleted topics, half-made topics.
+"""Finishes the work that earlier processes left: operations, deletions, garbage, half-created topics.
 
 Each piece of work may be repeated, and is retried until it is done. Must not know which requests led to it.
 """
@@ -45,11 +45,11 @@ class TopicRecovery:
         """Topics whose record changed, and whose creation is checked after a pause."""
 
     async def ensure_defaults(self) -> None:
-        """Make the default namespace where the metadata store is new."""
+        """Create the default namespace if the metadata store is new."""
         await self._read(self._context.topics.namespaces.ensure_defaults)
 
     async def recover(self, at_home: Callable[[int], bool]) -> None:
-        """Lead all topics of these home stores, and finish what was begun there.
+        """Lead all topics of these home stores, and finish their unfinished work.
 
         Topics with an unfinished operation, deletion or garbage come first and are awaited once; failures are
         retried in the background. The other topics are taken over in the background, because each topic needs

@@ -1,4 +1,4 @@
-"""Who may attach, and what becomes of those who are attached."""
+"""Which consumers may attach to a segment, and the state of attached ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def admit(record: SubscriptionRecord, segment_id: int, name: str, generation: in
     return admission.admit(record, request)
 
 
-def test_a_member_attaches_to_what_it_was_given() -> None:
+def test_a_member_attaches_to_its_segments() -> None:
     record = group(a=reader(4, 0, 1), b=reader(5, 2))
     admitted = admit(record, 1, "a", 4)
     assert (admitted.member, admitted.generation) == ("a", 4)
@@ -89,7 +89,7 @@ def test_standing_on_a_roster() -> None:
     assert roster.state_of("d", 9, by_buckets=False) == "gone"
 
 
-def test_what_is_taken_from_whom() -> None:
+def test_segments_that_members_lose() -> None:
     before = group(a=reader(4, 0, 1), b=reader(5, 2), c=reader(5, 3, shared=True), d=reader(5, 4))
     after = group(a=reader(9, 0), b=reader(5, 2, 1), c=reader(9, 3), d=reader(9, 4, joined=9))
     assert admission.left(before, after) == ("d",)
@@ -98,7 +98,7 @@ def test_what_is_taken_from_whom() -> None:
     assert not admission.taken(before, before)
 
 
-def test_whoever_leaves_and_comes_back_is_another() -> None:
+def test_a_consumer_that_leaves_and_returns_is_a_new_member() -> None:
     layout = Layout.initial(2, now_ms=0)
     record = groups.join(group(), layout, "a", {})
     held = record.consumers["a"]
@@ -108,4 +108,6 @@ def test_whoever_leaves_and_comes_back_is_another() -> None:
     assert again.consumers["a"].joined > held.generation
     assert admission.roster(again, 0).state_of("a", held.generation, by_buckets=False) == "gone"
     more = groups.join(again, layout, "b", {})
-    assert more.consumers["a"].joined == again.consumers["a"].joined, "a new share makes nobody new"
+    assert more.consumers["a"].joined == again.consumers["a"].joined, (
+        "a new assignment does not make a member new"
+    )

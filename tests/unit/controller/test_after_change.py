@@ -1,4 +1,4 @@
-"""What follows the outcome of a change, as a table."""
+"""The step that follows each outcome of a change, as a table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from anabranch.errors import (
         (TopicNotFoundError("none"), NextStep.TOPIC_GONE),
     ],
 )
-def test_the_error_of_a_change_decides_what_follows(error: Exception | None, step: NextStep) -> None:
+def test_the_error_of_a_change_decides_the_next_step(error: Exception | None, step: NextStep) -> None:
     assert after_change(error) is step
 
 

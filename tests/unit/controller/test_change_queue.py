@@ -12,7 +12,7 @@ from anabranch.controller.topic.change_queue import ChangeQueue
 from anabranch.errors import NotLeaderError, TooManyRequestsError
 
 
-async def test_jobs_run_one_after_the_other_in_the_order_they_came() -> None:
+async def test_changes_run_one_after_the_other_in_the_order_they_came() -> None:
     queue = ChangeQueue(10, "t")
     queue.start()
     trace: list[str] = []
@@ -28,7 +28,7 @@ async def test_jobs_run_one_after_the_other_in_the_order_they_came() -> None:
     await queue.stop()
 
 
-async def test_a_failure_reaches_its_caller_and_nobody_else() -> None:
+async def test_a_failure_reaches_its_caller_only() -> None:
     queue = ChangeQueue(10, "t")
     queue.start()
 
@@ -44,7 +44,7 @@ async def test_a_failure_reaches_its_caller_and_nobody_else() -> None:
     await queue.stop()
 
 
-async def test_a_cancelled_caller_does_not_cancel_a_job_that_has_begun() -> None:
+async def test_a_cancelled_caller_does_not_cancel_a_change_that_has_begun() -> None:
     queue = ChangeQueue(10, "t")
     queue.start()
     go_on = asyncio.Event()
@@ -69,7 +69,7 @@ async def test_a_cancelled_caller_does_not_cancel_a_job_that_has_begun() -> None
     await queue.stop()
 
 
-async def test_a_job_whose_caller_gave_up_before_it_began_is_not_done() -> None:
+async def test_a_change_whose_caller_gave_up_before_it_began_is_not_run() -> None:
     queue = ChangeQueue(10, "t")
     ran: list[int] = []
 
@@ -101,7 +101,7 @@ async def test_more_than_the_limit_is_refused_with_a_retryable_error() -> None:
     await queue.stop()
 
 
-async def test_stopping_refuses_what_runs_and_what_waits() -> None:
+async def test_stopping_refuses_running_and_waiting_changes() -> None:
     queue = ChangeQueue(10, "t")
     queue.start()
 
@@ -118,7 +118,7 @@ async def test_stopping_refuses_what_runs_and_what_waits() -> None:
         await queue.run(forever)
 
 
-async def test_a_queue_stops_also_when_its_job_fails_in_that_moment() -> None:
+async def test_a_queue_stops_also_when_its_change_fails_in_that_moment() -> None:
     queue = ChangeQueue(10, "t")
     queue.start()
 
@@ -137,7 +137,7 @@ async def test_a_queue_stops_also_when_its_job_fails_in_that_moment() -> None:
         await running
 
 
-async def test_what_is_posted_again_while_it_waits_is_done_once_and_stands_in_no_callers_way() -> None:
+async def test_a_change_posted_again_while_it_waits_runs_once_and_does_not_count_against_the_limit() -> None:
     queue = ChangeQueue(1, "t")
     queue.start()
     done: list[str] = []

@@ -71,7 +71,7 @@ async def test_one_operation_goes_from_1_to_64_segments(plant: Plant) -> None:
     await plant.audit()
 
 
-async def test_what_the_layout_does_not_allow_is_refused_and_changes_nothing(plant: Plant) -> None:
+async def test_an_operation_that_the_layout_does_not_allow_changes_nothing(plant: Plant) -> None:
     controller = await plant.lead()
     await plant.call(controller.split(0))
     before = controller.record
@@ -101,7 +101,7 @@ async def test_a_subscription_confirmed_while_a_split_runs_is_on_the_children(
     split = plant.process.spawn(controller.split(0))
     await asyncio.sleep(turns * 0.0004)
     await plant.call(controller.ensure_subscription("s", kind, start))  # type: ignore[arg-type]
-    # Confirmed: from now on nothing may be missed, on whatever is active by now or later.
+    # Confirmed: from now on the subscription misses nothing, on present and later segments.
     plant.publish(controller.layout)
     layout = await split
     await plant.audit()

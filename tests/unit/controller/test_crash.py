@@ -207,7 +207,7 @@ async def test_pruning_killed_after_its_commit_leaves_no_storage_behind(plant: P
     assert sorted(layout.segments) == [1, 2]
 
 
-async def test_a_topic_is_made_whole_although_its_maker_never_heard_that_it_was_begun(plant: Plant) -> None:
+async def test_a_topic_is_finished_although_its_creator_got_no_answer(plant: Plant) -> None:
     faulty = FailNth(0, applied=True, below="/topics/")
     service = await plant.boot(wrap=faulty.wrap)
     faulty.armed = True

@@ -33,7 +33,7 @@ def test_the_first_consumer_reads_everything_and_a_second_takes_half() -> None:
     assert two.generation == 2
 
 
-def test_only_those_whose_segments_change_get_a_new_generation() -> None:
+def test_only_members_whose_segments_change_get_a_new_generation() -> None:
     layout = Layout.initial(4, now_ms=0)
     record = group("a", "b", layout=layout)
     before = {name: consumer.generation for name, consumer in record.consumers.items()}
@@ -122,11 +122,11 @@ def test_children_open_with_the_first_bucket_and_are_read_by_buckets() -> None:
     assert groups.open_by_buckets(half, SPLIT) == {1: (LOWER,), 2: (LOWER,)}
 
 
-def test_more_buckets_and_the_rest_of_the_parent_disturb_nobody() -> None:
+def test_more_buckets_and_the_rest_of_the_parent_disturb_no_member() -> None:
     record = groups.reassign(group("a", "b", layout=FOUR), SPLIT, {})
     assert by_buckets(record) == {("a", 0), ("b", 0)}
     half = groups.drain(record, SPLIT, (), {}, {0: (LOWER,)})
-    assert held(half) == {"a": [0, 1], "b": [0, 2]}, "the parent stays with those who read it"
+    assert held(half) == {"a": [0, 1], "b": [0, 2]}, "the parent stays with its readers"
     more = groups.drain(half, SPLIT, (), {}, {0: (HashRange(0x8000, 0xBFFF),)})
     assert more.consumers == half.consumers
     assert more.generation == half.generation
@@ -138,7 +138,7 @@ def test_more_buckets_and_the_rest_of_the_parent_disturb_nobody() -> None:
     assert groups.open_for(whole, SPLIT, 1) is None
 
 
-def test_a_leaver_s_part_of_a_draining_segment_goes_to_those_who_read_it() -> None:
+def test_a_leaver_s_part_of_a_draining_segment_goes_to_its_other_readers() -> None:
     record = groups.reassign(group("a", "b", layout=FOUR), SPLIT, {})
     half = groups.drain(record, SPLIT, (), {}, {0: (LOWER,)})
     left = groups.leave(half, SPLIT, "a", {})
@@ -160,7 +160,7 @@ def test_a_member_that_reads_whole_segments_makes_all_wait_for_whole_segments() 
     assert sorted(id_ for ids in held(whole).values() for id_ in ids) == [1, 2]
 
 
-def test_rewinding_forgets_what_was_drained_in_part() -> None:
+def test_rewinding_forgets_partly_drained_segments() -> None:
     record = groups.reassign(group("a", layout=FOUR), SPLIT, {})
     half = groups.drain(record, SPLIT, (), {}, {0: (LOWER,)})
     rewound = groups.rewind(half, SPLIT, (), {})
@@ -170,7 +170,7 @@ def test_rewinding_forgets_what_was_drained_in_part() -> None:
     assert groups.open_for(again, SPLIT, 2) == (UPPER,)
 
 
-def test_a_merge_opens_where_both_parents_are_drained_and_says_whom_it_waits_for() -> None:
+def test_a_merge_opens_where_both_parents_are_drained_and_names_the_readers_it_waits_for() -> None:
     merged = Layout.initial(2, now_ms=0, bucket_budget=8).merge([0, 1], now_ms=1)
     record = groups.reassign(group("a", "b", layout=Layout.initial(2, now_ms=0)), merged, {})
     parts = {0: (HashRange(0x4000, 0xFFFF),), 1: (HashRange(0, 0xBFFF),)}
@@ -211,7 +211,7 @@ def test_surplus_consumers_share_by_all_the_buckets_of_the_segment() -> None:
     assert segment.bucket_ranges == ()
 
 
-def test_nobody_shares_while_a_member_can_only_read_whole_segments() -> None:
+def test_no_segment_is_shared_while_a_member_reads_only_whole_segments() -> None:
     layout = Layout.initial(1, now_ms=0, bucket_budget=4)
     mixed = groups.join(group("a", layout=layout), layout, "b", {}, RegistrationRequest(whole=True))
     assert held(mixed) == {"a": [0], "b": []}

@@ -1,4 +1,4 @@
-"""Watchers hear of the newest layout only."""
+"""Watchers get the newest layout only."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_overtaken_layouts_are_skipped_and_epochs_never_go_back() -> None:
     assert await told(heard) == [2]
 
 
-async def test_a_deletion_is_told_once_and_a_recreated_topic_after_it() -> None:
+async def test_a_deletion_is_delivered_once_and_a_recreated_topic_after_it() -> None:
     watches = LayoutWatches()
     heard: list[Layout | None] = []
     first, second, _ = layouts()

@@ -1,4 +1,4 @@
-"""A consumer name has one owner: who comes back finds its place, and nobody else gets it meanwhile."""
+"""One consumer holds a name: it gets the name back after a reconnect; others do not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def join(
     return await plant.join("a", inbox, request=request)
 
 
-async def test_who_comes_back_takes_its_name_over_at_once_and_is_told_alone(plant: Plant) -> None:
+async def test_a_returning_consumer_takes_its_name_over_at_once_and_gets_all_pushes(plant: Plant) -> None:
     await plant.lead()
     controller = await plant.controller()
     old, new = SilentConsumer(), FakeConsumer()
@@ -40,7 +40,7 @@ async def test_who_comes_back_takes_its_name_over_at_once_and_is_told_alone(plan
     assert (old.told, new.ids) == ([], [1, 2, 3]), "what became of the former connection changes nothing"
 
 
-async def test_another_of_the_name_is_refused_and_hears_who_holds_it(plant: Plant) -> None:
+async def test_another_consumer_of_the_name_is_refused_with_the_address_of_the_holder(plant: Plant) -> None:
     await plant.lead()
     await join(plant, MINE)
     for instance in (THEIRS, None):
@@ -79,7 +79,7 @@ async def fail_over(plant: Plant) -> None:
 
 
 @pytest.mark.parametrize("back_after_s", [0.0, 0.5])
-async def test_the_next_leader_keeps_a_name_for_whom_it_belongs_to(plant: Plant, back_after_s: float) -> None:
+async def test_the_next_leader_keeps_a_name_for_its_holder(plant: Plant, back_after_s: float) -> None:
     await plant.lead()
     await join(plant, MINE)
     await fail_over(plant)
@@ -93,7 +93,7 @@ async def test_the_next_leader_keeps_a_name_for_whom_it_belongs_to(plant: Plant,
     assert plant.loop.time() - came_back_at < 0.1
 
 
-async def test_the_next_leader_gives_a_name_away_when_nobody_comes_back_for_it(plant: Plant) -> None:
+async def test_the_next_leader_gives_a_name_away_when_its_holder_does_not_return(plant: Plant) -> None:
     await plant.lead()
     await join(plant, MINE)
     await fail_over(plant)

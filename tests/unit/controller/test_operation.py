@@ -101,7 +101,7 @@ def test_the_steps_of_one_decision_become_one_operation(actions: tuple[Action, .
     finish(intent)
 
 
-def test_what_is_impossible_is_refused_before_anything_is_recorded() -> None:
+def test_an_impossible_operation_is_refused_before_it_is_recorded() -> None:
     with pytest.raises(SegmentNotFoundError):
         operation.plan_split(LAYOUT, TOPIC, {9: None}, ORIGIN)
     with pytest.raises(LayoutError):
@@ -148,9 +148,6 @@ def test_new_segments_go_to_the_stores_that_hold_the_fewest() -> None:
     assert [after.segment(id_).store for id_ in (0, 4, 5, 6, 7)] == [0, 1, 2, 1, 2]
 
 
-# What a leader whose answer was lost has made.
-
-
 @pytest.mark.parametrize("points", [None, [0x5000], [0x5000, 0x6000]])
 def test_a_split_was_made_if_the_children_are_those_that_were_asked_for(points: list[int] | None) -> None:
     def change(layout: Layout, at: list[int] | None = points) -> Layout:
@@ -158,7 +155,7 @@ def test_a_split_was_made_if_the_children_are_those_that_were_asked_for(points: 
 
     after = finish(operation.plan_split(LAYOUT, TOPIC, {1: points}, ORIGIN))
     assert operation.was_made(after, [1], change)
-    assert operation.was_made(after.merge([4, 5], now_ms=0), [1], change), "whatever came then"
+    assert operation.was_made(after.merge([4, 5], now_ms=0), [1], change), "later changes do not matter"
     assert not operation.was_made(LAYOUT, [1], change), "it is not sealed"
     assert not operation.was_made(after, [1], lambda layout: change(layout, [0x4800]))
     assert not operation.was_made(after, [1], lambda layout: change(layout, [0x9000])), "it cannot be made"

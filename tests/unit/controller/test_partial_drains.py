@@ -1,4 +1,4 @@
-"""What the leader makes of sealed segments that are drained bucket by bucket."""
+"""Sealed segments that are drained bucket by bucket, and the children that open meanwhile."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def drain_part(plant: Plant, layout: Layout, id_: int, *ranges: HashRange) -> No
 
 
 def told_open(plant: Plant, layout: Layout, id_: int) -> Ranges | None:
-    """What the owner of a segment was told last that may be delivered."""
+    """The open buckets in the newest roster that the owner of a segment took."""
     return plant.world.rosters[plant.segment(layout, id_), "s"].open
 
 
@@ -66,7 +66,7 @@ async def test_children_are_assigned_with_the_first_open_bucket_and_owners_hear_
     await plant.audit()
 
 
-async def test_the_next_leader_goes_on_with_what_was_open(plant: Plant) -> None:
+async def test_the_next_leader_keeps_open_buckets_open(plant: Plant) -> None:
     controller, _ = await split_with_backlog(plant, "a", "b")
     layout = controller.layout
     drain_part(plant, layout, 0, LOWER)
@@ -85,7 +85,7 @@ async def test_the_next_leader_goes_on_with_what_was_open(plant: Plant) -> None:
     await plant.audit()
 
 
-async def test_an_owner_that_does_not_answer_is_told_later_what_is_open(plant: Plant) -> None:
+async def test_an_owner_that_does_not_answer_gets_the_open_buckets_later(plant: Plant) -> None:
     controller, (inbox,) = await split_with_backlog(plant, "a")
     layout = controller.layout
     drain_part(plant, layout, 0, HashRange(0, 0xBFFF))

@@ -48,7 +48,9 @@ async def test_registration_assignment_and_generation_are_durable(plant: Plant) 
     await plant.audit()
 
 
-async def test_reconnecting_within_the_grace_period_gives_the_same_and_disturbs_nobody(plant: Plant) -> None:
+async def test_reconnecting_within_the_grace_period_gives_the_same_and_disturbs_no_other_member(
+    plant: Plant,
+) -> None:
     controller = await plant.lead()
     other = FakeConsumer()
     one, _ = await plant.join("a"), await plant.join("b", other)
@@ -188,12 +190,12 @@ async def test_an_eviction_that_cannot_be_stored_is_tried_again(plant: Plant) ->
     assert controller.why()["troubles"] == {}
 
 
-async def test_an_eviction_whose_turn_ends_before_it_is_tried_again(plant: Plant) -> None:
+async def test_an_eviction_whose_change_fails_before_it_begins_is_retried(plant: Plant) -> None:
     controller, store = await lead_on_failing_store(plant, 1)
     one = await plant.join("a")
     controller.connection_lost(one)
     await asyncio.sleep(59)
-    # What failed half-way must be read again before anything else is done, and cannot be.
+    # After a failure the records must be read before the next change, and that fails too.
     store.down = True
     with pytest.raises(MetadataError):
         await plant.call(controller.ensure_subscription("t", "QUEUE", "earliest"))

@@ -20,7 +20,7 @@ def no_seal(verb: str, name: TopicName) -> Exception | None:
     return NotConnectedError("owner is away") if verb == "seal" else None
 
 
-async def test_why_says_where_an_operation_stands_and_what_waits_behind_it(plant: Plant) -> None:
+async def test_why_shows_the_running_operation_and_the_waiting_changes(plant: Plant) -> None:
     controller = await plant.lead()
     plant.segments.fails = no_seal
     callers = [plant.process.spawn(controller.split(id_)) for id_ in (0, 1, 1)]
@@ -39,7 +39,7 @@ async def test_why_says_where_an_operation_stands_and_what_waits_behind_it(plant
     assert state_lines(controller.why()) == []
 
 
-async def test_why_says_what_each_subscription_waits_for(plant: Plant) -> None:
+async def test_why_shows_the_segments_that_each_subscription_waits_for(plant: Plant) -> None:
     controller = await plant.lead(1)
     await plant.join("a")
     plant.publish(controller.layout)

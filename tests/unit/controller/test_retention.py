@@ -1,4 +1,4 @@
-"""What a topic gives back to the disk, as pure decisions."""
+"""Which segments are dropped, and how much of the others, as pure decisions."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_the_oldest_go_as_long_as_the_topic_keeps_its_size() -> None:
     assert gone(limits=Retention(None, 0)) == (0, 2), "what takes messages stays"
 
 
-def test_what_a_subscription_needs_stays_whatever_the_size() -> None:
+def test_a_segment_that_a_subscription_needs_stays_at_any_size() -> None:
     assert gone(group(drained=(0,)), limits=Retention(None, 0)) == (0,)
     assert gone(group(drained=(2,)), limits=Retention(None, 0)) == (), "ancestors first"
 
 
-def test_what_somebody_needs_does_not_cost_what_came_later() -> None:
+def test_old_data_that_a_subscription_needs_does_not_displace_newer_data() -> None:
     layout = TWO.split(1, now_ms=100).split(0, now_ms=200)
     sizes = {1: 30, 0: 10, 2: 1, 3: 1, 4: 1, 5: 1}
     behind_in_the_first = group(drained=(0,), layout=layout)
@@ -76,7 +76,7 @@ def test_what_somebody_needs_does_not_cost_what_came_later() -> None:
     assert gone(behind_in_the_second, limits=Retention(None, 14), sizes=sizes, layout=layout) == (1,)
 
 
-def test_either_limit_is_enough_and_what_the_time_takes_counts_for_the_size() -> None:
+def test_either_limit_is_enough_and_data_dropped_by_time_counts_for_the_size() -> None:
     first_is_old = Retention(0.85, 30)
     assert gone(limits=first_is_old) == (0,)
     assert gone(limits=first_is_old._replace(size_bytes=11)) == (0,)
@@ -93,7 +93,7 @@ def test_a_segment_of_unknown_size_counts_for_nothing_and_stays() -> None:
     assert gone(limits=Retention(None, 11), sizes={**SIZES, 77: 1000}) == (0,), "not a segment of the topic"
 
 
-def test_active_segments_give_up_the_same_part_of_what_they_have() -> None:
+def test_active_segments_give_up_the_same_part_of_their_data() -> None:
     layout = LAYOUT.prune([0, 2])
     assert kept_sizes(layout, Retention(None, 5), SIZES) == {1: 1, 3: 1, 4: 2, 5: 2}
     assert kept_sizes(layout, Retention(None, 0), SIZES) == dict.fromkeys([1, 3, 4, 5], 0)
@@ -102,7 +102,7 @@ def test_active_segments_give_up_the_same_part_of_what_they_have() -> None:
     assert kept_sizes(layout, Retention(None, 5), NO_SIZES) == {}
 
 
-def test_what_sealed_segments_hold_costs_the_active_ones_nothing() -> None:
+def test_sealed_segments_do_not_count_against_active_ones() -> None:
     assert kept_sizes(LAYOUT, Retention(None, 10), SIZES) == {}
     assert kept_sizes(LAYOUT, Retention(None, 5), SIZES) == {1: 1, 3: 1, 4: 2, 5: 2}
     assert kept_sizes(LAYOUT, Retention(None, 0), {0: 10}) == {}

@@ -1,4 +1,4 @@
-"""Owners of segments hear who reads them, before those who read hear it, on virtual time."""
+"""Owners of segments get rosters before their readers get assignments."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def attach(plant: Plant, name: str, segment_id: int, generation: int) -> N
     )
 
 
-async def standing(plant: Plant, name: str, segment_id: int, generation: int) -> ReaderState | None:
-    """What the segment's owner thinks of a consumer; None if it was told nothing."""
+async def state_of(plant: Plant, name: str, segment_id: int, generation: int) -> ReaderState | None:
+    """The state of a consumer in the owner's roster; None if the owner has no roster."""
     controller = await plant.controller()
     roster = plant.world.rosters.get((plant.segment(controller.layout, segment_id), "s"))
     return None if roster is None else roster.state_of(name, generation, by_buckets=False)
@@ -64,7 +64,7 @@ async def test_owners_hear_of_an_eviction_before_the_next_reader_does(plant: Pla
     for segment_id in (0, 1):
         await attach(plant, "a", segment_id, held.generation)
     await join(plant, "b", witness)
-    assert await standing(plant, "a", 1, 1) == "finishes", "the half that went to b"
+    assert await state_of(plant, "a", 1, 1) == "finishes", "the half that went to b"
     controller = await plant.controller()
     await evict(plant, "a")
     assert ids_of(witness.told[-1]) == [0, 1]
@@ -91,15 +91,15 @@ async def test_an_evicted_consumer_is_gone_also_where_it_only_finished(plant: Pl
     held = await join(plant, "a")
     await attach(plant, "a", 1, held.generation)
     await join(plant, "b")
-    assert await standing(plant, "a", 1, held.generation) == "finishes"
+    assert await state_of(plant, "a", 1, held.generation) == "finishes"
     await evict(plant, "a")
-    assert await standing(plant, "a", 1, held.generation) == "gone"
+    assert await state_of(plant, "a", 1, held.generation) == "gone"
     with pytest.raises(ConsumerBusyError):
         await attach(plant, "a", 1, held.generation)
 
 
 @pytest.mark.parametrize("silent", [False, True])
-async def test_an_owner_that_does_not_answer_holds_nobody_up_and_hears_later(
+async def test_an_owner_that_does_not_answer_delays_no_change_and_gets_the_roster_later(
     plant: Plant, silent: bool
 ) -> None:
     await plant.lead()
@@ -121,8 +121,10 @@ async def test_an_owner_that_does_not_answer_holds_nobody_up_and_hears_later(
     await evict(plant, "a")
     await plant.call(controller.settled())
     assert plant.loop.time() - began < 66
-    assert inbox.ids == [0, 1], "the next reader is told; nobody attaches before its roster is there"
-    assert await standing(plant, "a", 0, 1) != "gone"
+    assert inbox.ids == [0, 1], (
+        "the next reader gets its assignment; no consumer attaches before the roster is there"
+    )
+    assert await state_of(plant, "a", 0, 1) != "gone"
 
     def unreached() -> list[str]:
         return list(controller.why()["subscriptions"]["s"]["unreached"])  # type: ignore[index]
@@ -130,7 +132,7 @@ async def test_an_owner_that_does_not_answer_holds_nobody_up_and_hears_later(
     assert unreached() == ["0", "1"], "it may be attached wherever it was given a segment"
     answers.set()
     await asyncio.sleep(5)
-    assert await standing(plant, "a", 0, 1) == "gone"
+    assert await state_of(plant, "a", 0, 1) == "gone"
     assert unreached() == []
 
 
@@ -150,10 +152,10 @@ async def test_a_leader_that_dies_before_owners_hear_is_made_good_by_the_next(pl
     plant.segments.fails = die
     with pytest.raises(DiedError):
         await plant.call(leave(plant, "a"))
-    assert await plain_standing(plant, "a", 0, generation) != "gone"
+    assert await state_by_rosters(plant, "a", 0, generation) != "gone"
     await plant.boot()
     assert await registrations(plant) == ["b"]
-    assert await standing(plant, "a", 0, generation) == "gone"
+    assert await state_of(plant, "a", 0, generation) == "gone"
 
 
 async def leave(plant: Plant, name: str) -> None:
@@ -164,7 +166,7 @@ async def leave(plant: Plant, name: str) -> None:
     await controller.leave(Membership(hold.token, "s", name, Assignment(0, 0), 0))
 
 
-async def plain_standing(plant: Plant, name: str, segment_id: int, generation: int) -> str:
+async def state_by_rosters(plant: Plant, name: str, segment_id: int, generation: int) -> str:
     found = [
         roster.state_of(name, generation, by_buckets=False)
         for (segment, _), roster in plant.world.rosters.items()
@@ -173,7 +175,7 @@ async def plain_standing(plant: Plant, name: str, segment_id: int, generation: i
     return found[0] if found else "unknown"
 
 
-async def test_a_leader_that_was_replaced_lets_nobody_in(plant: Plant) -> None:
+async def test_a_replaced_leader_admits_no_consumer(plant: Plant) -> None:
     await plant.lead()
     held = await join(plant, "a")
     controller = await plant.controller()
@@ -244,7 +246,9 @@ async def test_a_name_is_refused_only_while_its_holder_shows_a_sign_of_life(
         assert {*ids_of(kept), *ids_of(other)} == {*ids_of(held)}
 
 
-async def test_subscriptions_that_follow_side_by_side_are_told_after_their_own_owners(plant: Plant) -> None:
+async def test_subscriptions_that_follow_side_by_side_are_announced_after_their_own_owners(
+    plant: Plant,
+) -> None:
     await plant.lead()
     controller = await plant.controller()
     late: list[str] = []
@@ -299,7 +303,7 @@ async def test_the_rosters_of_very_many_subscriptions_go_out_a_few_at_a_time(
     assert max(under_way) == SENT_AT_ONCE
 
 
-async def test_a_takeover_looks_at_the_layout_once_for_each_subscription_and_tells_who_has_something_to_read(
+async def test_a_takeover_walks_the_layout_once_for_each_subscription_and_skips_drained_segments(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await plant.lead(6)

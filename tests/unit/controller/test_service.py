@@ -68,7 +68,7 @@ async def test_names_that_no_client_could_use_are_refused(plant: Plant) -> None:
     assert (await plant.audit()).epoch == 0
 
 
-async def test_of_two_who_create_at_once_one_wins_and_the_topic_is_whole(plant: Plant) -> None:
+async def test_of_two_creators_at_once_one_wins_and_the_topic_is_whole(plant: Plant) -> None:
     service = await plant.boot()
     outcomes = await asyncio.gather(
         *(plant.call(service.create_topic(TOPIC, n)) for n in (1, 2, 3)), return_exceptions=True
@@ -182,7 +182,7 @@ async def test_a_recreated_topic_repeats_no_id_epoch_term_or_incarnation(plant: 
     assert epochs.told.count(-1) == 5, "the first time there was no topic yet"
 
 
-async def test_what_is_listed_after_the_deleter_has_swept_is_swept_by_the_maker(plant: Plant) -> None:
+async def test_storage_listed_after_the_deletion_is_deleted_by_the_next_creation(plant: Plant) -> None:
     service = await plant.boot()
     await plant.call(service.create_topic(TOPIC))
     await plant.call(service.delete_topic(TOPIC))
@@ -227,7 +227,7 @@ async def test_old_data_that_could_not_be_deleted_never_shows_in_the_recreated_t
     await plant.audit()
 
 
-async def test_a_deletion_takes_what_an_unfinished_operation_made_with_it(plant: Plant) -> None:
+async def test_a_deletion_includes_the_children_of_an_unfinished_operation(plant: Plant) -> None:
     service = await plant.boot()
     await plant.call(service.create_topic(TOPIC))
     controller = await plant.controller()

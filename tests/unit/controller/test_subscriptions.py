@@ -83,7 +83,7 @@ async def test_drains_across_generations_open_one_generation_at_a_time(plant: Pl
     await plant.audit()
 
 
-async def test_a_drain_told_after_a_turn_that_failed_is_not_overlooked(plant: Plant) -> None:
+async def test_a_drain_reported_after_a_failed_change_is_not_overlooked(plant: Plant) -> None:
     controller, store = await lead_on_failing_store(plant, 2)
     inbox = FakeConsumer()
     await plant.join("a", inbox)
@@ -103,7 +103,7 @@ async def test_a_drain_told_after_a_turn_that_failed_is_not_overlooked(plant: Pl
     await plant.audit()
 
 
-async def test_what_was_drained_while_nobody_led_is_found_at_the_next_start(plant: Plant) -> None:
+async def test_a_segment_drained_without_a_leader_is_found_at_the_next_start(plant: Plant) -> None:
     controller = await plant.lead(1)
     await plant.join("a")
     plant.publish(controller.layout)
@@ -193,7 +193,7 @@ async def test_a_seek_past_a_sealed_segment_leaves_it_drained(plant: Plant) -> N
     assert [plant.world.backlog(plant.segment(controller.layout, n), "s") for n in (0, 1, 2)] == [0, 1, 1]
 
 
-async def test_a_seek_to_before_a_subscription_began_reads_what_was_sealed_by_then(plant: Plant) -> None:
+async def test_a_seek_to_before_a_subscription_began_reads_segments_sealed_before_it(plant: Plant) -> None:
     controller = await plant.lead(1)
     plant.publish(controller.layout)
     await plant.call(controller.split(0))
@@ -220,7 +220,7 @@ async def test_skipping_all_drains_everything_sealed(plant: Plant) -> None:
     await asyncio.sleep(0.1)
     assert inbox.ids == [1, 2]
     assert [plant.world.backlog(plant.segment(controller.layout, n), "s") for n in (0, 1, 2)] == [0, 0, 0]
-    assert len(inbox.told) == 1, "nobody was sent back and forth"
+    assert len(inbox.told) == 1, "no segment moved back and forth"
 
 
 async def test_a_registration_without_a_position_waits_for_the_first_to_give_one(plant: Plant) -> None:

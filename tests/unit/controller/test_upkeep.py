@@ -54,7 +54,7 @@ async def test_without_subscriptions_retention_alone_decides_and_none_keeps_for_
     assert len(controller.layout.segments) == left
 
 
-async def test_a_topic_gives_back_the_oldest_of_what_is_acknowledged_when_it_is_too_large(
+async def test_a_topic_that_is_too_large_drops_its_oldest_acknowledged_data(
     plant: Plant,
 ) -> None:
     megabyte = 1024 * 1024

@@ -75,12 +75,12 @@ def join(
 ) -> SubscriptionRecord:
     """The group with one more consumer, or with a new description of a member."""
     known = record.consumers.get(name, ConsumerRecord())
-    told = msgspec.structs.replace(
+    member = msgspec.structs.replace(
         known, whole=request.whole, finished=request.finished, instance=request.instance
     )
-    if record.consumers.get(name) == told:
+    if record.consumers.get(name) == member:
         return record
-    joined = {**record.consumers, name: told}
+    joined = {**record.consumers, name: member}
     return reassign(msgspec.structs.replace(record, consumers=joined), layout, load)
 
 
