@@ -21,6 +21,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 TOPIC = "persistent://public/default/orders"
+SCALABLE_TOPIC = "topic://public/default/orders"
 PATIENCE_S = 20.0
 """Virtual seconds that a client waits for a command that must come."""
 
@@ -202,6 +203,13 @@ def value_of(delivery: Delivery) -> bytes:
 
 def values_of(deliveries: list[Delivery]) -> list[bytes]:
     return [value_of(delivery) for delivery in deliveries]
+
+
+async def look_up(
+    client: WireClient, topic: str = SCALABLE_TOPIC, session: int = 1, **options: bool
+) -> pb.CommandScalableTopicUpdate:
+    client.send(pb.CommandScalableTopicLookup(session_id=session, topic=topic, **options))
+    return await client.expect(pb.CommandScalableTopicUpdate)
 
 
 def error_of(answer: Any) -> int:

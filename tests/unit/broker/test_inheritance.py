@@ -12,11 +12,12 @@ from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.fakes.storage import SlowStorage
 from tests.harness.cluster import World
-from tests.harness.wire import WireClient, single
-from tests.unit.broker.test_scalable import FIRST, NAME, look_up
+from tests.harness.wire import WireClient, look_up, single
 
 LOW = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 < 0x8000)
 HIGH = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 >= 0x8000)
+NAME = "topic://public/default/orders"
+FIRST = "segment://public/default/orders/0000-ffff-0"
 ONE = "segment://public/default/orders/0000-7fff-1"
 TWO = "segment://public/default/orders/8000-ffff-2"
 MERGED = "segment://public/default/orders/0000-ffff-3"

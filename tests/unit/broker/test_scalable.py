@@ -16,19 +16,12 @@ from anabranch.protocol.commands import NO_ID, Delivery, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.fakes.storage import SlowStorage
 from tests.harness.cluster import World
-from tests.harness.wire import WireClient, batch, error_of, settle, single, values_of
+from tests.harness.wire import WireClient, batch, error_of, look_up, settle, single, values_of
 
 NAME = "topic://public/default/orders"
 FIRST = "segment://public/default/orders/0000-ffff-0"
 M1 = "Pulsar-Java-v5.0.0-M1"
 """A client that knows no buckets and does not ask again when a segment is busy."""
-
-
-async def look_up(
-    client: WireClient, topic: str = NAME, session: int = 1, **options: bool
-) -> pb.CommandScalableTopicUpdate:
-    client.send(pb.CommandScalableTopicLookup(session_id=session, topic=topic, **options))
-    return await client.expect(pb.CommandScalableTopicUpdate)
 
 
 async def split(world: World, segment: int = 0) -> None:

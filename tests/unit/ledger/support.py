@@ -16,14 +16,17 @@ JOURNAL = "journal/00000001.log"
 
 
 class FixedClock:
-    """Always the same time."""
+    """A clock that stands still."""
+
+    def __init__(self, now_ms: int = 1) -> None:
+        self._now_ms = now_ms
 
     def wall_ms(self) -> int:
-        return 1_700_000_000_000
+        return self._now_ms
 
 
-def make(disk: DictDisk, **limits: Any) -> FileStorage:
-    return FileStorage(disk, clock=FixedClock(), limits=StorageLimits(**limits))
+def make(disk: DictDisk, *, now_ms: int = 1_700_000_000_000, **limits: Any) -> FileStorage:
+    return FileStorage(disk, clock=FixedClock(now_ms), limits=StorageLimits(**limits))
 
 
 @asynccontextmanager

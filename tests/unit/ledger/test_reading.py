@@ -119,16 +119,13 @@ def entry(ordinal: int, size: int = 10) -> Entry:
 
 
 def test_what_came_first_goes_first_over_all_logs() -> None:
-    cache = Cache(2000)
+    cache = Cache(4 * 10**6)
     tails = [CachedTail(cache), CachedTail(cache)]
     for at in range(4):
-        tails[at % 2].extend([entry(at // 2, 600)], 600)
-        # A full chunk each, so that the next one begins its own.
-        tails[at % 2]._chunks[-1].size_bytes += 10**6
-        cache.size_bytes += 10**6
+        # Each entry fills a chunk, so the next entry begins another one.
+        tails[at % 2].extend([entry(at // 2)], 10**6)
     for tail in tails:
         tail.flushed = 10
-    cache._bytes_max = cache.size_bytes - 1
     cache.shrink()
     assert tails[0].read(0, 1, 100) is None
     assert tails[1].read(0, 1, 100) is not None

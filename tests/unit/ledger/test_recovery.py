@@ -133,8 +133,7 @@ async def test_a_missing_or_damaged_catalog_is_reported() -> None:
 
 async def test_a_journal_of_another_directory_is_not_taken_for_ours() -> None:
     disk, _ = await prepared()
-    storage = make(stranger := DictDisk())
-    storage._clock.wall_ms = lambda: 5  # type: ignore[method-assign]
+    storage = make(stranger := DictDisk(), now_ms=5)
     await storage.open()
     stranger = await crashed(stranger, storage)
     stranger.files[JOURNAL] = disk.files[JOURNAL]
