@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings of all tests."""
 
 from __future__ import annotations
 

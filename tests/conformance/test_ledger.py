@@ -36,7 +36,7 @@ LEDGER_BYTES = LEDGER_ENTRIES * (32 + len(DATA))
 
 
 class StorageHost(Protocol):
-    """Where one process after another opens the same storage."""
+    """A place at which one process after another opens the same storage."""
 
     def make(self) -> SegmentStorage: ...
 
@@ -79,7 +79,7 @@ class SimHost:
 
 
 class Run:
-    """What a scenario gets: a storage that is open, and a way to open it anew."""
+    """An open storage, and a way to close it and open it anew."""
 
     def __init__(self, host: StorageHost) -> None:
         self._host = host

@@ -15,7 +15,7 @@ class DictDisk:
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.files: dict[str, bytes] = {} if files is None else dict(files)
         self.calls: list[tuple[str, tuple[str, ...]]] = []
-        """What was asked, in order, and of which files; reads too."""
+        """Each call with its files, in order; reads too."""
         self.gate: asyncio.Event | None = None
         """While it is clear, synced appends wait here before they write."""
         self.fault: Callable[[str, str], OSError | None] = lambda call, file: None

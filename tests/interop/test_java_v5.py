@@ -119,7 +119,7 @@ class Role:
         self.wait_for("done", timeout_s=20.0)
 
     def end(self) -> None:
-        """Leave no process behind, whatever happened."""
+        """End the process, also after a failure."""
         if self._process.poll() is None:
             try:
                 self._process.wait(5 if self.of("done") else 0)

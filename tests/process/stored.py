@@ -1,4 +1,4 @@
-"""What a broker that has ended left on its disk, and keys that reach all of a topic."""
+"""The data directory of a broker that has ended, and keys that reach all segments of a topic."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FoundLog:
 
 @dataclass(frozen=True)
 class StoredTopic:
-    """What the records say of a topic that is not deleted."""
+    """The records of a topic that is not deleted."""
 
     layout: Layout
     subscriptions: frozenset[str]

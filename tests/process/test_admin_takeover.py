@@ -37,7 +37,7 @@ STEPS = (
     "delete.marked=kill",
     "delete.listed=kill",
 )
-"""What happens to whoever comes to a step first, one after the other."""
+"""Faults, one after the other, for the first worker that reaches a step."""
 
 # Made before there are threads: msgspec does not survive when several meet a type for the first time.
 RECORD = msgspec.json.Decoder(TopicRecord)
@@ -65,7 +65,7 @@ class Operator:
     def _round(self, topic: TopicName) -> None:
         admin = self._admin
         self._change(lambda: admin.create_topic(topic, 2), lambda: str(topic) in self._topics())
-        # Whoever died while it made the topic may have used some numbers up.
+        # A worker that died while it made the topic may have used some numbers.
         epoch, first = self._epoch(topic), min(self._record(topic).segments)
         self._change(lambda: admin.split(topic, first), lambda: self._epoch(topic) == epoch + 1)
         self._change(lambda: admin.create_subscription(topic, "s"), lambda: "s" in self._subscriptions(topic))
@@ -121,12 +121,12 @@ class Operator:
 
 
 def losses(broker: BrokerProcess, file: Path) -> Iterator[str]:
-    """Lose somebody at each step in turn; the next one comes when every store has its worker."""
+    """Kill a worker at each step in turn; the next fault is armed when every store has its worker."""
     for step in STEPS:
         file.write_text(step)
         deadline = time.monotonic() + PATIENCE_S
         while file.exists():
-            assert time.monotonic() < deadline, f"nobody comes to {step}"
+            assert time.monotonic() < deadline, f"no worker reaches {step}"
             time.sleep(0.02)
         for number in range(WORKERS):
             broker.worker(number)

@@ -1,4 +1,4 @@
-"""The address of a worker that is dead: nobody waits there."""
+"""The address of a dead worker: a client that connects there does not wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .conftest import MakeBroker
 
 
 async def port_of(broker: BrokerProcess, number: int) -> int:
-    """Where clients are told to find a worker."""
+    """The address that a lookup gives for a worker."""
     store = SqliteStore(broker.data / METADATA_FILE)
     found = await store.get(records.broker_path(number))
     await store.close()
@@ -26,7 +26,7 @@ async def port_of(broker: BrokerProcess, number: int) -> int:
 
 
 def hung_up_after_s(port: int) -> float:
-    """How long a connection stays open at which nobody says anything."""
+    """Seconds until a silent connection is closed."""
     began = time.monotonic()
     with (
         socket.create_connection(("127.0.0.1", port), timeout=10) as connection,

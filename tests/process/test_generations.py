@@ -22,7 +22,7 @@ GENERATIONS = 3
 
 
 class Seen:
-    """What all consumers were given, in the order in which it came."""
+    """The messages of all consumers, in the order in which they were received."""
 
     def __init__(self) -> None:
         self.newest = dict.fromkeys(KEYS, -1)

@@ -2,7 +2,7 @@
 
 All topics are on one broker. Each start is armed with the failpoint of the next step, so that a step costs
 one start; neighbours in the order are of different operations, since finishing one passes its own steps
-again. Of several workers the one that comes to the step is killed, and nobody starts anything.
+again. With several workers, the worker that reaches the step is killed, and the test starts no broker.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ async def drain(client: AsyncClient, name: TopicName, sub: str, expected: set[in
 
 
 def expect(kind: str, left: dict[str, set[int]]) -> dict[str, set[int]]:
-    """What each subscription has to read when the operation is done and all keys were written once more."""
+    """The values that each subscription must read after the operation and one more value of each key."""
     everything, new = set(range(BEFORE + AFTER)), set(range(BEFORE, BEFORE + AFTER))
     if kind in ("create", "delete"):
         return {"fresh": new}
@@ -255,7 +255,7 @@ async def test_what_was_killed_at_a_step_is_finished_by_the_next_start(
     following = STEPS.index((kind, step)) + 1
     crashes.start(*(STEPS[following] if following < len(STEPS) else ("", "")))
     if kind == "subscription.skip":
-        # A skip that nobody was told of may be carried out at any time after the start.
+        # A skip that was not confirmed may be carried out at any time after the start.
         await finished(crashes.broker, topic.name)
     await check_finished(crashes, kind, topic, WRITABLE_S_MAX)
 

@@ -81,7 +81,7 @@ def choose(rng: random.Random, layout: Layout) -> tuple[str, Act]:
 
 @dataclass
 class Answers:
-    """What the clients were told, over all rounds."""
+    """The answers that the clients received, over all rounds."""
 
     done: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)

@@ -20,7 +20,7 @@ SECONDS_MAX = 10.0
 
 
 class Confirmed:
-    """What the killed processes said, over all rounds."""
+    """The confirmations of the killed processes, over all rounds."""
 
     def __init__(self) -> None:
         self.places: dict[tuple[str, int], tuple[int, int, int]] = {}

@@ -99,4 +99,4 @@ async def test_open_consumers_hear_that_their_subscription_was_deleted(
             for consumer in consumers:
                 await asyncio.wait_for(consumer.close(), PATIENCE_S)
             stats = await asyncio.to_thread(admin.topic_stats, TOPIC)
-            assert stats["subscriptions"] == {}, "nobody has made one again"
+            assert stats["subscriptions"] == {}, "no consumer was opened again"

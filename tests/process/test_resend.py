@@ -66,7 +66,7 @@ def change(admin: AdminClient, kind: str, ids: list[int]) -> None:
 
 
 async def insist(admin: AdminClient, kind: str) -> None:
-    """Change the layout though a worker was just killed; it may be done though nobody could say so."""
+    """Change the layout after a worker was killed; the change may be made although its answer is lost."""
     deadline = time.monotonic() + 20
     before: list[int] = []
     while True:

@@ -76,8 +76,8 @@ async def test_a_topic_keeps_its_size_of_what_is_acknowledged_and_all_that_is_no
             broker.kill_owner(number)
             broker.worker(number)
         await asyncio.sleep(1)
-        assert sum(stored().values()) >= 3 * MEGABYTE, "nobody has read it"
-        # What died left its ledgers behind; those that follow are others.
+        assert sum(stored().values()) >= 3 * MEGABYTE, "no consumer has read it"
+        # The process that died left its ledgers; later ledgers have other numbers.
         admin.skip_all(TOPIC, "s")
         await pass_on(broker.url, 3)
         await soon(lambda: sum(stored().values()) < 4 * MEGABYTE)

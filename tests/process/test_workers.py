@@ -205,7 +205,7 @@ async def test_workers_stop_when_their_supervisor_is_gone_and_the_next_one_finds
         broker.start()
         assert not any(broker.worker(number) in workers for number in range(2))
         await flowing.flow()
-    # Both were told that nobody looks after them any more, and left in order.
+    # Both workers noticed that their supervisor is gone, and stopped cleanly.
     assert broker.log_text.count("stopping") == 2
     assert broker.stop() == 0
 

@@ -109,7 +109,7 @@ def test_a_child_goes_to_the_reader_of_a_parent_when_balance_allows(
     heirs = {name for name in names if set(children) & set(_ids(after[name]))}
     assert readers & heirs
     for name in names:
-        # Nobody else loses what it had.
+        # The other consumers keep their segments.
         lost = set(_ids(before[name])) - set(_ids(after[name])) - {segment.id}
         assert not lost or len(names) > len(layout.active)
 

@@ -1,4 +1,4 @@
-"""Laws of batching: whatever is added leaves once, in order, bucket by bucket."""
+"""Laws of batching: each message leaves once, in order, bucket by bucket."""
 
 from __future__ import annotations
 

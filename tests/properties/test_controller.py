@@ -127,7 +127,7 @@ class Life:
                 self.plant.world.acknowledge(name, sub)
 
     async def settle(self) -> None:
-        """All faults heal; within 30 s everything must be in order, with nobody asking."""
+        """All faults heal; within 30 s the controller must repair everything without a request."""
         self.calm = True
         self.plant.kill()
         await self.boot()

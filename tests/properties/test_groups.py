@@ -76,6 +76,6 @@ def check_generations(before: SubscriptionRecord, after: SubscriptionRecord) -> 
     for name, consumer in after.consumers.items():
         former = before.consumers.get(name)
         if former is not None and former.segments == consumer.segments:
-            assert former.generation == consumer.generation, "whoever keeps its share is not disturbed"
+            assert former.generation == consumer.generation, "consumers with the same share stay undisturbed"
         else:
             assert consumer.generation == after.generation > before.generation

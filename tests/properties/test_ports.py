@@ -1,4 +1,4 @@
-"""Whatever a verb of a port takes, gives or tells arrives at another broker as it was."""
+"""Arguments, results and pushes of each verb of a port reach another broker unchanged."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_reading_commands_is_cutting_and_decoding(case: tuple[bytes, list[bytes]
             refused = True
             break
     commands, failed = outcome(CommandCutter(), chunks)
-    # What came in the same chunk as a broken frame is dropped with it.
+    # Frames in the same chunk as a broken frame are dropped with it.
     assert failed == refused
     assert commands == expected[: len(commands)]
     if not refused:

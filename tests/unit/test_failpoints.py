@@ -1,4 +1,4 @@
-"""What ANABRANCH_FAILPOINTS may say."""
+"""The syntax of ANABRANCH_FAILPOINTS."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_a_process_that_the_kernel_does_not_list_as_holder_is_left_alone(
     monkeypatch.setattr(locks, "WAIT_S", 0.05)
     holder, bystander = hold("broker 1/7"), subprocess.Popen(["sleep", "60"])
     try:
-        # As if the process that wrote the file had died and its number had gone to somebody else.
+        # As if the process that wrote the file had died and another process had its number.
         file.write_text(f"{bystander.pid} broker 1/7\n")
         with pytest.raises(HeldError, match="the kernel does not list"):
             locks.take(file, fence="broker 1/7")

@@ -1,4 +1,4 @@
-"""What a process is made of."""
+"""The parts of a broker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus collects: the text format, and the numbers that PIP-483 and PIP-486 ask for."""
+"""Metrics for Prometheus: the text format, and the numbers that PIP-483 and PIP-486 ask for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OF_THE_PIPS = {
 
 
 def parse(text: str) -> tuple[dict[str, str], dict[tuple[str, frozenset[str]], float]]:
-    """Types by name and samples by name and labels; fails on whatever Prometheus would not take."""
+    """Types by name and samples by name and labels; fails on a line that Prometheus refuses."""
     types: dict[str, str] = {}
     helped: set[str] = set()
     samples: dict[tuple[str, frozenset[str]], float] = {}

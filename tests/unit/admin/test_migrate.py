@@ -172,7 +172,7 @@ async def test_a_migrated_topic_is_not_made_again_by_old_clients_once_retention_
     assert (await admin.ask("POST", path, retention)).status == 204
     await asyncio.sleep(600)
     layout = layout_of(await admin.broker.records.load(TOPIC))
-    assert not layout.sealed, "nobody needs what the classic topic held"
+    assert not layout.sealed, "retention deleted the segments that were classic topics"
     old = await admin.world.connect(version="Pulsar-Java-v4.0.0")
     answer = await old.producer(f"{NAME}-partition-0")
     assert (type(answer), answer.error) == (pb.CommandError, pb.TopicTerminatedError)

@@ -1,4 +1,4 @@
-"""Brokers that work together: each takes every request, whoever owns and leads."""
+"""Brokers that work together: each takes requests for segments and topics of the other."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ async def test_classic_topics_are_spread_and_each_broker_says_where(world: World
         client = clients[0 if url == world[0].url else 1]
         made = await client.producer(name, producer_id=int(name[-1]))
         assert isinstance(made, pb.CommandProducerSuccess)
-    # One that nobody made yet is made where every broker sends its clients.
+    # A topic that does not exist yet is made at the broker to which every broker sends its clients.
     fresh = "persistent://public/default/fresh"
     url = await look_up(clients[0], fresh)
     assert url == await look_up(clients[1], fresh)

@@ -1,4 +1,4 @@
-"""Who lives and who owns what, as a broker sees it."""
+"""The living brokers and the owners of stores, as one broker knows them."""
 
 from __future__ import annotations
 

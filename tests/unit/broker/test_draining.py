@@ -1,4 +1,4 @@
-"""Which buckets of a sealed log are drained, and when somebody is told."""
+"""The drained buckets of a sealed log, and when the leader is notified of them."""
 
 from __future__ import annotations
 

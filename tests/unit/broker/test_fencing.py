@@ -1,4 +1,4 @@
-"""A consumer that lost its place can neither read nor acknowledge, whatever its connections say."""
+"""A consumer that lost its place can neither read nor acknowledge, although its connections are open."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ async def test_a_client_that_waits_for_its_turn_is_not_turned_away_for_want_of_a
     await attach(one, WHOLE, "plain", None)
 
     async def away(sub: str) -> None:
-        raise NotLeaderError("nobody leads it here")
+        raise NotLeaderError("no controller leads the topic here")
 
     (await leader(world)).remind = away  # type: ignore[method-assign]
     coming = asyncio.create_task(attach(two, WHOLE, "other", None))

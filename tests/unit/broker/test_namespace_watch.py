@@ -28,7 +28,7 @@ def watch(client: WireClient) -> None:
 
 
 def told(client: WireClient) -> list[set[str]]:
-    """What the client knows after each update; the first must be a snapshot, the others must fit."""
+    """The topics that the client knows after each update; the first update must be a snapshot."""
     known: list[set[str]] = []
     for update in client.has(pb.CommandWatchScalableTopicsUpdate):
         if update.HasField("snapshot"):

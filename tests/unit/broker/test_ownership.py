@@ -1,4 +1,4 @@
-"""Who owns which store: claimed, fenced, given back, and never stuck."""
+"""Owners of stores: a store is claimed, fenced and given back, and never stuck."""
 
 from __future__ import annotations
 

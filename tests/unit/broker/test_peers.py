@@ -1,4 +1,4 @@
-"""Calls between brokers: answers, errors, pushes, losses and limits; and who may call at all."""
+"""Calls between brokers: answers, errors, pushes, losses, limits and authentication."""
 
 from __future__ import annotations
 

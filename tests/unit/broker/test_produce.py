@@ -291,7 +291,7 @@ async def test_a_fencing_producer_sends_the_others_away_for_good(world: World) -
     late = await one.producer(
         producer_name="one", epoch=2, producer_access_mode=pb.Exclusive, topic_epoch=first.topic_epoch
     )
-    assert error_of(late) == pb.ProducerFenced, "its epoch is over, although nobody else is there"
+    assert error_of(late) == pb.ProducerFenced, "its epoch is over, although no other producer is attached"
 
 
 async def test_an_exclusive_producer_comes_back_after_a_restart_with_its_epoch(world: World) -> None:

@@ -395,7 +395,7 @@ async def test_a_leave_that_overtakes_its_registration_leaves_no_member(world: W
     controller = await world.broker.controllers.lead(TopicName.parse(NAME))
     assert list(controller.subscriptions()["stream"].consumers) == ["b"]
     answers = {c.request_id for c in client.has(pb.CommandSuccess)}
-    assert 2 not in answers, "nobody says that it left what it had not joined"
+    assert 2 not in answers, "no end of a registration that never began is announced"
     assert not client.hung_up
 
 

@@ -49,7 +49,7 @@ async def test_clients_of_a_store_that_moves_are_sent_away_to_look_for_it(world:
     await client.expect(pb.CommandCloseConsumer)
     with pytest.raises(ServiceNotReadyError, match="moves to another broker"):
         await segment.subscription("other", durable=True, ordinal=0)
-    # Nobody owns it for now; a client that asks again is told to try later.
+    # The store has no owner for now; the client is asked to try again later.
     assert error_of(await client.producer(producer_id=2)) == pb.ServiceNotReady
     await settle()
     await world.broker.stores.open(segment.store)

@@ -301,7 +301,7 @@ async def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
         assert log_of(world).extent.first_ordinal == 8
 
 
-# What clients see of a trimmed log.
+# The positions that clients see of a trimmed log.
 
 
 async def trimmed(world: World) -> WireClient:
@@ -421,7 +421,7 @@ async def test_a_reader_that_was_overtaken_goes_on_at_the_first_stored_entry(
     found = segment_of(world).subscriptions["reader"]
     assert found.backlog == 14 - first
     assert found.reading.unacked == 0
-    # What it had got and now wants again is gone too, and must not come as something else.
+    # Entries that the consumer received and asks for again are trimmed; no others may come instead.
     client.send(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
     client.flow(100)
     await settle()

@@ -1,4 +1,4 @@
-"""The blocking face: the same methods as the asyncio one, and no deadlock for those who mix them up."""
+"""The blocking client: the methods of the asyncio client, and no deadlock for a caller that mixes both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAIRS: list[tuple[type, type]] = [
     (blocking.CheckpointConsumer, anabranch.AsyncCheckpointConsumer),
 ]
 
-# What segments and connections report to the asyncio side, and what the blocking side itself calls there.
+# Methods that segments and connections call on the asyncio side, or the blocking side itself calls there.
 INSIDE = {
     "open",
     "ready",

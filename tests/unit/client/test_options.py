@@ -1,4 +1,4 @@
-"""What callers may set, and what they are told when they may not."""
+"""The options of callers, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_names_that_cannot_be_opened_are_refused(name: str) -> None:
 
 
 async def test_bad_arguments_raise_before_any_network_call() -> None:
-    # Nobody listens at this address, so a call that got that far would fail otherwise.
+    # No broker listens at this address, so a call that dials it would fail with another error.
     client = AsyncClient("pulsar://127.0.0.1:1", connect_timeout=0.01)
     wrong = InvalidConfigurationError
     for coroutine in (

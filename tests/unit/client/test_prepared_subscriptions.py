@@ -1,4 +1,4 @@
-"""Subscriptions that are made by an administrator before anybody reads them."""
+"""Subscriptions that are made by an administrator before a consumer reads them."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ async def test_a_named_producer_goes_on_counting_after_a_restart(world: World) -
 
 
 async def test_a_named_producer_goes_on_counting_after_a_split(world: World) -> None:
-    """What its former segments have stored counts."""
+    """The messages that its former segments stored count."""
 
     async with world.client() as client:
         producer = await client.create_producer(TOPIC, name="p")

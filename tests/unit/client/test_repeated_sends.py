@@ -85,7 +85,7 @@ async def test_a_merge_of_a_parent_that_the_producer_never_wrote_to_loses_nothin
 
 
 async def test_parents_whose_last_ids_differ_are_told_apart(world: World) -> None:
-    """What went to one parent and did not arrive is below what the other stored, and is no repetition."""
+    """A message that one parent lost has a lower number than the other parent stored; it is no repetition."""
 
     async with world.client() as client:
         controller = await begin(world, client)

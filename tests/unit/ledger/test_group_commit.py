@@ -1,4 +1,4 @@
-"""One sync serves everybody, and a failed one ends all trust."""
+"""One sync confirms all waiting appends, and after a failed sync the storage refuses all appends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where entries are read from: memory at the tail, large blocks behind it."""
+"""Entries are read from memory at the tail, and in large blocks behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a killed process leaves is all there again, and no more than that."""
+"""Recovery finds all that a killed process confirmed, and no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the SQLite adapter has: a file, a thread, a log of changes."""
+"""Features of the SQLite adapter alone: a file, a thread, a log of changes."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_a_new_segment_may_not_take_an_old_id() -> None:
 
 
 def classic(count: int) -> Layout:
-    """What a migration begins with: classic topics that show some range each."""
+    """The layout before a migration: classic topics, each with some range."""
     segments = {
         id_: replace(segment, legacy_topic=f"persistent://public/default/t-partition-{id_}", bucket_splits=())
         for id_, segment in Layout.initial(count, now_ms=0).segments.items()

@@ -408,7 +408,7 @@ async def dial_against(
 
 
 async def test_a_broker_that_refuses_says_why(loop: SimLoop) -> None:
-    refusal = pb.CommandError(request_id=NO_ID, error=pb.AuthenticationError, message="who are you")
+    refusal = pb.CommandError(request_id=NO_ID, error=pb.AuthenticationError, message="unknown client")
     await dial_against(loop, encode(refusal), AuthenticationError)
 
 
