@@ -171,7 +171,7 @@ async def test_cancelling_a_bulk_stops_the_waiting() -> None:
     store(made)
 
 
-class OutcomeListener:
+class RecordingListener:
     def __init__(self) -> None:
         self.settled: list[tuple[Outgoing, int]] = []
 
@@ -181,7 +181,7 @@ class OutcomeListener:
 
 async def test_a_listener_follows_its_message_to_another_batch() -> None:
     old, new = batch(1), batch(2)
-    listener = OutcomeListener()
+    listener = RecordingListener()
     follow(old, 0, listener)
     move(old, [(new, 1)])
     assert listener.settled == []
@@ -190,7 +190,7 @@ async def test_a_listener_follows_its_message_to_another_batch() -> None:
 
 
 async def test_a_listener_of_a_batch_that_failed_already_is_notified_at_once() -> None:
-    made, listener = batch(), OutcomeListener()
+    made, listener = batch(), RecordingListener()
     fail(made, ValueError("no"))
     follow(made, 2, listener)
     assert listener.settled == [(made, 2)]
