@@ -273,12 +273,10 @@ async def test_a_cancelled_receive_loses_no_message(world: World) -> None:
         publishing = asyncio.ensure_future(world.publish(1, 2))
         for _ in range(40):
             await asyncio.sleep(0.0005)
-            if world.rng.random() < 0.3:
-                victim = world.rng.choice(waiting)
-                if not victim.done():
-                    waiting.remove(victim)
-                    victim.cancel()
-                    waiting.append(asyncio.ensure_future(consumer.receive()))
+            if world.rng.random() < 0.3 and not (victim := world.rng.choice(waiting)).done():
+                waiting.remove(victim)
+                victim.cancel()
+                waiting.append(asyncio.ensure_future(consumer.receive()))
         await publishing
         got = [await task for task in list(waiting) if task.done() and not task.cancelled()]
         while len(got) < 2:

@@ -70,9 +70,7 @@ async def take_all(consumer: AsyncStreamConsumer[bytes], firsts: Firsts) -> None
 )
 async def test_first_deliveries_stay_in_order_when_consumers_stand_still(world: World) -> None:
     per_key = 40
-    rng = world.rng
-    firsts = Firsts()
-    over = asyncio.Event()
+    rng, firsts, over = world.rng, Firsts(), asyncio.Event()
     clients = [world.client() for _ in range(rng.randrange(2, 5))]
 
     async def consume(client: AsyncClient, name: str) -> None:
@@ -119,8 +117,7 @@ async def test_first_deliveries_stay_in_order_when_consumers_stand_still(world: 
     over.set()
     await asyncio.gather(troubling, *consuming)
     assert firsts.complete(per_key)
-    for client in clients:
-        await client.close()
+    await asyncio.gather(*(client.close() for client in clients))
 
 
 @pytest.mark.world(count=2)

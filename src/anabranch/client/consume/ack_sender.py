@@ -7,15 +7,16 @@ broker delivers anything new.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from anabranch.client.decide.acknowledgements import Acknowledgements
+from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.client.decide.reconnection import Reconnection
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.options import log
 from anabranch.errors import NotConnectedError
+from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
 class AckSender:
@@ -57,6 +58,14 @@ class AckSender:
             return
         for ack in self._acks.take(self._consumer_id, self._next_id):
             connection.post(ack).add_done_callback(partial(self._answered, ack.request_id))
+
+    def redeliver(self, places: Iterable[LedgerEntry]) -> None:
+        """Ask for entries again; without a connection the broker delivers them again by itself."""
+        if self._connection is not None:
+            command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._consumer_id)
+            for ledger, entry in places:
+                command.message_ids.add(ledgerId=ledger, entryId=entry)
+            self._connection.send(command)
 
     async def confirmed(self) -> None:
         """Send waiting acknowledgements and return when all are confirmed, or the consumer has ended."""

@@ -71,7 +71,7 @@ class Redelivery:
         for source, places in asked.items():
             # The broker must not deliver acknowledged messages of the same entries again.
             source.ack_sender.flush()
-            source.redeliver(places)
+            source.ack_sender.redeliver(places)
         self._schedule()
 
     def _expire(self) -> None:

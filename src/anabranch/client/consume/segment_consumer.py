@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -165,14 +164,6 @@ class SegmentConsumer:
             self.held[place] = held
         else:
             self.held.pop(place, None)
-
-    def redeliver(self, places: Iterable[LedgerEntry]) -> None:
-        """Ask for entries again; without a connection the broker delivers them again by itself."""
-        if self._connection is not None:
-            command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._consumer_id)
-            for ledger, entry in places:
-                command.message_ids.add(ledgerId=ledger, entryId=entry)
-            self._connection.send(command)
 
     # The connection.
 

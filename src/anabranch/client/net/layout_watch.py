@@ -42,9 +42,7 @@ class TopicLayout:
 
     def segment_topic(self, segment: Segment) -> str:
         """The topic name that producers and consumers of the segment use."""
-        if segment.legacy_topic is not None:
-            return segment.legacy_topic
-        return str(self.name.segment_name(segment.range, segment.id))
+        return segment.legacy_topic or str(self.name.segment_name(segment.range, segment.id))
 
 
 def layout_from_wire(update: pb.CommandScalableTopicUpdate, asked: TopicName) -> TopicLayout:
