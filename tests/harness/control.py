@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from anabranch.metadata.layouts import layout_of
-
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest, has_cursors, open_for
 from anabranch.controller.decide.operation import segment_name
@@ -18,6 +16,7 @@ from anabranch.controller.service import NO_PROPERTIES, ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.failpoints import Failpoints
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.metadata.store import MetadataStore

@@ -6,11 +6,10 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from anabranch.metadata.layouts import layout_of
-
 from anabranch.clock import SystemClock
 from anabranch.ledger.files import FileStorage
 from anabranch.ledger.os_disk import OsDisk
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.hashing import key_hash

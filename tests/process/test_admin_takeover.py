@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
-from anabranch.metadata.layouts import layout_of
 
 from anabranch.admin.client import AdminClient
 from anabranch.errors import ConflictError, ConnectError, InvalidConfigurationError, NotFoundError
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import TopicRecord
 from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName

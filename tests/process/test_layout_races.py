@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import pytest
-from anabranch.metadata.layouts import layout_of
 
 import anabranch
 from anabranch.admin.client import AdminClient
 from anabranch.errors import AnabranchError, ConflictError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata import records
+from anabranch.metadata.layouts import layout_of
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.layout_checks import check

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from anabranch.metadata.layouts import layout_of
 
 from anabranch.metadata import records
+from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import IntentRecord, StoreRecord, SubscriptionRecord, TopicRecord
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout, Segment

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from anabranch.metadata.layouts import layout_of
 
 from anabranch import AsyncStreamConsumer, Message
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -13,6 +12,7 @@ from anabranch.broker.serving.subscription import Subscription
 from anabranch.config import BrokerConfig
 from anabranch.controller.decide.admission import Roster
 from anabranch.errors import ConsumerBusyError
+from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.cluster import Cluster

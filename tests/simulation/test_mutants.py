@@ -196,8 +196,8 @@ def take_who_registers_through_another_broker_for_lost(patch: pytest.MonkeyPatch
     patch.setattr(registration, "look_up_layout", look_up_without_the_leader)
     honest = Members.join
 
-    def join(self: Members, sub: str, name: str, push: Push, said: RegistrationRequest) -> int:
-        token = honest(self, sub, name, push, said)
+    def join(self: Members, sub: str, name: str, push: Push, request: RegistrationRequest) -> int:
+        token = honest(self, sub, name, push, request)
         if not isinstance(push, AssignmentPush):
             self.lost(sub, token)
         return token

@@ -8,12 +8,12 @@ from random import Random
 from typing import Any, Literal
 
 import pytest
-from anabranch.metadata.layouts import layout_of
 
 from anabranch import AsyncClient, Checkpoint
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AnabranchError
+from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.cluster import Cluster

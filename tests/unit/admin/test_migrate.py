@@ -7,10 +7,10 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from anabranch.metadata.layouts import layout_of
 
 from anabranch import Checkpoint
 from anabranch.errors import SubscriptionNotFoundError
+from anabranch.metadata.layouts import layout_of
 from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from anabranch.metadata.layouts import with_layout
-
 from anabranch.cli import dag
+from anabranch.metadata.layouts import with_layout
 from anabranch.metadata.records import TopicRecord, encode
 from anabranch.model.layout import Layout
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from anabranch.metadata.layouts import layout_of, with_layout
 
 from anabranch.errors import InvalidNameError, MetadataError
 from anabranch.metadata import records
+from anabranch.metadata.layouts import layout_of, with_layout
 from anabranch.metadata.records import (
     AssignedRecord,
     ConsumerRecord,

@@ -6,9 +6,9 @@ import asyncio
 
 import msgspec
 import pytest
-from anabranch.metadata.layouts import with_layout
 
 from anabranch.errors import ConflictError, NotFoundError, TopicExistsError, TopicNotFoundError
+from anabranch.metadata.layouts import with_layout
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import (
     ClassicTopicRecord,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from anabranch.metadata.layouts import with_layout
-
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.metadata import records
+from anabranch.metadata.layouts import with_layout
 from anabranch.metadata.records import AssignedRecord, ConsumerRecord, SubscriptionRecord, TopicRecord
 from anabranch.model.ids import Position
 from anabranch.model.layout import Layout

@@ -25,7 +25,7 @@ from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.client.net.registration import Registration, RegistrationRequest
+from anabranch.client.net.registration import Registration, RegistrationOptions
 from anabranch.client.options import log, text_pairs
 from anabranch.client.schema import Codec
 from anabranch.errors import (
@@ -70,7 +70,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._ever_mine: dict[int, None] = {}
         if options.group is not None:
             self._mine = frozenset()
-            request = RegistrationRequest(
+            request = RegistrationOptions(
                 options.topic,
                 options.group,
                 self.name,

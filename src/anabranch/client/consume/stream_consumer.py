@@ -19,7 +19,7 @@ from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.registration import Registration, RegistrationRequest
+from anabranch.client.net.registration import Registration, RegistrationOptions
 from anabranch.client.options import log, text_pairs
 from anabranch.client.schema import Codec
 from anabranch.errors import (
@@ -72,7 +72,7 @@ class AsyncStreamConsumer(Inbox[T]):
         self._assignment: dict[int, AssignedSegment] = {}
         self._generation: int | None = None
         self._hand_overs: dict[int, asyncio.Task[Any]] = {}
-        request = RegistrationRequest(options.topic, options.subscription, self.name, pb.STREAM, start)
+        request = RegistrationOptions(options.topic, options.subscription, self.name, pb.STREAM, start)
         self._registration = Registration(pool, request, self._assigned, self._refused)
 
     async def open(self) -> None:

@@ -45,7 +45,7 @@ def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrationRequest:
+class RegistrationOptions:
     """The consumer that registers, and its subscription."""
 
     topic: TopicName
@@ -66,7 +66,7 @@ class Registration:
     def __init__(
         self,
         pool: ConnectionPool,
-        request: RegistrationRequest,
+        request: RegistrationOptions,
         assigned: Callable[[Assignment], None],
         refused: Callable[[AnabranchError], None],
     ) -> None:
