@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from anabranch.controller.decide.groups import undrained
 from anabranch.controller.decide.retention import kept_sizes, prunable
-from anabranch.metadata.records import Retention, SubscriptionRecord
+from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Layout, Segment
 
 NOW_MS = 20_000

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.config import BrokerConfig, default_text, load_config
+from anabranch.config import BrokerConfig
+from anabranch.config_files import default_text, load_config
 from anabranch.errors import InvalidConfigurationError
 
 

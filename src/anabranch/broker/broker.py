@@ -42,7 +42,8 @@ from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.errors import AnabranchError, PersistenceError
 from anabranch.failpoints import Failpoints
-from anabranch.metadata.records import BrokerRecord, Retention
+from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.records import BrokerRecord
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName

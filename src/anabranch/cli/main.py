@@ -107,7 +107,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from anabranch.config import load_config
+    from anabranch.config_files import load_config
 
     given = {name: getattr(arguments, name) for name in ("host", "port", "http_port", "data", "workers")}
     sets = [f"{name}={value}" for name, value in given.items() if value is not None]
@@ -132,7 +132,7 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _config(arguments: argparse.Namespace) -> int:
-    from anabranch.config import default_text
+    from anabranch.config_files import default_text
 
     print(default_text(), end="")
     return 0

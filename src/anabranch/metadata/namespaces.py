@@ -6,9 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from anabranch.errors import ConflictError, NotFoundError
-from anabranch.metadata import records
+from anabranch.metadata import namespace_policies, records
+from anabranch.metadata.namespace_policies import Retention
 from anabranch.metadata.record_store import RecordStore
-from anabranch.metadata.records import NamespaceRecord, Retention, TenantRecord
+from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import decode_part, parse_namespace
 
 DEFAULT_TENANT = "public"
@@ -67,7 +68,7 @@ class NamespaceStore(RecordStore):
             record = await self.load_namespace(namespace)
         except NotFoundError:
             return Retention(default_s)
-        return records.retention(record, default_s)
+        return namespace_policies.retention(record, default_s)
 
     async def creates_topics(self, namespace: str, default: bool) -> bool:
         """Whether topics of the namespace are created on first use."""
@@ -75,7 +76,7 @@ class NamespaceStore(RecordStore):
             record = await self.load_namespace(namespace)
         except NotFoundError:
             return default
-        return records.creates_topics(record, default)
+        return namespace_policies.creates_topics(record, default)
 
     async def create_namespace(self, namespace: str, record: NamespaceRecord) -> None:
         """Raises NotFoundError without its tenant, ConflictError if it exists already."""

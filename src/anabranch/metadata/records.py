@@ -6,7 +6,7 @@ makes the next record and copies every field that it does not change. Must not k
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -26,8 +26,6 @@ SubscriptionKind = Literal["STREAM", "QUEUE", "CHECKPOINT"]
 InitialPosition = Literal["earliest", "latest"]
 OperationKind = Literal["create", "split", "merge", "rebucket", "migrate"]
 PolicyFields = dict[str, bool | int | float]
-
-MEGABYTE = 1024 * 1024
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -223,34 +221,6 @@ class NamespaceRecord(Record, frozen=True, kw_only=True, rename="camel"):
     scalable_topic_auto_scale_policy: PolicyFields | None = None
     policies: dict[str, Any] = {}
     """Other namespace policies, as given, by Pulsar's names."""
-
-
-class Retention(NamedTuple):
-    """Limits beyond which acknowledged messages of a topic are deleted; None is no limit."""
-
-    time_s: float | None
-    size_bytes: int | None = None
-
-
-def retention(namespace: NamespaceRecord, default_s: float | None) -> Retention:
-    """The retention of a namespace; `default_s` applies if its policy has no time."""
-    policy = namespace.policies.get("retention_policies")
-    given = policy if isinstance(policy, dict) else {}
-    minutes, megabytes = given.get("retentionTimeInMinutes"), given.get("retentionSizeInMB")
-    time_s = default_s
-    if isinstance(minutes, int | float):
-        time_s = None if minutes < 0 else minutes * 60.0
-    # Pulsar refuses size 0 beside a time; ignoring the size loses no messages.
-    if not isinstance(megabytes, int | float) or megabytes < 0 or (megabytes == 0 and time_s != 0):
-        return Retention(time_s)
-    return Retention(time_s, int(megabytes * MEGABYTE))
-
-
-def creates_topics(namespace: NamespaceRecord, default: bool) -> bool:
-    """Whether topics of a namespace are created on first use; `default` applies without a policy."""
-    policy = namespace.policies.get("autoTopicCreationOverride")
-    allowed = policy.get("allowAutoTopicCreation") if isinstance(policy, dict) else None
-    return allowed if isinstance(allowed, bool) else default
 
 
 R = TypeVar("R", bound=Record)

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from anabranch.errors import AlreadyClosedError, MetadataError, NotFoundError
+from anabranch.metadata.sqlite_lock import BUSY_TIMEOUT_S, WriteLock
 from anabranch.metadata.sqlite_thread import (
-    BUSY_TIMEOUT_S,
     SCHEMA_VERSION,
     Answer,
     ConnectionThread,
     Request,
+    SqliteOptions,
     Work,
     delete_sessions,
 )
@@ -51,10 +52,8 @@ class SqliteStore:
         may_end: Callable[[int], bool] = lambda pid: True,
     ) -> None:
         self._path = Path(path)
-        self._lease_s = lease_s
-        self._poll_s = poll_s
-        self._alone = alone
-        self._may_end = may_end
+        self._lock = WriteLock(self._path, lease_s, may_end)
+        self._options = SqliteOptions(lease_s, poll_s, alone)
         self._beating: asyncio.TimerHandle | None = None
         self._watches = Watches()
         self._thread: ConnectionThread | None = None
@@ -84,7 +83,7 @@ class SqliteStore:
             work.note(path)
             return version
 
-        if ephemeral and self._beating is None and not self._alone:
+        if ephemeral and self._beating is None and not self._options.alone:
             self._start()
             self._beat()
         return await self._run(write)
@@ -158,9 +157,7 @@ class SqliteStore:
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(self._deliver, answers, changed, gap)
 
-            self._thread = ConnectionThread(
-                self._path, self._lease_s, self._poll_s, self._alone, self._may_end, deliver
-            )
+            self._thread = ConnectionThread(self._path, self._lock, self._options, deliver)
             self._thread.start()
         return self._thread
 
@@ -168,7 +165,7 @@ class SqliteStore:
         """Note the time at which the event loop ran, now and in regular intervals."""
         if self._thread is not None:
             self._thread.heard_s = time.monotonic()
-            delay_s = self._lease_s / BEATS_PER_LEASE
+            delay_s = self._options.lease_s / BEATS_PER_LEASE
             self._beating = asyncio.get_running_loop().call_later(delay_s, self._beat)
 
     def _deliver(self, answers: list[Answer], changed: list[str], gap: bool) -> None:

@@ -15,12 +15,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anabranch import locks
 from anabranch.errors import AnabranchError, MetadataError, VersionConflictError
+from anabranch.metadata.sqlite_lock import BUSY_RETRY_S, WriteLock
 from anabranch.metadata.store import ABSENT
 
 SCHEMA_VERSION = 1
@@ -34,14 +33,19 @@ CREATE TABLE change (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL);
 """
 BATCH_MAX = 256
 CHANGES_KEPT = 4096
-BUSY_TIMEOUT_S = 5.0
-BUSY_RETRY_S = 0.1
-WRITE_LOCK_AT = 120
-"""The byte of the -shm file that a writer locks; part of SQLite's file format."""
 
 CHECKS_PER_LEASE = 5
 STALL = 0.6
 """After a stall of this part of a lease, assume that the whole machine stalled; expire no lease yet."""
+
+
+class SqliteOptions(NamedTuple):
+    """The lease of a session, and whether other processes use the file."""
+
+    lease_s: float
+    poll_s: float | None
+    """Interval of looking for commits of other processes; None without other processes."""
+    alone: bool
 
 
 class Request(NamedTuple):
@@ -96,10 +100,8 @@ class ConnectionThread(threading.Thread):
     def __init__(
         self,
         path: Path,
-        lease_s: float,
-        poll_s: float | None,
-        alone: bool,
-        may_end: Callable[[int], bool],
+        lock: WriteLock,
+        options: SqliteOptions,
         deliver: Callable[[list[Answer], list[str], bool], None],
     ) -> None:
         super().__init__(name=f"metadata {path.name}", daemon=True)
@@ -109,10 +111,10 @@ class ConnectionThread(threading.Thread):
         self.heard_s = time.monotonic()
         """Time at which the event loop last ran."""
         self._path = path
-        self._lease_s = lease_s
-        self._poll_s = poll_s
-        self._alone = alone
-        self._may_end = may_end
+        self._lock = lock
+        self._lease_s = options.lease_s
+        self._poll_s = options.poll_s
+        self._alone = options.alone
         self._deliver = deliver
         self._boot = _boot_id()
         self._session: int | None = None
@@ -139,9 +141,9 @@ class ConnectionThread(threading.Thread):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._path, timeout=BUSY_RETRY_S, isolation_level=None)
         # Processes that open a new file at once may find it locked, and SQLite does not wait for this lock.
-        self._begin(connection, "PRAGMA journal_mode = WAL")
+        self._lock.begin(connection, "PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        self._begin(connection, "BEGIN IMMEDIATE")
+        self._lock.begin(connection, "BEGIN IMMEDIATE")
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found == 0:
             for statement in SCHEMA.split(";"):
@@ -202,7 +204,7 @@ class ConnectionThread(threading.Thread):
     def _commit(self, connection: sqlite3.Connection, batch: list[Request]) -> None:
         answers: list[Answer] = []
         try:
-            self._begin(connection, "BEGIN IMMEDIATE" if any(r.writes for r in batch) else "BEGIN")
+            self._lock.begin(connection, "BEGIN IMMEDIATE" if any(r.writes for r in batch) else "BEGIN")
             work = Work(connection, self)
             for request in batch:
                 try:
@@ -221,7 +223,7 @@ class ConnectionThread(threading.Thread):
         """Run housekeeping; it need not survive a power loss, and a failure is retried at the next check."""
         try:
             connection.execute("PRAGMA synchronous = NORMAL")
-            self._begin(connection, "BEGIN IMMEDIATE")
+            self._lock.begin(connection, "BEGIN IMMEDIATE")
             work = Work(connection, self)
             work_on(work)
             self._end(connection, work)
@@ -233,43 +235,6 @@ class ConnectionThread(threading.Thread):
             return True
         finally:
             connection.execute("PRAGMA synchronous = FULL")
-
-    def _begin(self, connection: sqlite3.Connection, sql: str) -> None:
-        """Begin a transaction; kill a process that holds the write lock for a lease without progress."""
-        began_s = since_s = time.monotonic()
-        seen: tuple[int | None, int] = (None, 0)
-        while True:
-            try:
-                connection.execute(sql)
-                return
-            except sqlite3.OperationalError as error:
-                now_s = time.monotonic()
-                busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                if not busy or now_s >= began_s + self._lease_s + BUSY_TIMEOUT_S:
-                    raise
-            found = (self._writer(), self._written())
-            if found != seen:
-                seen, since_s = found, now_s
-            elif seen[0] is not None and now_s >= since_s + self._lease_s:
-                self._end_writer(*seen)
-
-    def _end_writer(self, pid: int | None, written: int) -> None:
-        def makes_no_progress() -> bool:
-            return (self._writer(), self._written()) == (pid, written) and not locks.waits_for_disk(pid or 0)
-
-        with suppress(OSError, AttributeError):
-            locks.kill_holder(pid or 0, lambda: self._may_end(pid or 0) and makes_no_progress())
-
-    def _writer(self) -> int | None:
-        """The process that holds the write lock."""
-        return locks.kernel_holder(self._path.with_name(f"{self._path.name}-shm"), "POSIX", WRITE_LOCK_AT)
-
-    def _written(self) -> int:
-        """A value that changes with every write of any process."""
-        try:
-            return self._path.with_name(f"{self._path.name}-wal").stat().st_mtime_ns
-        except OSError:
-            return 0
 
     def _end(self, connection: sqlite3.Connection, work: Work) -> None:
         if work.changed:

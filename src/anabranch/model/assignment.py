@@ -7,7 +7,7 @@ moves no consumer. Knows nothing of connections, grace periods or how an assignm
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from anabranch.model.drains import ALL, NO_PARTS, Parts, Ranges, open_buckets, open_slots
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.ranges import HashRange
+from anabranch.model.sharing import Readers, keep_readers, readers_per_segment
 
 T = TypeVar("T")
 
@@ -143,7 +144,7 @@ def _least_busy(names: Sequence[str], owners: Mapping[int, Sequence[str]]) -> st
     return min(names, key=lambda name: (counts[name], name))
 
 
-def _previous_readers(names: Sequence[str], previous: Mapping[str, tuple[Assigned, ...]]) -> _Readers:
+def _previous_readers(names: Sequence[str], previous: Mapping[str, tuple[Assigned, ...]]) -> Readers:
     readers: dict[int, list[str]] = {}
     for name in names:
         for given in previous.get(name, ()):
@@ -151,7 +152,7 @@ def _previous_readers(names: Sequence[str], previous: Mapping[str, tuple[Assigne
     return readers
 
 
-def _heirs(layout: Layout, segment: Segment, readers: _Readers) -> list[str]:
+def _heirs(layout: Layout, segment: Segment, readers: Readers) -> list[str]:
     """Readers of the ancestors, nearest first, because they have state for the keys of the segment."""
     found = []
     for ancestor in sorted(layout.ancestors(segment.id), reverse=True):
@@ -163,7 +164,7 @@ def _deal(
     layout: Layout,
     segments: Sequence[Segment],
     names: Sequence[str],
-    readers: _Readers,
+    readers: Readers,
     load: Mapping[int, float],
 ) -> dict[int, list[str]]:
     """One reader per segment; there are at least as many segments as consumers."""
@@ -245,11 +246,11 @@ def _release(
 
 
 def _share(
-    layout: Layout, segments: Sequence[Segment], names: Sequence[str], readers: _Readers, share: bool
+    layout: Layout, segments: Sequence[Segment], names: Sequence[str], readers: Readers, share: bool
 ) -> dict[int, list[str]]:
     """At most one segment per consumer; there are more consumers than segments."""
-    places = _places(segments, len(names) if share else len(segments))
-    owners = _keep_most(segments, places, readers)
+    places = readers_per_segment(segments, len(names) if share else len(segments))
+    owners = keep_readers(segments, places, readers)
     placed = {name for given in owners.values() for name in given}
     idle = [name for name in names if name not in placed]
     for segment in segments:
@@ -263,64 +264,3 @@ def _share(
         owners[segment.id] += idle[:missing]
         del idle[:missing]
     return owners
-
-
-def _places(segments: Sequence[Segment], readers: int) -> dict[int, int]:
-    """Number of readers per segment: one, and surplus readers where a reader has the most buckets.
-
-    One more consumer adds a place to one segment and removes none, so a join moves no other consumer.
-    """
-    places = {segment.id: 1 for segment in segments}
-    for _ in range(readers - len(segments)):
-        open_ = [segment for segment in segments if places[segment.id] < segment.bucket_count]
-        if not open_:
-            break
-        fullest = min(open_, key=lambda s: (-s.bucket_count / places[s.id], s.range, s.id))
-        places[fullest.id] += 1
-    return places
-
-
-def _keep_most(
-    segments: Sequence[Segment], places: Mapping[int, int], readers: _Readers
-) -> dict[int, list[str]]:
-    """A largest matching of consumers with segments they read before (augmenting paths)."""
-    before: dict[str, list[int]] = {}
-    for segment in segments:
-        for name in readers.get(segment.id, ()):
-            before.setdefault(name, []).append(segment.id)
-    owners: dict[int, list[str]] = {segment.id: [] for segment in segments}
-    for name in sorted(before, key=lambda n: (len(before[n]), n)):
-        _place(name, before, places, owners)
-    return owners
-
-
-def _place(
-    name: str, before: Mapping[str, Sequence[int]], places: Mapping[int, int], owners: dict[int, list[str]]
-) -> None:
-    """Find a place for one more consumer; others may move to another segment that they read before."""
-    came: dict[int, tuple[str, int | None]] = dict.fromkeys(before[name], (name, None))
-    queue = deque(came)
-    while queue:
-        id_ = queue.popleft()
-        if len(owners[id_]) < places[id_]:
-            _move_along(id_, came, owners)
-            return
-        for other in owners[id_]:
-            for next_id in before[other]:
-                if next_id not in came:
-                    came[next_id] = (other, id_)
-                    queue.append(next_id)
-
-
-def _move_along(free: int, came: Mapping[int, tuple[str, int | None]], owners: dict[int, list[str]]) -> None:
-    """Move each consumer on the path to the free place by one place."""
-    place: int | None = free
-    while place is not None:
-        mover, left = came[place]
-        owners[place].append(mover)
-        if left is not None:
-            owners[left].remove(mover)
-        place = left
-
-
-_Readers = Mapping[int, Sequence[str]]

@@ -26,7 +26,7 @@ class CheckpointKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where to continue reading: after the last message read, per segment, or at one of three starts.
+    """The point to continue reading: after the last message read, per segment, or at one of three starts.
 
     A segment without a position is newer than a regular checkpoint and is read from its beginning. A
     checkpoint of a reader that started at a time keeps that time for the segments without a position.

@@ -6,7 +6,8 @@ from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.decide.retention import prunable
 from anabranch.controller.decide.waiting import WaitsFor, waiting
-from anabranch.metadata.records import Retention, SubscriptionRecord
+from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from anabranch.controller.decide.groups import finished_by_group, has_cursors, undrained
-from anabranch.metadata.records import Retention, SubscriptionRecord
+from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Layout
 
 Sizes = Mapping[int, int]

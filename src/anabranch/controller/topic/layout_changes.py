@@ -21,7 +21,8 @@ from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.layouts import layout_of, with_layout
-from anabranch.metadata.records import GarbageRecord, IntentRecord, Retention, TopicRecord
+from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
 from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName

@@ -1,0 +1,142 @@
+"""Reads the settings of a broker from a file and from `key=value` texts, and writes the default file.
+
+Files are TOML; a setting may have its own name or its name in Pulsar's broker.conf.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from anabranch.config import KIB, MIB, BrokerConfig, plain_fields
+from anabranch.errors import InvalidConfigurationError
+from anabranch.model.policy import BROKER_KEYS, AutoScalePolicy, coerce
+
+
+def load_config(file: str | os.PathLike[str] | None = None, sets: Iterable[str] = ()) -> BrokerConfig:
+    """Defaults, then the file, then each `key=value`; raises InvalidConfigurationError."""
+    given: dict[str, object] = {}
+    if file is not None:
+        given.update(_flatten(_read_file(file), f"{os.fspath(file)}: "))
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidConfigurationError(f"--set {text!r}: write it as key=value")
+        name = _resolve_key(key.strip(), "--set: ")
+        given[name] = _parse(name, value.strip())
+    return _build(given)
+
+
+def default_text() -> str:
+    """The default configuration file: every setting with its description and value."""
+    lines = [
+        "# Every setting of an Anabranch broker with its default value.",
+        "# Pass a file like this with `anabranch serve --config FILE`, one setting with `--set key=value`.",
+        "# A name of Pulsar's broker.conf may be used instead of the name here.",
+    ]
+    for field in plain_fields():
+        pulsar = field.metadata["pulsar"]
+        lines += ["", f"# {field.metadata['about']}", *([f"# In Pulsar: {pulsar}"] if pulsar else [])]
+        value = _toml(field.default)
+        lines.append(f"# {field.name} =" if value is None else f"{field.name} = {value}")
+    lines += [
+        "",
+        "# Limits and thresholds of auto-scaling. Namespaces and topics may override each.",
+    ]
+    lines += ["[auto_scale]"]
+    names = {field: pulsar for pulsar, field in BROKER_KEYS.items()}
+    for field in dataclasses.fields(AutoScalePolicy):
+        lines.append(f"{field.name} = {_toml(field.default)}  # {names[field.name]}")
+    return "\n".join(lines) + "\n"
+
+
+_FIELDS = {field.name: field for field in plain_fields()}
+_POLICY_FIELDS = tuple(field.name for field in dataclasses.fields(AutoScalePolicy))
+_NAMES: Mapping[str, str] = {
+    **{name: name for name in _FIELDS},
+    **{field.metadata["pulsar"]: name for name, field in _FIELDS.items() if field.metadata["pulsar"]},
+    **{f"auto_scale.{name}": f"auto_scale.{name}" for name in _POLICY_FIELDS},
+    **{pulsar: f"auto_scale.{name}" for pulsar, name in BROKER_KEYS.items()},
+}
+"""Every accepted name of a setting -> its own name."""
+
+
+def _resolve_key(key: str, where: str) -> str:
+    name = _NAMES.get(key)
+    if name is None:
+        near = difflib.get_close_matches(key, _NAMES, 1)
+        hint = f"did you mean {near[0]}?" if near else "`anabranch config` lists all settings"
+        raise InvalidConfigurationError(f"{where}unknown setting {key!r}; {hint}")
+    return name
+
+
+def _read_file(file: str | os.PathLike[str]) -> dict[str, object]:
+    try:
+        with open(file, "rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise InvalidConfigurationError(f"cannot read {os.fspath(file)}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidConfigurationError(f"{os.fspath(file)} is not valid TOML: {error}") from error
+
+
+def _flatten(table: Mapping[str, object], where: str) -> dict[str, object]:
+    given: dict[str, object] = {}
+    for key, value in table.items():
+        if key == "auto_scale" and isinstance(value, Mapping):
+            for inner, inner_value in value.items():
+                given[_resolve_key(f"auto_scale.{inner}", where)] = inner_value
+        else:
+            given[_resolve_key(key, where)] = value
+    return given
+
+
+def _build(given: Mapping[str, object]) -> BrokerConfig:
+    plain: dict[str, Any] = {}
+    policy: dict[str, Any] = {}
+    for name, value in given.items():
+        table, _, field = name.rpartition(".")
+        if table:
+            policy[field] = coerce(field, value)
+        else:
+            plain[name] = float(value) if _is_float(name) and isinstance(value, int) else value
+    return BrokerConfig(**plain, auto_scale=dataclasses.replace(AutoScalePolicy(), **policy))
+
+
+_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": 2**30}
+
+
+def _parse(name: str, text: str) -> object:
+    """The value of a setting written on the command line, in the type of its default."""
+    table, _, field = name.rpartition(".")
+    default = getattr(AutoScalePolicy(), field) if table else _FIELDS[name].default
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise InvalidConfigurationError(f"setting {name} is true or false, not {text!r}")
+        return text.lower() == "true"
+    if isinstance(default, int | float):
+        digits, unit = (text[:-3], _UNITS[text[-3:]]) if text[-3:] in _UNITS else (text, 1)
+        try:
+            return (int(digits) if digits.lstrip("+-").replace("_", "").isdigit() else float(digits)) * unit
+        except ValueError as error:
+            raise InvalidConfigurationError(f"setting {name} is a number, not {text!r}") from error
+    return text
+
+
+def _is_float(name: str) -> bool:
+    return isinstance(_FIELDS[name].default, float)
+
+
+def _toml(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    # Digits are grouped from 10,000 on, so that byte sizes are readable and ports are plain.
+    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else repr(value)

@@ -1,0 +1,62 @@
+"""SQLite's write lock: begins transactions, and kills a process that holds the lock without progress."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from anabranch import locks
+
+BUSY_TIMEOUT_S = 5.0
+BUSY_RETRY_S = 0.1
+WRITE_LOCK_AT = 120
+"""The byte of the -shm file that a writer locks; part of SQLite's file format."""
+
+
+class WriteLock:
+    """The write lock of one SQLite file, shared by the processes that have the file open."""
+
+    def __init__(self, path: Path, lease_s: float, may_end: Callable[[int], bool]) -> None:
+        self._path = path
+        self._lease_s = lease_s
+        self._may_end = may_end
+
+    def begin(self, connection: sqlite3.Connection, sql: str) -> None:
+        """Begin a transaction; kill a process that holds the write lock for a lease without progress."""
+        began_s = since_s = time.monotonic()
+        seen: tuple[int | None, int] = (None, 0)
+        while True:
+            try:
+                connection.execute(sql)
+                return
+            except sqlite3.OperationalError as error:
+                now_s = time.monotonic()
+                busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not busy or now_s >= began_s + self._lease_s + BUSY_TIMEOUT_S:
+                    raise
+            found = (self._writer(), self._written())
+            if found != seen:
+                seen, since_s = found, now_s
+            elif seen[0] is not None and now_s >= since_s + self._lease_s:
+                self._end_writer(*seen)
+
+    def _end_writer(self, pid: int | None, written: int) -> None:
+        def makes_no_progress() -> bool:
+            return (self._writer(), self._written()) == (pid, written) and not locks.waits_for_disk(pid or 0)
+
+        with suppress(OSError, AttributeError):
+            locks.kill_holder(pid or 0, lambda: self._may_end(pid or 0) and makes_no_progress())
+
+    def _writer(self) -> int | None:
+        """The process that holds the write lock."""
+        return locks.kernel_holder(self._path.with_name(f"{self._path.name}-shm"), "POSIX", WRITE_LOCK_AT)
+
+    def _written(self) -> int:
+        """A value that changes with every write of any process."""
+        try:
+            return self._path.with_name(f"{self._path.name}-wal").stat().st_mtime_ns
+        except OSError:
+            return 0
