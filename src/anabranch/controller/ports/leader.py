@@ -42,15 +42,12 @@ class TopicLeader(Protocol):
 
     async def settled(self) -> None:
         """Return when no earlier change is unfinished; raises the error that prevents it."""
-        ...
 
     async def stats(self) -> dict[str, object]:
         """Rates and sizes of each segment, state and backlog of each subscription, the policy in force."""
-        ...
 
     async def explain(self) -> dict[str, object]:
         """The running operation, waiting changes, troubles and last decisions, for operators."""
-        ...
 
     async def split(
         self, segment_id: int, points: Sequence[int] | None = None, expected: LayoutVersion | None = None
@@ -60,28 +57,23 @@ class TopicLeader(Protocol):
         If the change was made since the caller saw `expected`, it is not made again. The same holds for
         `merge` and `rebucket`.
         """
-        ...
 
     async def merge(self, ids: Sequence[int], expected: LayoutVersion | None = None) -> Layout:
         """Merge a run of neighbours."""
-        ...
 
     async def rebucket(
         self, segment_id: int, splits: Sequence[int], expected: LayoutVersion | None = None
     ) -> Layout:
         """Replace a segment by one with these bucket boundaries."""
-        ...
 
     async def set_policy(self, override: AutoScaleOverride | None) -> None:
         """Replace the topic's own layer of the auto-scale policy.
 
         InvalidConfigurationError if it does not fit the layers below.
         """
-        ...
 
     async def set_properties(self, properties: Mapping[str, str | None]) -> None:
         """Change these properties of the topic and leave the others; None removes a property."""
-        ...
 
     async def delete(self, *, force: bool = False, incarnation: int | None = None) -> None:
         """Make the topic vanish for all clients; the service removes its records and storage.
@@ -89,7 +81,6 @@ class TopicLeader(Protocol):
         ConsumerBusyError while registered consumers are connected, unless forced. TopicNotFoundError if the
         topic has another incarnation than the given one.
         """
-        ...
 
     async def ensure_subscription(
         self, sub: str, kind: SubscriptionKind, start: StartAt, opened_in: int | None = None
@@ -99,7 +90,6 @@ class TopicLeader(Protocol):
         At earliest, sealed segments get it too; at latest, they count as drained. When this returns, the
         children of every running and later operation get the subscription.
         """
-        ...
 
     async def admit(self, sub: str, request: AttachRequest) -> Admission:
         """Let a consumer attach to a segment, and create the subscription as `ensure_subscription` does.
@@ -107,11 +97,9 @@ class TopicLeader(Protocol):
         ConsumerBusyError if registered consumers read the subscription and this consumer does not read this
         segment, or its generation is not the newest.
         """
-        ...
 
     async def remind(self, sub: str) -> None:
         """Push assignments again to consumers whose clients may have missed them."""
-        ...
 
     async def delete_subscription(
         self, sub: str, *, force: bool = False, created_at_ms: int | None = None
@@ -120,19 +108,15 @@ class TopicLeader(Protocol):
 
         With `created_at_ms`, do nothing if the subscription that was created then is gone.
         """
-        ...
 
     async def seek(self, sub: str, timestamp_ms: int) -> None:
         """Move the subscription to a time, on all segments."""
-        ...
 
     async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None:
         """Move the subscription on one segment, to an entry or a time; children wait for it again."""
-        ...
 
     async def skip_all(self, sub: str) -> None:
         """Acknowledge everything stored so far on the subscription."""
-        ...
 
     @opens_session(push="push", lost="connection_lost")
     async def register(
@@ -144,21 +128,17 @@ class TopicLeader(Protocol):
         segments, no segment is shared by buckets. A member of a checkpoint group registers again when it has
         finished more segments.
         """
-        ...
 
     @ends_session("membership")
     async def leave(self, membership: Membership) -> None:
         """Remove a member and assign its segments to the other members, now or as soon as possible."""
-        ...
 
     @ends_session("membership")
     def connection_lost(self, membership: Membership) -> None:
         """Start the grace period of a member whose connection was lost."""
-        ...
 
     async def drained(self, event: Drained) -> None:
         """Report a drained sealed segment; the leader has taken the report when this returns."""
-        ...
 
 
 class Leaders(Protocol):
@@ -166,15 +146,12 @@ class Leaders(Protocol):
 
     def owns(self, store: int) -> bool:
         """Whether this broker owns the store, and so leads the topics that have it as home."""
-        ...
 
     def remote(self, store: int, name: TopicName) -> TopicLeader | None:
         """The leader of a topic at another broker; None while no other broker owns its home store."""
-        ...
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when owners may have changed; returns the undo."""
-        ...
 
 
 class Alone:

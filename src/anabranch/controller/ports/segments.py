@@ -52,37 +52,29 @@ class Segments(Protocol):
 
     async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
         """Create the segment's storage and these subscriptions; those that exist stay as they are."""
-        ...
 
     async def seal(self, place: Place, term: int) -> Pieces:
         """Refuse all later messages, durably; returns the sequence ids that the children inherit."""
-        ...
 
     async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
         """Let a new segment recognise repetitions of messages that its parents stored, durably."""
-        ...
 
     async def trim(self, place: Place, keep_bytes: int, term: int) -> None:
         """Drop acknowledged ledgers from the start while at least `keep_bytes` stay."""
-        ...
 
     async def delete(self, place: Place, term: int) -> None:
         """Remove the storage and disconnect clients; does nothing if the segment is absent."""
-        ...
 
     async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
         """Create the subscription if it does not exist."""
-        ...
 
     async def delete_subscription(self, place: Place, subscription: str, term: int) -> None: ...
 
     async def seek(self, place: Place, subscription: str, timestamp_ms: int, term: int) -> None:
         """Move the subscription to the first entry at or after the time."""
-        ...
 
     async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
         """Move the subscription to an entry, or to the next stored one."""
-        ...
 
     async def skip_all(self, place: Place, subscription: str, term: int) -> None: ...
 
@@ -92,25 +84,20 @@ class Segments(Protocol):
         Consumers that are gone are disconnected and can acknowledge no more. Consumers that finish get no
         further messages.
         """
-        ...
 
     async def consumers(self, place: Place, subscription: str) -> int:
         """The number of attached consumers, registered or not."""
-        ...
 
     async def backlog(self, place: Place, subscription: str) -> int | None:
         """The number of unacknowledged messages; None if the segment lacks the subscription."""
-        ...
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
         """The durably acknowledged bucket hashes of a sealed segment; None without the subscription.
 
         After a restart, the owner of a partly drained segment may know fewer than it reported before.
         """
-        ...
 
     async def load(self, place: Place) -> SegmentLoad: ...
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
         """Call `drained` when a sealed segment of `topic` is drained, wholly or partly; returns the undo."""
-        ...

@@ -24,11 +24,9 @@ class Settling(Protocol):
 
     async def read_again(self) -> None:
         """Read all records, after a write whose outcome is unknown."""
-        ...
 
     async def finish(self) -> bool:
         """Finish earlier changes and let all parts follow the layout; False if some cannot yet."""
-        ...
 
 
 class ChangeRunner:
