@@ -17,7 +17,7 @@ ALLOWED = (
     "clock.py",
     "failpoints.py",
     "locks.py",
-    "config.py",
+    "config_files.py",
     "node.py",
     "supervisor.py",
     "cli/",
