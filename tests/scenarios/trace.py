@@ -17,7 +17,7 @@ from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.judges.wiretap import AttachSeen, RegistrationSeen, Watch, WireListener
+from anabranch.testing.judges.wire_events import AttachSeen, RegistrationSeen, Watch, WireListener
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 

@@ -140,13 +140,15 @@ def _ruler(columns: int) -> list[Span]:
 
 def table(nodes: Sequence[Node]) -> tuple[list[str], list[list[str]]]:
     """Return head and rows of the list below the picture, without columns of unknown figures."""
-    columns = [(head, [text(node) for node in nodes]) for head, text in _COLUMNS.items()]
-    for head, (known, text) in _FIGURES.items():
-        if any(known(node) is not None for node in nodes):
-            columns.append((head, [text(known(node)) for node in nodes]))
-    if len({node.owner for node in nodes}) > 1:
-        columns.append(("broker", _addresses([node.owner for node in nodes])))
-    return [head for head, _ in columns], [list(row) for row in zip(*(c for _, c in columns), strict=True)]
+    columns = {head: list(map(text, nodes)) for head, text in _COLUMNS.items()}
+    for head, (figure, text) in _FIGURES.items():
+        known = list(map(figure, nodes))
+        if known.count(None) < len(known):
+            columns[head] = list(map(text, known))
+    owners = [node.owner for node in nodes]
+    if len(set(owners)) > 1:
+        columns["broker"] = _addresses(owners)
+    return list(columns), list(map(list, zip(*columns.values(), strict=True)))
 
 
 def _ids(ids: Sequence[int]) -> str:

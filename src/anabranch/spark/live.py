@@ -18,24 +18,20 @@ from typing import Any, TypeVar
 
 from anabranch.aio import new_event_loop, retry
 from anabranch.client.api import AsyncClient
-from anabranch.client.consume.segment_reader import RawEntry, SegmentReader, SegmentTails
+from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.net.reconnector import RECONNECT
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
-from anabranch.errors import OperationTimeoutError, TopicNotFoundError
+from anabranch.errors import TopicNotFoundError
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.encoding import RowEncoder
 from anabranch.spark.option_values import Settings
+from anabranch.spark.slices_ahead import SlicesAhead
 from anabranch.spark.topics import OutgoingRows, StoredEntry, WriterSettings
 
 T = TypeVar("T")
 
-READERS_AHEAD = 8
-"""Slices opened in advance, so that many small slices do not each wait for a round trip."""
-
-ROWS_AHEAD = 50_000
-"""Rows in opened slices from which on no further slice is opened."""
 
 TAILS_AT_ONCE = 64
 SEALED_TAIL_TTL_S = 30.0
@@ -127,7 +123,7 @@ class LiveReader:
         return self._session.run(self._topology(topic))
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
-        ahead = _ReadAhead(self, slices)
+        ahead = SlicesAhead(self._open_slice, slices)
         try:
             while True:
                 found = self._session.run(ahead.next(timeout_s))
@@ -182,7 +178,7 @@ class LiveReader:
                     self._session.tails.forget(name)
         return known
 
-    async def open_slice(self, part: Slice) -> SegmentReader | None:
+    async def _open_slice(self, part: Slice) -> SegmentReader | None:
         """Return a reader of the slice; None when its segment is gone."""
         layout = self._layouts.get(part.topic)
         if layout is None or part.segment not in layout.layout.segments:
@@ -191,77 +187,6 @@ class LiveReader:
         if segment is None:
             return None
         return self._session.client.read_segment(layout.segment_topic(segment), part.lo, part.hi)
-
-
-class _ReadAhead:
-    """Reads slices one after the other and requests the next ones in advance."""
-
-    def __init__(self, reader: LiveReader, slices: Sequence[Slice]) -> None:
-        self._reader = reader
-        self._slices = slices
-        self._opened = 0
-        self._current = 0
-        self._readers: dict[int, SegmentReader | None] = {}
-        self._reads: deque[tuple[int, asyncio.Task[list[RawEntry]]]] = deque()
-        self._rows_ahead = 0
-
-    async def next(self, timeout_s: float) -> tuple[int, list[RawEntry]] | None:
-        """Return the next entries with the number of their slice; None at the end."""
-        while True:
-            self._open_more()
-            if not self._reads:
-                return None
-            number, reading = self._reads[0]
-            try:
-                async with asyncio.timeout(timeout_s):
-                    entries = await reading
-            except TimeoutError:
-                part = self._slices[number]
-                raise OperationTimeoutError(
-                    f"segment {part.segment} of topic {part.topic} gave no message within {timeout_s:g} s; "
-                    "check the broker or raise pollTimeoutMs"
-                ) from None
-            if entries:
-                # Read on while the caller works on these entries.
-                self._reads[0] = (number, asyncio.ensure_future(self._more(number)))
-                return number, entries
-            self._reads.popleft()
-            self._readers.pop(number, None)
-            self._rows_ahead -= self._slices[number].rows
-
-    def _open_more(self) -> None:
-        while (
-            self._opened < len(self._slices)
-            and len(self._reads) < READERS_AHEAD
-            and (len(self._reads) < 2 or self._rows_ahead < ROWS_AHEAD)
-        ):
-            number = self._opened
-            self._opened += 1
-            self._rows_ahead += self._slices[number].rows
-            self._reads.append((number, asyncio.ensure_future(self._first(number))))
-
-    async def _first(self, number: int) -> list[RawEntry]:
-        self._readers[number] = await self._reader.open_slice(self._slices[number])
-        return await self._more(number)
-
-    async def _more(self, number: int) -> list[RawEntry]:
-        reader = self._readers[number]
-        try:
-            return [] if reader is None else await reader.read()
-        except TopicNotFoundError:
-            # The segment was pruned after the lookup; the caller finds the slice too short.
-            return []
-
-    async def close(self) -> None:
-        """Cancel all reads."""
-        reads = [reading for _, reading in self._reads]
-        self._reads.clear()
-        for reading in reads:
-            reading.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
-        for reader in self._readers.values():
-            if reader is not None:
-                await reader.close()
 
 
 class LiveWriter:

@@ -45,24 +45,28 @@ def check_sink_schema(schema: Any, options: SinkOptions) -> None:
             f"the sink needs a column value, binary or string; the columns are {', '.join(names)}"
         )
     for column in schema.fields:
-        if column.name in _NOT_WRITTEN:
-            continue
-        kinds = _ACCEPTED.get(column.name)
-        if kinds is None:
-            if options.refuse_unknown_columns:
-                raise InvalidConfigurationError(
-                    f"the sink does not know column {column.name}; it writes {', '.join(_ACCEPTED)}. "
-                    "Drop the column or set failOnUnknownColumns=false"
-                )
-        elif not isinstance(column.dataType, kinds):
-            raise InvalidConfigurationError(
-                f"column {column.name} is of type {column.dataType.simpleString()}; "
-                f"the sink takes {' or '.join(kind.typeName() for kind in kinds)}"
-            )
+        _check_column(column, options)
     if "headers" in names and options.include_headers:
         _check_headers(schema["headers"].dataType)
     if options.topic is None and "topic" not in names:
         raise InvalidConfigurationError("name the topic with the option topic, or add a column topic")
+
+
+def _check_column(column: Any, options: SinkOptions) -> None:
+    if column.name in _NOT_WRITTEN:
+        return
+    kinds = _ACCEPTED.get(column.name)
+    if kinds is None:
+        if options.refuse_unknown_columns:
+            raise InvalidConfigurationError(
+                f"the sink does not know column {column.name}; it writes {', '.join(_ACCEPTED)}. "
+                "Drop the column or set failOnUnknownColumns=false"
+            )
+    elif not isinstance(column.dataType, kinds):
+        raise InvalidConfigurationError(
+            f"column {column.name} is of type {column.dataType.simpleString()}; "
+            f"the sink takes {' or '.join(kind.typeName() for kind in kinds)}"
+        )
 
 
 def _check_headers(kind: Any) -> None:

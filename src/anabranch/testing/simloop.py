@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-
 EVENTS_PER_INSTANT_MAX = 200_000
 """Most callbacks at one instant; more indicate a task that spins."""
 

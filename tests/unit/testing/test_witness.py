@@ -16,7 +16,7 @@ from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.judges.checkers import ClientHistory
 from anabranch.testing.judges.metadata_witness import WitnessSettings
-from anabranch.testing.judges.wiretap import AckSeen, AttachSeen, RegistrationSeen, Watch
+from anabranch.testing.judges.wire_events import AckSeen, AttachSeen, RegistrationSeen, Watch
 from anabranch.testing.judges.witness import Witness
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess

@@ -19,7 +19,7 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.judges.checkers import ClientHistory
-from anabranch.testing.judges.wiretap import RegistrationSeen, WireListener
+from anabranch.testing.judges.wire_events import RegistrationSeen, WireListener
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 

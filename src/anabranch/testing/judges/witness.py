@@ -18,7 +18,7 @@ from anabranch.protocol.commands import Delivery
 from anabranch.protocol.outer import read_outer
 from anabranch.testing.judges.checkers import ClientHistory, Early, Waiting
 from anabranch.testing.judges.metadata_witness import MOMENT_S, MetadataWitness, WitnessSettings
-from anabranch.testing.judges.wiretap import AckSeen, AttachSeen, Watch
+from anabranch.testing.judges.wire_events import AckSeen, AttachSeen, Watch
 from anabranch.testing.simloop import SimLoop
 
 

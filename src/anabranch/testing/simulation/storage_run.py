@@ -179,14 +179,7 @@ class StorageRun:
             wrong(f"log {log.name} holds other entries than were written")
         if expected.confirmed and max(expected.confirmed) >= len(found):
             wrong(f"log {log.name} lost confirmed entries: {max(expected.confirmed) + 1} became {len(found)}")
-        index = 0
-        for entry in found:
-            place = expected.confirmed.get(entry.ordinal)
-            if place is not None and place != entry:
-                wrong(f"log {log.name}: {place[:5]} was confirmed, {entry[:5]} was found")
-            if entry.index != index:
-                wrong(f"log {log.name}: index {entry.index} where {index} was expected")
-            index += entry.count
+        self._check_places(log, found, expected)
         if log.sealed and not expected.sealed:
             wrong(f"log {log.name} is sealed without a request")
         self._check_cursor(log, expected)
@@ -200,6 +193,17 @@ class StorageRun:
         # Unconfirmed entries that were not kept are lost, also for the next comparison.
         del expected.submitted[len(found) :]
         expected.sealed = log.sealed
+
+    def _check_places(self, log: SegmentLog, found: list[Entry], expected: _Expected) -> None:
+        wrong = self.violations.append
+        index = 0
+        for entry in found:
+            place = expected.confirmed.get(entry.ordinal)
+            if place is not None and place != entry:
+                wrong(f"log {log.name}: {place[:5]} was confirmed, {entry[:5]} was found")
+            if entry.index != index:
+                wrong(f"log {log.name}: index {entry.index} where {index} was expected")
+            index += entry.count
 
     def _check_cursor(self, log: SegmentLog, expected: _Expected) -> None:
         cursor = log.cursors.get(CURSOR)

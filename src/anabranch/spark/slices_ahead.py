@@ -1,0 +1,90 @@
+"""Reads slices one after the other, while the next slices are already requested."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
+from anabranch.errors import OperationTimeoutError, TopicNotFoundError
+from anabranch.spark.decide.topology import Slice
+
+OpenSlice = Callable[[Slice], Awaitable[SegmentReader | None]]
+"""Returns a reader of a slice; None when its segment is gone."""
+
+READERS_AHEAD = 8
+"""Slices opened in advance, so that many small slices do not each wait for a round trip."""
+
+ROWS_AHEAD = 50_000
+"""Rows in opened slices from which on no further slice is opened."""
+
+
+class SlicesAhead:
+    """Reads slices one after the other and requests the next ones in advance."""
+
+    def __init__(self, open_slice: OpenSlice, slices: Sequence[Slice]) -> None:
+        self._open_slice = open_slice
+        self._slices = slices
+        self._opened = 0
+        self._readers: dict[int, SegmentReader | None] = {}
+        self._reads: deque[tuple[int, asyncio.Task[list[RawEntry]]]] = deque()
+        self._rows_ahead = 0
+
+    async def next(self, timeout_s: float) -> tuple[int, list[RawEntry]] | None:
+        """Return the next entries with the number of their slice; None at the end."""
+        while True:
+            self._open_more()
+            if not self._reads:
+                return None
+            number, reading = self._reads[0]
+            try:
+                async with asyncio.timeout(timeout_s):
+                    entries = await reading
+            except TimeoutError:
+                part = self._slices[number]
+                raise OperationTimeoutError(
+                    f"segment {part.segment} of topic {part.topic} gave no message within {timeout_s:g} s; "
+                    "check the broker or raise pollTimeoutMs"
+                ) from None
+            if entries:
+                # Read on while the caller works on these entries.
+                self._reads[0] = (number, asyncio.ensure_future(self._more(number)))
+                return number, entries
+            self._reads.popleft()
+            self._readers.pop(number, None)
+            self._rows_ahead -= self._slices[number].rows
+
+    def _open_more(self) -> None:
+        while (
+            self._opened < len(self._slices)
+            and len(self._reads) < READERS_AHEAD
+            and (len(self._reads) < 2 or self._rows_ahead < ROWS_AHEAD)
+        ):
+            number = self._opened
+            self._opened += 1
+            self._rows_ahead += self._slices[number].rows
+            self._reads.append((number, asyncio.ensure_future(self._first(number))))
+
+    async def _first(self, number: int) -> list[RawEntry]:
+        self._readers[number] = await self._open_slice(self._slices[number])
+        return await self._more(number)
+
+    async def _more(self, number: int) -> list[RawEntry]:
+        reader = self._readers[number]
+        try:
+            return [] if reader is None else await reader.read()
+        except TopicNotFoundError:
+            # The segment was pruned after the lookup; the caller finds the slice too short.
+            return []
+
+    async def close(self) -> None:
+        """Cancel all reads."""
+        reads = [reading for _, reading in self._reads]
+        self._reads.clear()
+        for reading in reads:
+            reading.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+        for reader in self._readers.values():
+            if reader is not None:
+                await reader.close()
