@@ -35,7 +35,7 @@ from anabranch.client.options import (
     CompressionName,
     DeadLetter,
     InitialPosition,
-    ProducerOptions,
+    PublishOptions,
     Seconds,
     log,
     one_of,
@@ -45,9 +45,9 @@ from anabranch.client.options import (
     seconds,
     text_pairs,
 )
+from anabranch.client.produce.home import PublishContext
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.producer import AsyncProducer
-from anabranch.client.produce.publisher import ProducerContext
 from anabranch.client.schema import Codec, Schema, V
 from anabranch.clock import Clock, SystemClock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
@@ -122,7 +122,7 @@ class AsyncClient:
         A `send_timeout` of 0 lets messages wait for ever. Messages that do not fit `memory_limit` wait, or
         raise when `block_if_full` is False.
         """
-        options = ProducerOptions(
+        options = PublishOptions(
             name=name,
             access_mode=access_mode,
             send_timeout_s=seconds("send_timeout", send_timeout, zero=True),
@@ -132,7 +132,7 @@ class AsyncClient:
             initial_sequence_id=initial_sequence_id,
             properties=text_pairs("properties", properties),
         )
-        producer = AsyncProducer(self._producer_context(), parse_topic(topic), schema, options)
+        producer = AsyncProducer(self._publish_context(), parse_topic(topic), schema, options)
         await producer.open()
         self._producers[producer] = None
         return producer
@@ -349,8 +349,8 @@ class AsyncClient:
             )
         return self._pool
 
-    def _producer_context(self) -> ProducerContext:
-        return ProducerContext(self._connections(), self._memory, self._clock)
+    def _publish_context(self) -> PublishContext:
+        return PublishContext(self._connections(), self._memory, self._clock)
 
     def _check(self) -> None:
         if os.getpid() != self._process:
@@ -359,8 +359,8 @@ class AsyncClient:
             raise InvalidConfigurationError("this client belongs to another event loop; make one per loop")
 
     async def _open_dead_letters(self, topic: str, subscription: str | None) -> AsyncProducer[bytes]:
-        options = ProducerOptions(initial_subscription=subscription)
+        options = PublishOptions(initial_subscription=subscription)
         schema = cast(Codec[bytes], BYTES)
-        producer = AsyncProducer(self._producer_context(), parse_topic(topic), schema, options)
+        producer = AsyncProducer(self._publish_context(), parse_topic(topic), schema, options)
         await producer.open()
         return producer

@@ -62,7 +62,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerOptions:
+class PublishOptions:
     """Options of one producer, as `create_producer` describes them."""
 
     name: str | None = None

@@ -1,4 +1,4 @@
-"""A broker's end that does only what a test tells it to, for situations a real one rarely gets into."""
+"""Connections, a pool and a topic's producer that do only what a test says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from google.protobuf.message import Message as ProtoMessage
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.net.connection import address_of
-from anabranch.client.options import Batching, ProducerOptions
+from anabranch.client.options import Batching, PublishOptions
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.errors import NotConnectedError
@@ -39,7 +39,7 @@ async def settle_down() -> None:
 
 
 class FakePump:
-    """Keeps what was written; full after `room` writes."""
+    """Keeps written entries; full after `room` writes."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -144,7 +144,7 @@ class FakeHome:
         self.batched = True
         self.compression = Compression.NONE
         self.name = "me"
-        self.options = ProducerOptions()
+        self.options = PublishOptions()
         self.settled: list[SegmentProducer] = []
         self.failures: list[Outgoing] = []
         self.sequence = -1
@@ -156,13 +156,13 @@ class FakeHome:
         """Messages of a test have no send timeout."""
 
     def segment_attached(self, connection: Any) -> None:
-        """Nothing to learn from a fake."""
+        """A fake connection has no limits to note."""
 
     def batches_closed(self, segment: Any) -> None:
-        """Nothing to route again."""
+        """A test has no routes."""
 
     def segment_failed(self, segment: SegmentProducer) -> None:
-        """Nothing to forget."""
+        """A test keeps its segments."""
 
     def segment_settled(self, segment: SegmentProducer) -> None:
         self.settled.append(segment)

@@ -1,4 +1,4 @@
-"""The bound on waiting messages: first come, first served."""
+"""The limit on waiting messages: callers get their turns in order."""
 
 from __future__ import annotations
 

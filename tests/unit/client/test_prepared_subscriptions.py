@@ -13,7 +13,7 @@ KEYS = [f"key-{n}" for n in range(12)]
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
-async def test_everything_published_since_is_read_though_nobody_was_attached(world: World, kind: Any) -> None:
+async def test_messages_published_before_the_first_consumer_are_read(world: World, kind: Any) -> None:
     async with world.client() as client:
         producer = await client.create_producer(TOPIC)
         controller = await world.controller()

@@ -217,7 +217,7 @@ async def test_a_message_too_big_is_refused_and_a_big_one_is_not(world: World) -
         with pytest.raises(MessageTooBigError):
             await producer.send_many([b"a", b"x" * (5 * 2**20 + 1)])
         await producer.send_many([b"small", b"x" * (4 * 2**20), b"small"], keys=["a", "a", "a"])
-        # Nothing of the list with the one that is too big was sent.
+        # No message of the list with the oversized one was sent.
         assert [m.size for m in await stored_messages(client, 3)].count(4 * 2**20) == 1
 
 

@@ -1,4 +1,4 @@
-"""A producer that sends again what it sent before, while segments are sealed: each message is stored once."""
+"""A producer repeats messages while segments are sealed; each message is stored once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HIGH = next(f"k{n}" for n in range(100) if key_hash(f"k{n}") >> 16 >= 0x8000)
 
 
 async def send(client: AsyncClient, numbers: Mapping[int, str | None]) -> None:
-    """Send messages named by their sequence ids, as a process of its own would that dies afterwards."""
+    """Send messages named by their sequence ids from a producer that exists for this call only."""
     producer = await client.create_producer(TOPIC, name="p")
     for number, key in numbers.items():
         await producer.enqueue(b"%d" % number, key=key, sequence_id=number)
@@ -42,7 +42,7 @@ async def begin(world: World, client: AsyncClient) -> TopicController:
 
 
 async def check_once(client: AsyncClient, numbers: set[int]) -> None:
-    """Exactly these are stored, each once."""
+    """Check that exactly these messages are stored, each once."""
     found = Counter(int(message.value) for message in await stored_messages(client, len(numbers)))
     assert found == Counter(numbers)
 
@@ -118,7 +118,7 @@ async def test_two_generations_and_a_restart_later_each_is_stored_once(world: Wo
 
 @pytest.mark.parametrize("with_keys", [True, False])
 async def test_a_run_that_begins_before_what_is_stored_is_stored_once(world: World, with_keys: bool) -> None:
-    """Batches that reach over the last id known would carry old messages along with new ones."""
+    """A batch across the last known id would mix old messages with new ones."""
 
     async with world.client() as client:
         controller = await begin(world, client)
@@ -144,7 +144,7 @@ async def test_a_run_that_begins_before_what_is_stored_is_stored_once(world: Wor
 
 
 async def test_what_a_merged_segment_inherited_is_not_mistaken_for_what_it_stored(world: World) -> None:
-    """After a lost connection a producer takes for stored only what the segment itself has stored."""
+    """After a lost connection a producer counts only the ids that the segment itself has stored."""
 
     async with world.client() as client:
         controller = await begin(world, client)
@@ -152,7 +152,7 @@ async def test_what_a_merged_segment_inherited_is_not_mistaken_for_what_it_store
         await send(client, {0: HIGH, 10: LOW})
         await controller.merge([segment.id for segment in layout.active])
         producer = await client.create_producer(TOPIC, name="p")
-        # On its way when the connection breaks, and never stored.
+        # The message is on its way when the connection breaks, and is never stored.
         for link in world.network.links():
             world.network.set_mode(link, Mode.BLACK_HOLE)
         sending = await producer.enqueue(b"5", key=HIGH, sequence_id=5)
@@ -166,7 +166,7 @@ async def test_what_a_merged_segment_inherited_is_not_mistaken_for_what_it_store
 async def test_what_a_vanished_segment_cannot_tell_its_successors_do(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A seal whose answers are lost, and a parent that says nothing any more."""
+    """The answers to a seal are lost, and the parent does not answer any more."""
 
     async with world.client() as client:
         producer = await client.create_producer(TOPIC)
@@ -207,7 +207,7 @@ def swallow_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_whatever_happens_to_the_layout_each_number_is_stored_once(world: World, seed: int) -> None:
-    """A sender that dies again and again, and each time begins somewhere in what it had done."""
+    """A sender dies repeatedly, and each time starts again at one of the messages it had sent."""
 
     rng = world.rng
     async with world.client() as client:
@@ -245,7 +245,7 @@ async def test_whatever_happens_to_the_layout_each_number_is_stored_once(world: 
 
 
 async def test_a_producer_that_opens_within_a_split_counts_on_from_what_is_stored(world: World) -> None:
-    """Its segment is sealed already and the successors are not visible yet."""
+    """The producer's segment is sealed already and its successors are not visible yet."""
 
     async with world.client() as client:
         await send(client, keyed(10))

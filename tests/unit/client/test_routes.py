@@ -76,7 +76,7 @@ async def test_no_key_is_reordered_or_stored_twice_through_kills_and_splits(worl
     for number in range(150):
         for key in range(15):
             outcomes.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
-        # Always something in flight, so that trouble always hits something.
+        # Messages are always in flight, so that every fault hits some of them.
         await asyncio.sleep(rng.uniform(0.0, 0.004))
     over.set()
     await troubling
@@ -103,7 +103,7 @@ async def test_a_delayed_message_without_a_key_joins_no_open_batch_of_any_segmen
 
 
 async def test_messages_without_a_key_that_are_taken_back_go_to_successors_only(world: World) -> None:
-    """Any other segment may have a later sequence id of theirs, and would take them for repetitions."""
+    """Another segment may have stored a later sequence id, and would take these messages for repetitions."""
 
     async with world.client() as client:
         producer = await client.create_producer(TOPIC, batching=Batching(max_messages=3))

@@ -1,8 +1,7 @@
 """Futures of sent messages, which cost next to nothing until a caller uses them.
 
 A message's future only remembers its batch and its index there, so storing a batch completes a thousand
-futures at once. They follow the protocol that asyncio asks of futures: `await`, `gather`, `wait`, `wait_for`
-and `shield` take them. Cancelling a future stops the waiting, not the message.
+futures at once. asyncio accepts them like its own. Cancelling a future stops the waiting, not the message.
 """
 
 from __future__ import annotations

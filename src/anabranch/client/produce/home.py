@@ -1,15 +1,16 @@
-"""The producer of a topic, as far as the producers of its segments need it."""
+"""The surroundings of producers: parts of the client, and the topic's producer as its segments see it."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import Batching, ProducerOptions
+from anabranch.client.options import Batching, PublishOptions
 from anabranch.client.produce.memory import Memory
 from anabranch.clock import Clock
 from anabranch.protocol.compression import Compression
@@ -17,6 +18,15 @@ from anabranch.protocol.compression import Compression
 if TYPE_CHECKING:
     from anabranch.client.produce.segment_producer import SegmentProducer
     from anabranch.client.produce.sending import SegmentSender
+
+
+@dataclass(frozen=True, slots=True)
+class PublishContext:
+    """The parts of a client that its producers share."""
+
+    pool: ConnectionPool
+    memory: Memory
+    clock: Clock
 
 
 class SegmentHome(Protocol):
@@ -28,7 +38,7 @@ class SegmentHome(Protocol):
     clock: Clock
     memory: Memory
     name: str
-    options: ProducerOptions
+    options: PublishOptions
     limits: Batching
     batched: bool
     compression: Compression

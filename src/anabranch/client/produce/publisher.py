@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Generic, TypeVar
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import OpenBucket, Outgoing
 from anabranch.client.net.connection import BrokerConnection
-from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.client.options import ProducerOptions
+from anabranch.client.options import PublishOptions
 from anabranch.client.produce.claiming import ask_sealed_segments, register_everywhere
 from anabranch.client.produce.encoded_rows import EncodedRows, add_encoded
 from anabranch.client.produce.futures import BulkFuture, OutcomeListener, follow
-from anabranch.client.produce.memory import Memory
+from anabranch.client.produce.home import PublishContext
 from anabranch.client.produce.preparing import Prepared, Preparing
 from anabranch.client.produce.routes import Route, SegmentRoutes
 from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.client.produce.sending import SegmentSender
 from anabranch.client.schema import Codec
-from anabranch.clock import Clock
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
@@ -48,20 +45,11 @@ METADATA_BYTES_MAX = 4096
 """Room left below the broker's limit for the metadata of an entry."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerContext:
-    """The parts of a client that its producers share."""
-
-    pool: ConnectionPool
-    memory: Memory
-    clock: Clock
-
-
 class Publisher(Generic[T]):
     """The inside of a producer."""
 
     def __init__(
-        self, context: ProducerContext, topic: TopicName, schema: Codec[T], options: ProducerOptions
+        self, context: PublishContext, topic: TopicName, schema: Codec[T], options: PublishOptions
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.pool, self.memory, self.clock = context.pool, context.memory, context.clock
