@@ -26,7 +26,8 @@ from typing import Any
 from anabranch import locks
 from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
-from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
+from anabranch.broker.broker import Broker
+from anabranch.broker.environment import BrokerEnvironment, Endpoint
 from anabranch.clock import Clock, SystemClock
 from anabranch.config import BrokerConfig
 from anabranch.errors import ConflictError, HeldError, InvalidConfigurationError
@@ -166,18 +167,7 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
         loop.add_signal_handler(number, stopping.set)
     if worker.parent is not None:
         loop.add_reader(worker.parent, stopping.set)
-    several = config.workers > 1
-
-    def is_worker(pid: int) -> bool:
-        return locks.holds(pid, Path(config.data).absolute() / LOCK_FILE, "FLOCK")
-
-    store = SqliteStore(
-        Path(config.data) / METADATA_FILE,
-        lease_s=config.lease_s,
-        poll_s=POLL_S if several else None,
-        alone=not several,
-        may_end=is_worker,
-    )
+    store = _metadata_store(config)
     clock = SystemClock()
     broker = _make_broker(config, worker, store, clock)
     beside = [
@@ -203,6 +193,21 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
         await broker.stop()
         await store.close()
     return int(broker.failed.is_set())
+
+
+def _metadata_store(config: BrokerConfig) -> SqliteStore:
+    several = config.workers > 1
+
+    def is_worker(pid: int) -> bool:
+        return locks.holds(pid, Path(config.data).absolute() / LOCK_FILE, "FLOCK")
+
+    return SqliteStore(
+        Path(config.data) / METADATA_FILE,
+        lease_s=config.lease_s,
+        poll_s=POLL_S if several else None,
+        alone=not several,
+        may_end=is_worker,
+    )
 
 
 async def _stop_when_failed(broker: Broker, stopping: asyncio.Event) -> None:

@@ -197,13 +197,7 @@ class Supervisor:
         if self._stop_requested:
             # The signal was sent to this process too, or the supervisor sends the next one.
             return 0
-        # Another worker's channel held open here would hide the end of the supervisor from that worker, and
-        # its listeners would accept connections that no process serves.
-        for other in self._workers:
-            self._close_channel(other)
-            if other is not worker:
-                other.listeners[0].close()
-                other.http_listeners[0].close()
+        self._close_sockets_of_others(worker)
         if worker.starts > 1 and not os.environ.get("ANABRANCH_FAILPOINTS", "").startswith("@"):
             # A failpoint of a test applies to the first process only; failpoints in a file count themselves.
             os.environ.pop("ANABRANCH_FAILPOINTS", None)
@@ -235,6 +229,15 @@ class Supervisor:
         logging.shutdown()
         sys.stderr.flush()
         return code
+
+    def _close_sockets_of_others(self, worker: WorkerProcess) -> None:
+        # Another worker's channel held open here would hide the end of the supervisor from that worker, and
+        # its listeners would accept connections that no process serves.
+        for other in self._workers:
+            self._close_channel(other)
+            if other is not worker:
+                other.listeners[0].close()
+                other.http_listeners[0].close()
 
     def _reap(self) -> None:
         """Collect the exit codes of workers that have ended."""

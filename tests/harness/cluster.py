@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from anabranch import AsyncClient, AsyncStreamConsumer, Checkpoint, Message
-from anabranch.broker.broker import Broker, BrokerEnvironment
+from anabranch.broker.broker import Broker
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.config import BrokerConfig
 from anabranch.controller.topic.controller import TopicController
 from anabranch.failpoints import NoFailpoints

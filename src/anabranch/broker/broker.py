@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from anabranch.aio import TaskRegistry
@@ -14,7 +12,7 @@ from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
-from anabranch.broker.catalog.stores import StorageOf, Stores
+from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.catalog.trimming import Trimming
 from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
@@ -28,6 +26,7 @@ from anabranch.broker.cluster.peers import Peers, Target
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.cluster.routed_segments import SEGMENTS, PlaceRouter, route_segments
 from anabranch.broker.cluster.routed_segments import TARGET as SEGMENTS_TARGET
+from anabranch.broker.environment import BrokerEnvironment, Endpoint, configured_endpoint
 from anabranch.broker.serving.context import LogContext, ProducerContext, SubscriptionLimits
 from anabranch.broker.serving.rates import RateMeter
 from anabranch.broker.wire.connection import ServerConnection
@@ -35,20 +34,16 @@ from anabranch.broker.wire.handlers.lookup import owner_of
 from anabranch.broker.wire.handlers.table import HANDLERS
 from anabranch.broker.wire.liveness import ListeningMachine
 from anabranch.broker.wire.services import Services
-from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.errors import AnabranchError, PersistenceError
-from anabranch.failpoints import Failpoints
 from anabranch.metadata.namespace_policies import Retention
 from anabranch.metadata.records import BrokerRecord
-from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.transport.dialing import listen
 from anabranch.transport.pump import Pump
 
 _logger = logging.getLogger(__name__)
@@ -66,38 +61,6 @@ FEATURES = pb.FeatureFlags(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerEnvironment:
-    """What one broker needs from outside: storage, metadata, time, randomness and injected faults."""
-
-    storage_of: StorageOf
-    store: MetadataStore
-    clock: Clock
-    rng: random.Random
-    failpoints: Failpoints
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """The addresses of a broker, and how it accepts connections."""
-
-    url: str
-    """The address at which clients reach this broker and no other."""
-    http_url: str
-    listen: Callable[[Callable[[], Pump]], Awaitable[Sequence[asyncio.AbstractServer]]]
-    """Accept connections from now on, with one pump from the given factory for each."""
-
-
-def configured_endpoint(config: BrokerConfig) -> Endpoint:
-    """The endpoint of a broker that listens on the configured host and port, which must not be 0."""
-
-    async def accept(factory: Callable[[], Pump]) -> Sequence[asyncio.AbstractServer]:
-        return [await listen(config.host, config.port, factory)]
-
-    host = config.advertised_host or config.host
-    return Endpoint(f"pulsar://{f'[{host}]' if ':' in host else host}:{config.port}", "", accept)
-
-
 class Broker:
     """Serves topics; owns its stores while it runs, but not the metadata store."""
 
@@ -110,16 +73,15 @@ class Broker:
         endpoint: Endpoint | None = None,
     ) -> None:
         """`id` is its number among all brokers. Without `endpoint` it listens as configured."""
-        store, clock = environment.store, environment.clock
         self.config = config
         self.id = id
         self.failed = asyncio.Event()
         """Set when a store cannot be trusted any more: the process has to end, and another has to start."""
         self.connections: dict[ServerConnection, None] = {}
-        self.directory = Directory(store)
-        self.records = TopicStore(store)
+        self.directory = Directory(environment.store)
+        self.records = TopicStore(environment.store)
         self.stores = Stores(environment.storage_of, self._store_failed)
-        self._clock = clock
+        self._clock = environment.clock
         self._endpoint = endpoint or configured_endpoint(config)
         self._servers: Sequence[asyncio.AbstractServer] = ()
         self._tasks = TaskRegistry()
@@ -129,57 +91,57 @@ class Broker:
         self.classic = ClassicTopics(
             self.logs,
             self.records,
-            clock,
+            environment.clock,
             auto_create=config.auto_create_topics,
             stores=lambda: self.directory.served,
         )
         self.segments = LocalSegments(self.logs, drains)
-        self._secret = ClusterSecret(store, environment.rng)
+        self._secret = ClusterSecret(environment.store, environment.rng)
         self._peers = Peers(self._secret)
-        self.controllers = ControllerService(
-            ControllerContext(
-                topics=self.records,
-                segments=route_segments(self.segments, self.stores.is_open, self.directory, self._peers),
-                clock=clock,
-                rng=environment.rng,
-                settings=ControllerSettings.from_config(config),
-                failpoints=environment.failpoints,
-                stores=lambda: self.directory.served,
-            ),
-            BrokerLeaders(id, self.directory, self._peers, self.stores.is_open),
-        )
+        self.controllers = self._make_controllers(environment)
         drains.listen_otherwise(DrainMessenger(self._tasks, self.controllers.controller).send)
         self._targets = {
             SEGMENTS_TARGET: Target(SEGMENTS, self._local_segments),
             LEADER_TARGET: Target(LEADER, self._local_leader),
         }
-        lease = BrokerLease(
-            self.directory,
-            store,
-            BrokerRecord(id=id, url=self.url, http_url=self._endpoint.http_url, generation=-1),
-        )
-        self._ownership = Ownership(
-            lease,
-            self.directory,
-            store,
-            self.stores,
-            OwnershipOptions(
-                opened=self.controllers.store_opened,
-                closing=self._leave_store,
-                workers=config.workers,
-                patience_s=config.lease_s,
+        me = BrokerRecord(id=id, url=self.url, http_url=self._endpoint.http_url, generation=-1)
+        lease = BrokerLease(self.directory, environment.store, me)
+        self._ownership = self._make_ownership(lease, environment)
+        self._services = self._make_services(lease, environment)
+
+    def _make_controllers(self, environment: BrokerEnvironment) -> ControllerService:
+        return ControllerService(
+            ControllerContext(
+                topics=self.records,
+                segments=route_segments(self.segments, self.stores.is_open, self.directory, self._peers),
+                clock=environment.clock,
+                rng=environment.rng,
+                settings=ControllerSettings.from_config(self.config),
+                failpoints=environment.failpoints,
+                stores=lambda: self.directory.served,
             ),
+            BrokerLeaders(self.id, self.directory, self._peers, self.stores.is_open),
         )
-        self.schemas = SchemaRegistry(store)
-        self._services = Services(
-            config=config,
-            clock=clock,
+
+    def _make_ownership(self, lease: BrokerLease, environment: BrokerEnvironment) -> Ownership:
+        options = OwnershipOptions(
+            opened=self.controllers.store_opened,
+            closing=self._leave_store,
+            workers=self.config.workers,
+            patience_s=self.config.lease_s,
+        )
+        return Ownership(lease, self.directory, environment.store, self.stores, options)
+
+    def _make_services(self, lease: BrokerLease, environment: BrokerEnvironment) -> Services:
+        return Services(
+            config=self.config,
+            clock=environment.clock,
             tasks=self._tasks,
             records=self.records,
             logs=self.logs,
             classic=self.classic,
             controllers=self.controllers,
-            schemas=self.schemas,
+            schemas=SchemaRegistry(environment.store),
             directory=self.directory,
             lease=lease,
             secret=self._secret,
