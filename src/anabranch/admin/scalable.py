@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
 from anabranch.admin.calls import Call, object_of, route, whole
-from anabranch.admin.topics import classic_places
-from anabranch.aio import together
-from anabranch.controller.decide.operation import LayoutVersion, segment_name
-from anabranch.controller.decide.places import Place
-from anabranch.controller.ports.leader import TopicLeader
+from anabranch.admin.leaders import leader_of, record_of
+from anabranch.admin.scalable_subscriptions import check_unused
+from anabranch.controller.decide.operation import LayoutVersion
 from anabranch.errors import (
-    ConflictError,
-    ConsumerBusyError,
     InvalidConfigurationError,
-    SubscriptionNotFoundError,
-    TopicExistsError,
     TopicNotFoundError,
 )
 from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
-from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord, TopicRecord
 from anabranch.model.hashing import equal_bucket_splits
-from anabranch.model.layout import Segment
-from anabranch.model.names import TopicName
 from anabranch.model.policy import override_from_json, resolve, to_json
-
-KINDS: tuple[str, ...] = get_args(SubscriptionKind)
 
 SEGMENTS_AT_ONCE_MAX = 1024
 """Segments that one call may create; a larger number is taken for a typing error."""
-
-
-async def _controller(call: Call) -> TopicLeader:
-    try:
-        return await call.broker.controllers.controller(call.topic("topic"))
-    except TopicNotFoundError as error:
-        raise await _absent(call, error) from None
-
-
-async def _absent(call: Call, error: TopicNotFoundError) -> TopicNotFoundError:
-    """The error, with the advice to migrate if a classic topic has the name."""
-    name = call.topic("topic")
-    classic = await call.topics.find_classic(name)
-    if classic is None or classic.migrated:
-        return error
-    return TopicNotFoundError(f"{error}; {name.local} is a classic topic: migrate it first")
 
 
 async def list_topics(call: Call) -> list[str]:
@@ -80,13 +53,6 @@ def _check_count(count: int) -> None:
         )
 
 
-async def metadata(call: Call) -> TopicRecord:
-    try:
-        return await call.topics.load(call.topic("topic"))
-    except TopicNotFoundError as error:
-        raise await _absent(call, error) from None
-
-
 async def delete(call: Call) -> None:
     name, force = call.topic("topic"), call.flag("force")
 
@@ -102,59 +68,6 @@ async def delete(call: Call) -> None:
         await call.broker.controllers.delete_topic(name, force=force, incarnation=incarnation)
 
 
-async def migrate(call: Call) -> None:
-    """Continue a classic topic as a scalable one; consumers read its messages first."""
-    incarnation = await call.once("incarnation", call.topics.next_incarnation)
-    places, kinds, properties = await call.once("classic", lambda: _prepare_migration(call))
-    controllers = call.broker.controllers
-    await controllers.migrate_topic(call.topic("topic"), places, kinds, properties, incarnation)
-    await _adopt_latecomers(call, places)
-
-
-async def _prepare_migration(
-    call: Call,
-) -> tuple[Sequence[Place], Mapping[str, SubscriptionKind], Mapping[str, str]]:
-    """Check and mark the classic topic; its logs, their subscriptions and its properties."""
-    name, classic, force = call.topic("topic"), call.topic("persistent"), call.flag("force")
-    if await call.topics.find(name) is not None:
-        raise TopicExistsError(f"{name} is a scalable topic already")
-    places = await classic_places(call)
-    for place in places:
-        await call.logs.make(place)
-        old = await call.logs.old_clients(place)
-        if old and not force:
-            raise ConflictError(
-                f"{place.name} has clients that cannot follow it: {', '.join(old)}; close them, or use force"
-            )
-    kinds = await _subscribed_everywhere(call, places)
-    record = await call.topics.find_classic(classic)
-    await call.broker.classic.mark_migrated(classic)
-    return places, kinds, {} if record is None else record.properties
-
-
-async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:
-    """Register the subscriptions that clients created on the classic logs during the migration."""
-    # Retention may have removed the sealed logs already.
-    with suppress(TopicNotFoundError):
-        kinds = await _subscribed_everywhere(call, places)
-        known = await call.topics.load_subscriptions(call.topic("topic"))
-        for subscription in sorted(kinds.keys() - known.keys()):
-            controller = await _controller(call)
-            await controller.ensure_subscription(subscription, kinds[subscription], "earliest")
-
-
-async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[str, SubscriptionKind]:
-    """The subscriptions of all classic logs with their kinds; each is created where it is missing."""
-    kinds: dict[str, SubscriptionKind] = {}
-    for place in places:
-        for subscription, kind in (await call.logs.kinds(place)).items():
-            kinds[subscription] = "QUEUE" if "QUEUE" in (kind, kinds.get(subscription)) else "STREAM"
-    for place in places:
-        for subscription in sorted(kinds.keys() - (await call.logs.subscriptions(place)).keys()):
-            await call.logs.create_subscription(place, subscription, "latest")
-    return kinds
-
-
 async def split(call: Call) -> None:
     points, parts = call.numbers("points"), call.number("parts")
     if points is not None and parts is not None:
@@ -162,7 +75,7 @@ async def split(call: Call) -> None:
     id_ = call.number_part("segment")
 
     async def cut() -> Sequence[int] | None:
-        segment = layout_of(await metadata(call)).segment(id_)
+        segment = layout_of(await record_of(call)).segment(id_)
         if parts is not None and parts < 2:
             raise InvalidConfigurationError(f"a split makes two parts or more, not {parts}")
         _check_count(parts or len(points or ()) + 1)
@@ -170,13 +83,13 @@ async def split(call: Call) -> None:
 
     expected = await _layout_version(call)
     starts = await call.once("points", cut)
-    await (await _controller(call)).split(id_, starts, expected)
+    await (await leader_of(call)).split(id_, starts, expected)
 
 
 async def merge(call: Call) -> None:
     ids = [whole(text, "segment") for text in call.part("segments").split("/")]
     expected = await _layout_version(call)
-    await (await _controller(call)).merge(ids, expected)
+    await (await leader_of(call)).merge(ids, expected)
 
 
 async def rebucket(call: Call) -> None:
@@ -185,26 +98,26 @@ async def rebucket(call: Call) -> None:
         raise InvalidConfigurationError("give either bucketCount or boundaries")
     splits = boundaries if boundaries is not None else equal_bucket_splits(count or 0)
     expected = await _layout_version(call)
-    await (await _controller(call)).rebucket(call.number_part("segment"), splits, expected)
+    await (await leader_of(call)).rebucket(call.number_part("segment"), splits, expected)
 
 
 async def _layout_version(call: Call) -> LayoutVersion:
     """The layout that the call refers to."""
 
     async def read() -> LayoutVersion:
-        record = await metadata(call)
+        record = await record_of(call)
         return LayoutVersion(record.incarnation, record.epoch)
 
     return await call.once("layout", read)
 
 
 async def why(call: Call) -> Any:
-    return await (await _controller(call)).explain()
+    return await (await leader_of(call)).explain()
 
 
 async def stats(call: Call) -> Any:
     """The stats of the leader, with the store and the owner of each segment."""
-    shown = await (await _controller(call)).stats()
+    shown = await (await leader_of(call)).stats()
     record = await call.topics.load(call.topic("topic"))
     about: dict[str, Any] = shown["segments"]  # type: ignore[assignment]
     for id_, segment in record.segments.items():
@@ -214,78 +127,6 @@ async def stats(call: Call) -> Any:
     return shown
 
 
-async def create_subscription(call: Call) -> None:
-    kind = call.query("type") or "STREAM"
-    if kind not in KINDS:
-        raise InvalidConfigurationError(f"type must be one of {', '.join(KINDS)}, not {kind!r}")
-    controller = await _controller(call)
-    await controller.ensure_subscription(call.part("subscription"), kind, "earliest")  # type: ignore[arg-type]
-
-
-async def _existing(call: Call) -> tuple[TopicLeader, str]:
-    controller = await _controller(call)
-    subscription = call.part("subscription")
-    await _record_of(call, call.topic("topic"), subscription)
-    return controller, subscription
-
-
-async def _record_of(call: Call, topic: TopicName, subscription: str) -> SubscriptionRecord:
-    record = await call.topics.load_subscription(topic, subscription)
-    if record is None:
-        raise SubscriptionNotFoundError(f"{topic} has no subscription {subscription!r}")
-    return record
-
-
-async def delete_subscription(call: Call) -> None:
-    await remove_subscription(call, call.topic("topic"), call.part("subscription"), force=call.flag("force"))
-
-
-async def remove_subscription(call: Call, topic: TopicName, subscription: str, *, force: bool) -> None:
-    """Delete a subscription of a topic; ConsumerBusyError while it has consumers, unless forced."""
-
-    async def unused() -> int:
-        created_at_ms = (await _record_of(call, topic, subscription)).created_at_ms
-        if not force:
-            await check_unused(call, topic, subscription)
-        return created_at_ms
-
-    controller = await call.broker.controllers.controller(topic)
-    created_at_ms = await call.once("subscription", unused)
-    await controller.delete_subscription(subscription, force=force, created_at_ms=created_at_ms)
-
-
-async def check_unused(call: Call, topic: TopicName, subscription: str | None = None) -> None:
-    """Raise ConsumerBusyError while the topic, or the given subscription, has consumers.
-
-    The leader knows registered consumers only. Other consumers would lose their position, or attach again and
-    create the subscription again.
-    """
-
-    async def used(segment: Segment) -> list[str]:
-        with suppress(TopicNotFoundError):
-            consumers = await call.logs.subscriptions(Place(segment_name(topic, segment), segment.store))
-            return [sub for sub, count in consumers.items() if count and subscription in (None, sub)]
-        return []
-
-    layout = layout_of(await call.topics.load(topic))
-    found = await together(used(segment) for segment in layout.segments.values())
-    if names := sorted({sub for subs in found for sub in subs}):
-        raise ConsumerBusyError(f"{', '.join(names)} have consumers; close them, or use force")
-
-
-async def seek(call: Call) -> None:
-    timestamp_ms = call.number("timestamp")
-    if timestamp_ms is None or timestamp_ms < 0:
-        raise InvalidConfigurationError("timestamp must be given, in milliseconds since 1970")
-    controller, subscription = await _existing(call)
-    await controller.seek(subscription, timestamp_ms)
-
-
-async def skip_all(call: Call) -> None:
-    controller, subscription = await _existing(call)
-    await controller.skip_all(subscription)
-
-
 async def get_properties(call: Call) -> Any:
     return (await call.topics.load(call.topic("topic"))).properties
 
@@ -293,14 +134,14 @@ async def get_properties(call: Call) -> Any:
 async def set_properties(call: Call) -> None:
     """Change the given properties and leave the others."""
     given = await call.body(dict[str, str]) or {}
-    await (await _controller(call)).set_properties(given)
+    await (await leader_of(call)).set_properties(given)
 
 
 async def delete_property(call: Call) -> None:
     key = call.query("key")
     if not key:
         raise InvalidConfigurationError("key must be given: the property to remove")
-    await (await _controller(call)).set_properties({key: None})
+    await (await leader_of(call)).set_properties({key: None})
 
 
 async def get_policy(call: Call) -> Any:
@@ -309,11 +150,11 @@ async def get_policy(call: Call) -> Any:
 
 async def set_policy(call: Call) -> None:
     override = override_from_json(object_of(await call.body(dict[str, object])))
-    await (await _controller(call)).set_policy(override)
+    await (await leader_of(call)).set_policy(override)
 
 
 async def delete_policy(call: Call) -> None:
-    await (await _controller(call)).set_policy(None)
+    await (await leader_of(call)).set_policy(None)
 
 
 async def get_namespace_policy(call: Call) -> Any:
@@ -339,24 +180,18 @@ async def _store_namespace_policy(call: Call, policy: records.PolicyFields | Non
 
 NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"
-SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"
 NAMESPACE_POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 
 ROUTES = [
     route("GET", NAMESPACE, list_topics),
     route("PUT", TOPIC, create),
-    route("GET", TOPIC, metadata),
+    route("GET", TOPIC, record_of),
     route("DELETE", TOPIC, delete),
     route("GET", TOPIC + "/stats", stats),
     route("GET", TOPIC + "/why", why),
-    route("POST", TOPIC + "/migrate", migrate),
     route("POST", TOPIC + "/split/{segment}", split),
     route("POST", TOPIC + "/merge/{segments:path}", merge),
     route("POST", TOPIC + "/rebucket/{segment}", rebucket),
-    route("PUT", SUBSCRIPTION, create_subscription),
-    route("DELETE", SUBSCRIPTION, delete_subscription),
-    route("POST", SUBSCRIPTION + "/seek", seek),
-    route("POST", SUBSCRIPTION + "/skip-all", skip_all),
     route("GET", TOPIC + "/properties", get_properties),
     route("PUT", TOPIC + "/properties", set_properties),
     route("DELETE", TOPIC + "/properties", delete_property),

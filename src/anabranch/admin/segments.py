@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.admin.calls import Call, route
-from anabranch.admin.scalable import remove_subscription
+from anabranch.admin.scalable_subscriptions import remove_subscription
 from anabranch.controller.decide.operation import segment_name
 from anabranch.controller.decide.places import Place
 from anabranch.errors import (

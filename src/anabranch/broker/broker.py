@@ -88,13 +88,7 @@ class Broker:
         self._unwatch: Callable[[], None] = lambda: None
         drains = DrainEvents()
         self.logs = ServedLogs(self.stores, _log_context(config, environment, self._tasks), drains.report)
-        self.classic = ClassicTopics(
-            self.logs,
-            self.records,
-            environment.clock,
-            auto_create=config.auto_create_topics,
-            stores=lambda: self.directory.served,
-        )
+        self.classic = self._make_classic_topics()
         self.segments = LocalSegments(self.logs, drains)
         self._secret = ClusterSecret(environment.store, environment.rng)
         self._peers = Peers(self._secret)
@@ -104,10 +98,18 @@ class Broker:
             SEGMENTS_TARGET: Target(SEGMENTS, self._local_segments),
             LEADER_TARGET: Target(LEADER, self._local_leader),
         }
-        me = BrokerRecord(id=id, url=self.url, http_url=self._endpoint.http_url, generation=-1)
-        lease = BrokerLease(self.directory, environment.store, me)
+        lease = self._make_lease(environment)
         self._ownership = self._make_ownership(lease, environment)
         self._services = self._make_services(lease, environment)
+
+    def _make_classic_topics(self) -> ClassicTopics:
+        return ClassicTopics(
+            self.logs,
+            self.records,
+            self._clock,
+            auto_create=self.config.auto_create_topics,
+            stores=lambda: self.directory.served,
+        )
 
     def _make_controllers(self, environment: BrokerEnvironment) -> ControllerService:
         return ControllerService(
@@ -122,6 +124,10 @@ class Broker:
             ),
             BrokerLeaders(self.id, self.directory, self._peers, self.stores.is_open),
         )
+
+    def _make_lease(self, environment: BrokerEnvironment) -> BrokerLease:
+        me = BrokerRecord(id=self.id, url=self.url, http_url=self._endpoint.http_url, generation=-1)
+        return BrokerLease(self.directory, environment.store, me)
 
     def _make_ownership(self, lease: BrokerLease, environment: BrokerEnvironment) -> Ownership:
         options = OwnershipOptions(

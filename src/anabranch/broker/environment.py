@@ -12,7 +12,8 @@ from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.store import MetadataStore
-from anabranch.transport.pump import Pump, listen
+from anabranch.transport.dialing import listen
+from anabranch.transport.pump import Pump
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,107 @@
+"""`/admin/v2/scalable/.../subscriptions`: the subscriptions of scalable topics."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import get_args
+
+from anabranch.admin.calls import Call, route
+from anabranch.admin.leaders import leader_of
+from anabranch.aio import together
+from anabranch.controller.decide.operation import segment_name
+from anabranch.controller.decide.places import Place
+from anabranch.controller.ports.leader import TopicLeader
+from anabranch.errors import (
+    ConsumerBusyError,
+    InvalidConfigurationError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from anabranch.metadata.layouts import layout_of
+from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
+from anabranch.model.layout import Segment
+from anabranch.model.names import TopicName
+
+KINDS: tuple[str, ...] = get_args(SubscriptionKind)
+
+
+async def create_subscription(call: Call) -> None:
+    kind = call.query("type") or "STREAM"
+    if kind not in KINDS:
+        raise InvalidConfigurationError(f"type must be one of {', '.join(KINDS)}, not {kind!r}")
+    controller = await leader_of(call)
+    await controller.ensure_subscription(call.part("subscription"), kind, "earliest")  # type: ignore[arg-type]
+
+
+async def _existing(call: Call) -> tuple[TopicLeader, str]:
+    controller = await leader_of(call)
+    subscription = call.part("subscription")
+    await _record_of(call, call.topic("topic"), subscription)
+    return controller, subscription
+
+
+async def _record_of(call: Call, topic: TopicName, subscription: str) -> SubscriptionRecord:
+    record = await call.topics.load_subscription(topic, subscription)
+    if record is None:
+        raise SubscriptionNotFoundError(f"{topic} has no subscription {subscription!r}")
+    return record
+
+
+async def delete_subscription(call: Call) -> None:
+    await remove_subscription(call, call.topic("topic"), call.part("subscription"), force=call.flag("force"))
+
+
+async def remove_subscription(call: Call, topic: TopicName, subscription: str, *, force: bool) -> None:
+    """Delete a subscription of a topic; ConsumerBusyError while it has consumers, unless forced."""
+
+    async def unused() -> int:
+        created_at_ms = (await _record_of(call, topic, subscription)).created_at_ms
+        if not force:
+            await check_unused(call, topic, subscription)
+        return created_at_ms
+
+    controller = await call.broker.controllers.controller(topic)
+    created_at_ms = await call.once("subscription", unused)
+    await controller.delete_subscription(subscription, force=force, created_at_ms=created_at_ms)
+
+
+async def check_unused(call: Call, topic: TopicName, subscription: str | None = None) -> None:
+    """Raise ConsumerBusyError while the topic, or the given subscription, has consumers.
+
+    The leader knows registered consumers only. Other consumers would lose their position, or attach again and
+    create the subscription again.
+    """
+
+    async def used(segment: Segment) -> list[str]:
+        with suppress(TopicNotFoundError):
+            consumers = await call.logs.subscriptions(Place(segment_name(topic, segment), segment.store))
+            return [sub for sub, count in consumers.items() if count and subscription in (None, sub)]
+        return []
+
+    layout = layout_of(await call.topics.load(topic))
+    found = await together(used(segment) for segment in layout.segments.values())
+    if names := sorted({sub for subs in found for sub in subs}):
+        raise ConsumerBusyError(f"{', '.join(names)} have consumers; close them, or use force")
+
+
+async def seek(call: Call) -> None:
+    timestamp_ms = call.number("timestamp")
+    if timestamp_ms is None or timestamp_ms < 0:
+        raise InvalidConfigurationError("timestamp must be given, in milliseconds since 1970")
+    controller, subscription = await _existing(call)
+    await controller.seek(subscription, timestamp_ms)
+
+
+async def skip_all(call: Call) -> None:
+    controller, subscription = await _existing(call)
+    await controller.skip_all(subscription)
+
+
+SUBSCRIPTION = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}"
+
+ROUTES = [
+    route("PUT", SUBSCRIPTION, create_subscription),
+    route("DELETE", SUBSCRIPTION, delete_subscription),
+    route("POST", SUBSCRIPTION + "/seek", seek),
+    route("POST", SUBSCRIPTION + "/skip-all", skip_all),
+]
