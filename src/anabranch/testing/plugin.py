@@ -1,9 +1,17 @@
 """A pytest plugin that runs `async def` tests and fixtures on virtual time, or on a real event loop.
 
-The fixture `loop` is the event loop of the test: a `SimLoop` with the seed of the fixture `seed`, or an
-ordinary asyncio loop if the test carries the marker `real_time`. Set-up and tear-down of asynchronous
-fixtures run on the same loop. A test fails if its loop was handed an error that no task handled. A hypothesis
-test runs each example on a fresh loop. The plugin must not know what a test is about.
+Applications that test code on Anabranch load the plugin with `-p anabranch.testing.plugin`, or with
+`pytest_plugins = ["anabranch.testing.plugin"]` in the `conftest.py` of their root folder. Do not combine it
+with another plugin that runs asynchronous tests, such as pytest-asyncio.
+
+- `async def test_x()` runs on a `SimLoop`: a sleep takes no real time, and one seed gives one order.
+- `@pytest.mark.virtual_time(seed=..., limit_s=..., errors=[...])` sets the seed and the limit of virtual
+  time, and announces unhandled errors by regular expressions. A parameter called `seed` is the seed too.
+- `@pytest.mark.real_time` runs the test on an ordinary event loop, for threads, sockets and processes.
+- The fixture `loop` is the event loop of the test. Asynchronous fixtures of function scope run on it too.
+
+A test fails if its loop was handed an error that no task handled, or if its tasks wait for each other for
+ever. Each example of a hypothesis test runs on a fresh loop. The plugin must not know the code under test.
 """
 
 from __future__ import annotations
@@ -97,7 +105,7 @@ def make_runtime(node: pytest.Item, seed: int | str) -> Runtime:
 
 
 def expected_errors(node: pytest.Item) -> Sequence[str]:
-    """Regular expressions, one for each unhandled error that the marker of a test announces."""
+    """Return a regular expression for each unhandled error that the marker of a test announces."""
     return list(marker_options(node, "virtual_time").get("errors", ()))
 
 
@@ -149,24 +157,36 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
         pytest.mark.usefixtures("loop")(obj)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an asynchronous test on its loop; leave other tests to pytest."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Let pytest call a synchronous function that runs the asynchronous test on its loop."""
     test = pyfuncitem.obj
-    inner = getattr(getattr(test, "hypothesis", None), "inner_test", None)
-    if inner is not None and inspect.iscoroutinefunction(inner):
-        test.hypothesis.inner_test = _each_on_a_fresh_loop(inner, pyfuncitem)
-        return None
-    if not inspect.iscoroutinefunction(test):
-        return None
-    runtime = pyfuncitem.stash[RUNTIME]
-    names = pyfuncitem._fixtureinfo.argnames
+    of_hypothesis = getattr(test, "hypothesis", None)
+    inner = getattr(of_hypothesis, "inner_test", None)
+    if of_hypothesis is not None and inspect.iscoroutinefunction(inner):
+        of_hypothesis.inner_test = _each_on_a_fresh_loop(inner, pyfuncitem)
+    elif inspect.iscoroutinefunction(test):
+        pyfuncitem.obj = _on_the_loop_of_the_item(test, pyfuncitem)
     try:
-        runtime.run(test(**{name: pyfuncitem.funcargs[name] for name in names}))
+        return (yield)
     finally:
-        pyfuncitem.stash[REPORTED] = list(runtime.errors)
-    check_errors(runtime, expected_errors(pyfuncitem))
-    return True
+        pyfuncitem.obj = test
+        if of_hypothesis is not None:
+            of_hypothesis.inner_test = inner
+
+
+def _on_the_loop_of_the_item(
+    test: Callable[..., Coroutine[Any, Any, None]], item: pytest.Item
+) -> Callable[..., None]:
+    def run_test(**arguments: Any) -> None:
+        runtime = item.stash[RUNTIME]
+        try:
+            runtime.run(test(**arguments))
+        finally:
+            item.stash[REPORTED] = list(runtime.errors)
+        check_errors(runtime, expected_errors(item))
+
+    return run_test
 
 
 def _each_on_a_fresh_loop(
@@ -181,7 +201,7 @@ def _each_on_a_fresh_loop(
         finally:
             runtime.close()
 
-    # `iscoroutinefunction` must not see the wrapped test through this function.
+    # Hypothesis would see through this attribute that the wrapped test is asynchronous.
     del run_example.__wrapped__
     return run_example
 
@@ -197,9 +217,13 @@ def pytest_fixture_setup(
     if request.scope != "function":
         raise pytest.UsageError(f"asynchronous fixture {fixturedef.argname} must have function scope")
     request.getfixturevalue("loop")
+    if inspect.ismethod(function) and request.instance is not None:
+        bound: Callable[..., Any] = function.__func__.__get__(request.instance)
+    else:
+        bound = function
     driven = _driven_generator if inspect.isasyncgenfunction(function) else _driven_function
     # pytest calls `fixturedef.func` below this hook; the attribute is read-only for annotations alone.
-    fixturedef.func = driven(function, request.node.stash[RUNTIME])  # type: ignore[misc]
+    fixturedef.func = driven(bound, request.node.stash[RUNTIME])  # type: ignore[misc]
     try:
         return (yield)
     finally:
@@ -225,6 +249,7 @@ def _driven_generator(function: Callable[..., Any], runtime: Runtime) -> Callabl
             runtime.run(advance())
         except StopAsyncIteration:
             return
+        runtime.run(generator.aclose())
         raise RuntimeError("an asynchronous fixture must yield once")
 
     return call

@@ -231,3 +231,46 @@ async def test_limit():
     await asyncio.sleep(11)
 """)
     result.assert_outcomes(failed=2)
+
+
+def test_a_hypothesis_test_with_parameters_takes_the_markers_of_each(run_tests: Runs) -> None:
+    run_tests("""
+from hypothesis import given, settings, strategies as st
+
+@pytest.mark.parametrize(
+    "named", [pytest.param(name, marks=pytest.mark.virtual_time(seed=name)) for name in ("a", "b")]
+)
+@settings(max_examples=5, database=None)
+@given(number=st.integers())
+async def test_it(named, number):
+    assert asyncio.get_running_loop().seed == named
+""").assert_outcomes(passed=2)
+
+
+def test_fixtures_of_a_class_see_the_instance_of_the_test(run_tests: Runs) -> None:
+    run_tests("""
+class TestIt:
+    @pytest.fixture
+    async def kept(self):
+        self.kept = 7
+        yield
+        assert self.kept == 8
+
+    async def test_it(self, kept):
+        assert self.kept == 7
+        self.kept = 8
+""").assert_outcomes(passed=1)
+
+
+def test_a_fixture_that_yields_twice_is_refused(run_tests: Runs) -> None:
+    result = run_tests("""
+@pytest.fixture
+async def twice():
+    yield 1
+    yield 2
+
+async def test_it(twice):
+    pass
+""")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*must yield once*"])
