@@ -1,14 +1,8 @@
-"""Readers as Spark calls them, without Spark: the same objects, the same order of calls, topics in files."""
+"""Streaming reads as Spark calls them, without Spark: topics in files."""
 
 from __future__ import annotations
 
-import json
-import pickle
-from pathlib import Path
-from typing import Any
-
 import pytest
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from anabranch.errors import (
@@ -18,78 +12,19 @@ from anabranch.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
-from anabranch.spark.batch_reader import BatchReader
 from anabranch.spark.decide.topology import Topology
-from anabranch.spark.options import read_source_options
-from anabranch.spark.schema import source_schema
 from anabranch.spark.stream_reader import StreamReader
 from tests.spark.files import FileReader, FileService, FileTopic
-
-SCHEMA = source_schema(event_time=False, headers=False, key_hash=False)
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> FileTopic:
-    return FileTopic(tmp_path, "orders").create()
-
-
-def options(topic: FileTopic, **given: str) -> Any:
-    settings = {
-        "service.url": str(topic.root),
-        "subscribe": topic.name,
-        "metadata.cache.ttl.ms": "0",
-        **given,
-    }
-    return read_source_options(settings)
-
-
-class FreshStreamReader(StreamReader):
-    """Looks at the topic anew at every call, as if enough time had passed."""
-
-    def _current(self) -> dict[str, Topology]:
-        self._view_until = 0.0
-        return super()._current()
-
-
-def stream_of(topic: FileTopic, **given: str) -> StreamReader:
-    return FreshStreamReader(FileService(str(topic.root)), options(topic, **given), SCHEMA)
-
-
-def batch_of(topic: FileTopic, **given: str) -> BatchReader:
-    return BatchReader(FileService(str(topic.root)), options(topic, **given), SCHEMA)
-
-
-def through_text(offset: dict[str, Any]) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(json.dumps(offset))
-    return value
-
-
-def read(reader: Any, partitions: Any) -> list[int]:
-    """Values of all partitions, each read by a copy of the reader as a task would have it."""
-    rows: list[int] = []
-    for partition in partitions:
-        task = pickle.loads(pickle.dumps(reader))
-        for batch in task.read(pickle.loads(pickle.dumps(partition))):
-            rows += [int(value) for value in batch.column("value").to_pylist()]
-    return rows
-
-
-def numbers(lo: int, hi: int) -> list[tuple[str | bytes | None, bytes | None]]:
-    return [(f"key-{n % 11}", str(n).encode()) for n in range(lo, hi)]
-
-
-def drain(
-    reader: StreamReader, start: dict[str, Any], limit: Any = None
-) -> tuple[list[int], dict[str, Any], int]:
-    rows: list[int] = []
-    batches = 0
-    while True:
-        end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
-        if end is start:
-            return rows, start, batches
-        rows += read(reader, reader.partitions(start, through_text(end)))
-        start = through_text(end)
-        batches += 1
+from tests.unit.spark.readers import (
+    SCHEMA,
+    batch_of,
+    drain,
+    numbers,
+    options,
+    read,
+    stream_of,
+    through_text,
+)
 
 
 def test_latest_is_pinned_by_a_first_batch_without_rows(topic: FileTopic) -> None:
@@ -268,69 +203,6 @@ def test_a_topic_made_anew_is_an_error(topic: FileTopic) -> None:
     topic.forget(0)
     with pytest.raises(DataLossError, match="created again"):
         stream_of(topic).latestOffset(end, ReadAllAvailable())
-
-
-def test_a_batch_reads_up_to_the_end_it_saw_when_planned(topic: FileTopic) -> None:
-    topic.send(numbers(0, 30))
-    topic.split(0)
-    topic.send(numbers(30, 60))
-    reader = batch_of(topic)
-    planned = reader.partitions()
-    topic.send(numbers(60, 90))
-    assert sorted(read(reader, planned)) == list(range(60))
-
-
-def test_a_batch_may_start_and_end_at_cuts(topic: FileTopic) -> None:
-    topic.send(numbers(0, 30))
-    cut = json.dumps(stream_of(topic).latestOffset({"v": 1, "starting": "latest"}, ReadAllAvailable()))
-    topic.split(0)
-    topic.send(numbers(30, 60))
-    below, above = batch_of(topic, endingOffsets=cut), batch_of(topic, startingOffsets=cut)
-    assert sorted(read(below, below.partitions())) == list(range(30))
-    assert sorted(read(above, above.partitions())) == list(range(30, 60))
-
-
-def test_a_batch_is_cut_by_position_where_the_user_wants(topic: FileTopic) -> None:
-    topic.send(numbers(0, 100), batch=9)
-    reader = batch_of(topic, maxRecordsPerPartition="13")
-    planned = reader.partitions()
-    assert len(planned) == 8
-    assert sorted(read(reader, planned)) == list(range(100))
-
-
-def test_a_batch_may_be_read_in_key_order(topic: FileTopic) -> None:
-    topic.send(numbers(0, 100))
-    topic.split(0)
-    topic.send(numbers(100, 200))
-    reader = batch_of(topic, ordering="key", maxPartitions="1")
-    rows = read(reader, reader.partitions())
-    for key in range(11):
-        of_key = [n for n in rows if n % 11 == key]
-        assert of_key == sorted(of_key)
-    assert sorted(rows) == list(range(200))
-
-
-def test_an_empty_topic_is_read_by_the_partition_spark_makes_up(topic: FileTopic) -> None:
-    reader = batch_of(topic)
-    assert list(reader.partitions()) == []
-    assert list(reader.read(InputPartition(None))) == []
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"startingOffsets": "latest"}, "makes no sense"),
-        ({"endingOffsets": "earliest"}, "makes no sense"),
-        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger has no meaning in a batch"),
-        ({"ordering": "key", "splitBytes": "5m"}, "splitBytes has no meaning"),
-        ({"bucketsPerSegment": "5"}, "needs ordering=key"),
-    ],
-)
-def test_options_without_meaning_in_a_batch_are_refused(
-    topic: FileTopic, given: dict[str, str], words: str
-) -> None:
-    with pytest.raises(InvalidConfigurationError, match=words):
-        batch_of(topic, **given)
 
 
 @pytest.mark.parametrize(
