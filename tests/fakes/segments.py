@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from anabranch.controller.decide.admission import Roster
 from anabranch.controller.decide.places import Place
-from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad, StartAt
+from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
 from anabranch.errors import NotFoundError, StaleTermError, TopicTerminatedError
+from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges, union
 from anabranch.model.inheritance import Pieces, handed_on
 from anabranch.model.names import TopicName
@@ -86,7 +87,7 @@ class MemorySegments:
         self.world = world
         self.fails: Callable[[str, TopicName], Exception | None] = lambda verb, name: None
 
-    async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
+    async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> None:
         await self._enter("create", place.name, term)
         stored = self.world.stored.setdefault(place.name, StoredSegment())
         for subscription, start in subscriptions.items():
@@ -113,7 +114,9 @@ class MemorySegments:
         await self._enter("delete", place.name, term)
         self.world.stored.pop(place.name, None)
 
-    async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
+    async def create_subscription(
+        self, place: Place, subscription: str, start: InitialPosition, term: int
+    ) -> None:
         await self._enter("create_subscription", place.name, term)
         stored = self._stored(place.name)
         stored.cursors.setdefault(subscription, 0 if start == "earliest" else len(stored.entries))

@@ -27,7 +27,6 @@ from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import Push
-from anabranch.controller.ports.segments import StartAt
 from anabranch.controller.topic import leadership
 from anabranch.controller.topic.leadership import ControllerSettings
 from anabranch.controller.topic.members import Members
@@ -37,7 +36,7 @@ from anabranch.ledger.disk import Write
 from anabranch.ledger.filelog import FileLog
 from anabranch.ledger.format.changes import PartAcked, Step
 from anabranch.ledger.storage import StoredSequences
-from anabranch.metadata.records import TopicRecord
+from anabranch.metadata.records import InitialPosition, TopicRecord
 from anabranch.model import assignment, drains
 from anabranch.model.acks import AckSet
 from anabranch.model.checkpoint import Checkpoint
@@ -116,7 +115,7 @@ def forget_a_subscription_on_one_child(patch: pytest.MonkeyPatch) -> None:
     honest = LocalSegments.create
 
     async def create(
-        self: LocalSegments, place: Place, subscriptions: Mapping[str, StartAt], term: int
+        self: LocalSegments, place: Place, subscriptions: Mapping[str, InitialPosition], term: int
     ) -> None:
         assert place.name.segment is not None
         await honest(self, place, {} if place.name.segment.id % 2 else subscriptions, term)

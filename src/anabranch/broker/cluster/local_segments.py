@@ -11,8 +11,9 @@ from anabranch.broker.cluster.drain_events import DrainEvents
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.controller.decide.admission import Roster
 from anabranch.controller.decide.places import Place
-from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad, StartAt
+from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
 from anabranch.errors import StaleTermError
+from anabranch.metadata.records import InitialPosition
 from anabranch.model.acks import bits_from_words
 from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
@@ -33,7 +34,7 @@ class LocalSegments:
         self._drains = drains
         self._terms: dict[TopicName, int] = {}
 
-    async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
+    async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> None:
         self._check(place, term)
         made = await self._logs.make(place.name, place.store)
         # Concurrently, so that one commit makes all subscriptions durable.
@@ -67,7 +68,9 @@ class LocalSegments:
         self._check(place, term)
         await self._logs.drop(place.name)
 
-    async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
+    async def create_subscription(
+        self, place: Place, subscription: str, start: InitialPosition, term: int
+    ) -> None:
         self._check(place, term)
         found = self._logs.require(place.name)
         await found.subscription(subscription, durable=True, ordinal=_ordinal(found, start))
@@ -158,5 +161,5 @@ class LocalSegments:
         self._terms[topic] = term
 
 
-def _ordinal(segment: ServedLog, start: StartAt) -> int:
+def _ordinal(segment: ServedLog, start: InitialPosition) -> int:
     return segment.log.extent.first_ordinal if start == "earliest" else segment.log.extent.next_ordinal

@@ -13,9 +13,9 @@ from typing import Protocol
 from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
 from anabranch.controller.decide.operation import LayoutVersion
-from anabranch.controller.ports.segments import Aim, Drained, StartAt
+from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.ports.verbs import ends_session, opens_session
-from anabranch.metadata.records import SubscriptionKind
+from anabranch.metadata.records import InitialPosition, SubscriptionKind
 from anabranch.model.assignment import Assignment
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -83,7 +83,7 @@ class TopicLeader(Protocol):
         """
 
     async def ensure_subscription(
-        self, sub: str, kind: SubscriptionKind, start: StartAt, opened_in: int | None = None
+        self, sub: str, kind: SubscriptionKind, start: InitialPosition, opened_in: int | None = None
     ) -> None:
         """Register the subscription and create it on all active segments at `start`.
 

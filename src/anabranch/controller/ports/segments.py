@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from anabranch.controller.decide.admission import Roster
 from anabranch.controller.decide.places import Place
+from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
-
-StartAt = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Drained(NamedTuple):
 class Segments(Protocol):
     """Create, seal, delete and observe segments."""
 
-    async def create(self, place: Place, subscriptions: Mapping[str, StartAt], term: int) -> None:
+    async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> None:
         """Create the segment's storage and these subscriptions; those that exist stay as they are."""
 
     async def seal(self, place: Place, term: int) -> Pieces:
@@ -65,7 +64,9 @@ class Segments(Protocol):
     async def delete(self, place: Place, term: int) -> None:
         """Remove the storage and disconnect clients; does nothing if the segment is absent."""
 
-    async def create_subscription(self, place: Place, subscription: str, start: StartAt, term: int) -> None:
+    async def create_subscription(
+        self, place: Place, subscription: str, start: InitialPosition, term: int
+    ) -> None:
         """Create the subscription if it does not exist."""
 
     async def delete_subscription(self, place: Place, subscription: str, term: int) -> None: ...

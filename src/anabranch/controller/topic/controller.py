@@ -19,7 +19,7 @@ from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationReques
 from anabranch.controller.decide.operation import LayoutVersion, RequestedChange
 from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.ports.leader import Membership, Push
-from anabranch.controller.ports.segments import Aim, Drained, StartAt
+from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.topic import events, reports
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.change_runner import ChangeRunner
@@ -34,7 +34,13 @@ from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.controller.topic.upkeep import Upkeep
 from anabranch.errors import ConsumerBusyError, NotLeaderError, TopicNotFoundError
 from anabranch.metadata.layouts import with_properties
-from anabranch.metadata.records import IntentRecord, SubscriptionKind, SubscriptionRecord, TopicRecord
+from anabranch.metadata.records import (
+    InitialPosition,
+    IntentRecord,
+    SubscriptionKind,
+    SubscriptionRecord,
+    TopicRecord,
+)
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride, to_json
@@ -141,11 +147,9 @@ class TopicController:
         return self._scaling.tally
 
     def subscriptions(self) -> Mapping[str, SubscriptionRecord]:
-        """The registered subscriptions by name."""
         return dict(self._subscriptions.records)
 
     def why(self) -> dict[str, object]:
-        """The running operation, waiting changes, troubles and last decisions, for operators."""
         return {
             "topic": str(self.name),
             "epoch": self.layout.epoch,
@@ -233,7 +237,7 @@ class TopicController:
         self._lost(self)
 
     async def ensure_subscription(
-        self, sub: str, kind: SubscriptionKind, start: StartAt, opened_in: int | None = None
+        self, sub: str, kind: SubscriptionKind, start: InitialPosition, opened_in: int | None = None
     ) -> None:
         if not self._subscriptions.is_ready(sub, kind):
             await self.changes.run(lambda: self._subscriptions.ensure(sub, kind, start, opened_in))

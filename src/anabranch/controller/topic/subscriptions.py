@@ -13,7 +13,7 @@ import msgspec
 
 from anabranch.aio import in_batches
 from anabranch.controller.decide import groups
-from anabranch.controller.ports.segments import Aim, Drained, StartAt
+from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.cursors import Cursors
 from anabranch.controller.topic.events import DrainsReported, Notify
@@ -28,7 +28,13 @@ from anabranch.errors import (
     SubscriptionNotFoundError,
     in_words,
 )
-from anabranch.metadata.records import AimRecord, SubscriptionKind, SubscriptionRecord, UnfinishedRecord
+from anabranch.metadata.records import (
+    AimRecord,
+    InitialPosition,
+    SubscriptionKind,
+    SubscriptionRecord,
+    UnfinishedRecord,
+)
 from anabranch.model.names import validate_subscription
 
 replace = msgspec.structs.replace
@@ -60,7 +66,6 @@ class Subscriptions:
         self._stale: dict[str, None] = {}
         """Subscriptions that do not follow the newest layout yet."""
         self._drains: dict[str, set[int]] = {}
-        """Reported segments by subscription."""
 
     async def load(self) -> None:
         """Take the stored subscriptions over in this term; their consumers get a full grace period."""
@@ -118,12 +123,8 @@ class Subscriptions:
             return False
         return kind == "CHECKPOINT" or record.initial_position is not None
 
-    def for_new(self) -> dict[str, StartAt]:
-        """The subscriptions that a new segment gets, from its beginning, since nothing came before.
-
-        A subscription whose creation is unfinished is not confirmed to its caller yet; finishing it includes
-        the new segment.
-        """
+    def for_new(self) -> dict[str, InitialPosition]:
+        """The subscriptions that a new segment gets at its start; unfinished creations add theirs later."""
         return {
             sub: "earliest"
             for sub, record in sorted(self.records.items())
@@ -132,7 +133,7 @@ class Subscriptions:
         }
 
     async def ensure(
-        self, sub: str, kind: SubscriptionKind, start: StartAt | None, opened_in: int | None = None
+        self, sub: str, kind: SubscriptionKind, start: InitialPosition | None, opened_in: int | None = None
     ) -> None:
         """Register the subscription and create it on the segments that do not have it yet.
 
@@ -164,7 +165,7 @@ class Subscriptions:
         now_ms = self._lead.context.clock.wall_ms()
         return SubscriptionRecord(type=kind, term=self._lead.term, created_at_ms=now_ms)
 
-    async def _create(self, sub: str, record: SubscriptionRecord, start: StartAt | None) -> None:
+    async def _create(self, sub: str, record: SubscriptionRecord, start: InitialPosition | None) -> None:
         if record.type != "CHECKPOINT" and start is not None:
             record = replace(
                 record, initial_position=start, unfinished=UnfinishedRecord(kind="create"), drained=()

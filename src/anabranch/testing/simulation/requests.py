@@ -13,7 +13,6 @@ from functools import partial
 
 from anabranch.broker.broker import Broker
 from anabranch.controller.ports.leader import TopicLeader
-from anabranch.controller.ports.segments import StartAt
 from anabranch.errors import (
     AnabranchError,
     ConflictError,
@@ -24,7 +23,7 @@ from anabranch.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from anabranch.metadata.records import SubscriptionKind
+from anabranch.metadata.records import InitialPosition, SubscriptionKind
 from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.names import TopicName
 from anabranch.testing.cluster import Cluster
@@ -33,7 +32,7 @@ from anabranch.testing.simulation.readers import STREAM, TOPIC
 from anabranch.testing.simulation.shape import OPERATIONS, Shape
 
 KINDS: tuple[SubscriptionKind, ...] = ("STREAM", "QUEUE")
-STARTS: tuple[StartAt, ...] = ("earliest", "latest")
+STARTS: tuple[InitialPosition, ...] = ("earliest", "latest")
 
 OTHER = TopicName("topic", "public", "default", "comes-and-goes")
 
@@ -186,7 +185,7 @@ async def _delete_other(broker: Broker) -> None:
     await broker.controllers.delete_topic(OTHER, True)
 
 
-async def _make(name: str, kind: SubscriptionKind, start: StartAt, controller: TopicLeader) -> bool:
+async def _make(name: str, kind: SubscriptionKind, start: InitialPosition, controller: TopicLeader) -> bool:
     try:
         await controller.ensure_subscription(name, kind, start)
     except ConflictError:

@@ -9,13 +9,13 @@ from anabranch.broker.wire.java_m1 import registers_again
 from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import TopicLeader
-from anabranch.controller.ports.segments import StartAt
 from anabranch.errors import (
     ConsumerNotFoundError,
     NotAllowedError,
     ServiceNotReadyError,
     TopicNotFoundError,
 )
+from anabranch.metadata.records import InitialPosition
 from anabranch.model.assignment import Assignment
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.commands import NO_ID
@@ -129,7 +129,7 @@ async def _leader(services: Services, name: TopicName) -> TopicLeader:
         ) from None
 
 
-def _start(command: pb.CommandScalableTopicSubscribe) -> StartAt | None:
+def _start(command: pb.CommandScalableTopicSubscribe) -> InitialPosition | None:
     """The start of a new subscription; None from clients that name it when they attach to segments."""
     if not command.HasField("initial_position"):
         return None

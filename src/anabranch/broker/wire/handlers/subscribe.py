@@ -15,9 +15,8 @@ from anabranch.broker.wire.connection import Attached, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
 from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.admission import Admission, AttachRequest
-from anabranch.controller.ports.segments import StartAt
 from anabranch.errors import AnabranchError, ConsumerBusyError, NotAllowedError, ServiceNotReadyError
-from anabranch.metadata.records import SubscriptionKind
+from anabranch.metadata.records import InitialPosition, SubscriptionKind
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -137,7 +136,9 @@ async def _admit(services: Services, name: TopicName, command: pb.CommandSubscri
         return Admission()
     controller = await services.controllers.controller(name.partitioned_topic.topic)
     kind: SubscriptionKind = "QUEUE" if command.subType == pb.CommandSubscribe.Shared else "STREAM"
-    start: StartAt = "earliest" if command.initialPosition == pb.CommandSubscribe.Earliest else "latest"
+    start: InitialPosition = (
+        "earliest" if command.initialPosition == pb.CommandSubscribe.Earliest else "latest"
+    )
     if name.segment is None:
         await controller.ensure_subscription(command.subscription, kind, start, opened_in)
         return Admission()
