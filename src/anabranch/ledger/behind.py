@@ -1,7 +1,7 @@
 """Writes ledger files behind the journal: large plain writes, synced only before a journal file is deleted.
 
 Producers got their receipts after the journal's sync, and the journal still holds what a crash loses here.
-Knows ledgers and files, not logs.
+This module knows ledgers and files, not logs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Durable cursors: a cursor keeps every change of its AckSet as a step until a commit takes it.
 
 A step holds what became acknowledged, never the whole set, so a commit costs what changed. Replaying a step
-over a set that contains it leaves the set as it is. Knows nothing of files.
+over a set that contains it leaves the set as it is. This module knows nothing of files.
 """
 
 from __future__ import annotations

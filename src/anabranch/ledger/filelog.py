@@ -1,6 +1,6 @@
 """One log over ledger files: appends go through the journal; reads come from memory or in large blocks.
 
-Knows nothing of how the journal reaches the disk, nor of other logs.
+This module knows nothing of how the journal reaches the disk, nor of other logs.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 While one commit is written, the next one fills up. An idle journal commits at once, together with everything
 that is queued in the same turn of the event loop. Callbacks run on the loop after the sync, per log in append
-order. After a failed write or sync the journal rejects everything queued and every later change. Knows
-nothing of names, reading, or when a journal file may be deleted.
+order. After a failed write or sync the journal rejects everything queued and every later change. This module
+knows nothing of names, reading, or when a journal file may be deleted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One ledger of a log in memory, and the batch of entries that the next commit adds to it.
 
-One process writes a ledger: the first append after a restart starts a new ledger. Knows offsets and rows, but
-writes no files.
+One process writes a ledger: the first append after a restart starts a new ledger. This module knows offsets
+and rows, but writes no files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The disk of the operating system.
 
-Knows files and what makes them durable; knows nothing of logs, journals or records.
+This module knows files and what makes them durable; knows nothing of logs, journals or records.
 """
 
 from __future__ import annotations

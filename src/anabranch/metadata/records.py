@@ -1,7 +1,8 @@
 """The stored JSON records and their paths.
 
 Field names are Pulsar's where Pulsar has the field, in camel case on disk. A record is immutable: an update
-makes the next record and copies every field that it does not change. Must not know how a store works.
+makes the next record and copies every field that it does not change. This module must not know how a store
+works.
 """
 
 from __future__ import annotations

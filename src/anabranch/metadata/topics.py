@@ -1,6 +1,6 @@
 """Records of scalable topics, their subscriptions, their lineage, and classic topics.
 
-Knows the path of each record and how to change it safely, not what a change means.
+This module knows the path of each record and how to change it safely, not what a change means.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Common to the adapters: the form of a key, and calls of watchers on their own event loop.
 
-Must not know how values are stored.
+This module must not know how values are stored.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 `assign` is a pure function. A consumer keeps its segments as long as the counts stay even, a child goes to
 the reader of its parent, and the other segments are dealt out by load. A segment that opens bucket by bucket
-moves no consumer. Knows nothing of connections, grace periods or how an assignment reaches its consumer.
+moves no consumer. This module knows nothing of connections, grace periods or how an assignment reaches its
+consumer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which slots of sealed segments an ordered subscription has drained, and which slots of children that opens.
 
 A slot here is a value of the bucket half of a key's hash. A split or merge keeps that half, so a segment and
-its descendants have the same slots, with any bucket boundaries. Knows nothing of logs, consumers or reports
-of drains.
+its descendants have the same slots, with any bucket boundaries. This module knows nothing of logs, consumers
+or reports of drains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One 32-bit hash per key; its high half picks the segment, its low half the bucket.
 
 The hash is Murmur3 x86 32 with seed 0 over the key's bytes, with all 32 bits kept: the usual Pulsar helper
-clears the top bit, and half of the ring would stay empty. Knows nothing of layouts.
+clears the top bit, and half of the ring would stay empty. This module knows nothing of layouts.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ piece of a message's key decides whether it is a duplicate. A message with an un
 duplicate only if it is one in every piece.
 
 Too low an id stores a message twice; too high an id loses a message. So the functions that drop or join ids
-to bound the size only lower them. Knows nothing of storage or wire.
+to bound the size only lower them. This module knows nothing of storage or wire.
 """
 
 from __future__ import annotations

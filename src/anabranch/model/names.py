@@ -1,6 +1,6 @@
 """topic://, segment://, persistent:// and non-persistent:// names.
 
-Parsing is strict: each accepted name has one canonical text. Knows nothing of which topics exist.
+Parsing is strict: each accepted name has one canonical text. This module knows nothing of which topics exist.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The fields are those of PIP-483 in Python's spelling. The layers above the broker's are overrides with
 optional fields. Only the result of `resolve` is checked, because two valid layers can give an invalid policy.
-Knows nothing of where the layers are stored.
+This module knows nothing of where the layers are stored.
 """
 
 from __future__ import annotations
