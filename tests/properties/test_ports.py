@@ -69,7 +69,7 @@ def test_arguments_results_and_pushes_arrive_as_they_were(
         assert verb.decode_push(encode_push(value)) == value
 
 
-def test_what_is_left_out_has_its_default_there() -> None:
+def test_an_absent_argument_has_its_default_at_the_other_broker() -> None:
     verb = LEADER.verb("split")
     sent = verb.bind(7).encode()
     assert verb.decode_arguments(sent) == {"segment_id": 7, "points": None, "expected": None}

@@ -53,7 +53,7 @@ def hold(file: Path) -> Iterator[Hold]:
         child.stdout.close()
 
 
-def test_a_held_lock_is_refused_and_says_who_has_it(file: Path, hold: Hold) -> None:
+def test_a_held_lock_is_refused_with_the_name_of_its_holder(file: Path, hold: Hold) -> None:
     child = hold("broker 1/7")
     with pytest.raises(HeldError, match=f"in use by process {child.pid} \\(broker 1/7\\)") as refused:
         locks.take(file)
@@ -78,7 +78,7 @@ def test_a_holder_of_another_name_is_left_alone(file: Path, hold: Hold) -> None:
     assert child.poll() is None
 
 
-def test_a_free_lock_kills_nobody_whatever_its_file_says(file: Path, hold: Hold) -> None:
+def test_taking_a_free_lock_kills_no_process_although_its_file_names_one(file: Path, hold: Hold) -> None:
     child = hold("broker 1/7")
     other = file.with_name("OTHER")
     other.write_text(f"{child.pid} broker 1/7\n")

@@ -218,7 +218,7 @@ def test_tenants_and_namespaces(admin: Admin) -> None:
         17,
     ],
 )
-def test_a_retention_that_nobody_can_mean_is_refused(admin: Admin, policy: object) -> None:
+def test_a_meaningless_retention_is_refused(admin: Admin, policy: object) -> None:
     assert admin("POST", "/admin/v2/namespaces/public/default/retention", policy).status == 412
     assert admin("PUT", "/admin/v2/namespaces/public/new", {"retention_policies": policy}).status == 412
     assert admin("GET", "/admin/v2/namespaces/public/default/retention").status == 204

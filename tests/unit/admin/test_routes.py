@@ -184,7 +184,7 @@ def test_answers_without_the_topic(admin: Admin, method: str, path: str, body: o
         (ValueError("a bug"), 500),
     ],
 )
-def test_whoever_cannot_be_served_is_told_whether_to_try_again(error: Exception, status: int) -> None:
+def test_the_status_of_an_error_says_whether_to_try_again(error: Exception, status: int) -> None:
     assert status_of(error) == status
 
 
@@ -199,7 +199,9 @@ def test_the_table_leaves_no_route_out(admin: Admin) -> None:
 
 
 @pytest.mark.usefixtures("topic")
-async def test_stats_say_who_owns_what_and_how_each_subscription_stands(admin: Admin) -> None:
+async def test_stats_contain_the_owner_of_each_segment_and_the_state_of_each_subscription(
+    admin: Admin,
+) -> None:
     whole: dict[str, Any] = {}
     async with admin.world.client() as client:
         producer = await client.create_producer("orders")

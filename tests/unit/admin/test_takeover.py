@@ -184,7 +184,7 @@ async def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_s
     assert list(leader.subscriptions()) == ["s"]
 
 
-async def test_who_asks_for_a_change_that_nobody_leads_is_told_in_time_that_it_may_be_made(far: Far) -> None:
+async def test_a_change_without_a_leader_fails_in_time_and_says_that_it_may_be_made(far: Far) -> None:
     await far.broker.records.update(TOPIC, lambda record: replace(record, store=7))
     await far.world[far.leader].controllers.store_closing(1 - far.broker.id)
     began = far.world.loop.time()
@@ -199,9 +199,7 @@ async def test_who_asks_for_a_change_that_nobody_leads_is_told_in_time_that_it_m
     assert "may have been done" not in read.json["reason"]
 
 
-async def test_what_would_do_more_when_done_twice_is_not_asked_for_again(
-    far: Far, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_that_is_not_repeatable_is_made_once(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     async def skip(self: LocalLogs, place: Place, subscription: str, count: int) -> int:

@@ -212,7 +212,7 @@ async def test_a_name_is_free_again_when_its_connection_to_any_broker_is_lost(wo
 
 
 @pytest.mark.parametrize("first", ["near", "far"])
-async def test_who_comes_back_through_another_broker_takes_its_name_over_at_once(
+async def test_a_consumer_that_comes_back_through_another_broker_takes_its_name_over_at_once(
     world: World, first: str
 ) -> None:
     await world[0].controllers.create_topic(ORDERS, 2)
@@ -322,7 +322,7 @@ async def test_a_topic_lives_on_with_its_messages_when_its_broker_is_stopped(wor
     assert layout.epoch == 1
 
 
-async def test_what_drains_at_one_broker_is_heard_by_the_leader_at_another(world: World) -> None:
+async def test_a_drain_at_one_broker_reaches_the_leader_at_another(world: World) -> None:
     await world[0].controllers.create_topic(ORDERS, 2)
     leader = world.leader_of(ORDERS)
     owners = segments_of(await watch(await world.connect(0)))
@@ -364,7 +364,7 @@ async def test_classic_topics_are_spread_and_each_broker_says_where(world: World
     assert isinstance(await client.producer(fresh, producer_id=9), pb.CommandProducerSuccess)
 
 
-async def test_a_client_that_was_sent_to_a_broker_makes_its_topic_there_whatever_is_served_by_now(
+async def test_a_client_that_a_lookup_sent_to_a_broker_creates_its_topic_there(
     world: World,
 ) -> None:
     clients = [await world.connect(number) for number in (0, 1)]
@@ -438,7 +438,7 @@ async def test_requests_wait_for_a_leader_and_fail_politely_when_none_comes(worl
 
 
 @pytest.mark.parametrize("near", [True, False])
-async def test_who_could_not_leave_is_no_member_for_ever(
+async def test_a_consumer_whose_leave_failed_does_not_stay_a_member(
     world: World, near: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world[0].controllers.create_topic(ORDERS, 2)
@@ -469,7 +469,7 @@ async def test_a_topic_that_many_make_at_once_by_looking_is_made_once(world: Wor
 
 
 @pytest.mark.parametrize("number", [0, 1])
-async def test_a_topic_whose_maker_died_is_finished_when_somebody_looks_anywhere(
+async def test_a_topic_whose_creator_died_is_finished_by_a_lookup_at_any_broker(
     world: World, number: int
 ) -> None:
     await lifecycle.record_topic(world[0].controllers.context, ORDERS, 4, {})
@@ -480,7 +480,7 @@ async def test_a_topic_whose_maker_died_is_finished_when_somebody_looks_anywhere
 
 
 @pytest.mark.parametrize("what", ["created", "migrated"])
-async def test_a_topic_whose_maker_died_is_finished_at_its_home_though_nobody_looks(
+async def test_a_topic_whose_creator_died_is_finished_at_its_home_without_a_lookup(
     world: World, what: str
 ) -> None:
     await hand_over()

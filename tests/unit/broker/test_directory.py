@@ -56,7 +56,7 @@ async def test_an_owner_counts_while_the_start_that_took_the_store_lives() -> No
     await directory.stop()
 
 
-async def test_a_change_is_seen_although_whoever_looked_first_got_no_answer() -> None:
+async def test_a_change_is_seen_although_the_first_read_failed() -> None:
     tree = MemoryTree()
     mine, theirs = FailingStore(MemoryStore(tree)), MemoryStore(tree)
     directory = Directory(mine)

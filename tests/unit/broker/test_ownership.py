@@ -331,7 +331,7 @@ async def test_giving_back_goes_on_when_a_part_of_it_fails(owners: StoreOwners, 
     await back.stop()
 
 
-async def test_nobody_is_said_to_own_what_was_given_back_also_when_that_could_not_be_said_at_once(
+async def test_a_store_that_was_given_up_gets_no_owner_although_the_first_writes_failed(
     owners: StoreOwners,
 ) -> None:
     survivor = await owners.survivor()
@@ -353,7 +353,9 @@ async def test_a_start_fails_when_the_own_store_cannot_be_opened(owners: StoreOw
     assert await MemoryStore(owners.tree).children(records.BROKERS) == []
 
 
-async def test_a_stop_does_not_wait_for_ever_for_a_store_that_cannot_be_told(owners: StoreOwners) -> None:
+async def test_a_stop_does_not_wait_for_ever_for_a_store_that_cannot_be_withdrawn(
+    owners: StoreOwners,
+) -> None:
     member = await owners.member(0, workers=1).start()
     member.store.refusals = 10_000
     async with asyncio.timeout(60):

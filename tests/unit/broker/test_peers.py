@@ -280,7 +280,7 @@ async def test_calls_under_way_are_bounded_and_others_wait_for_their_turn(
     await asyncio.gather(*slow)
 
 
-async def test_what_is_too_large_to_be_sent_fails_and_the_connection_lives(
+async def test_a_call_that_is_too_large_fails_and_the_connection_lives(
     host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     await echo.say("hello")
@@ -316,7 +316,7 @@ async def test_pushes_come_until_the_session_ends_and_none_when_the_connection_d
     assert host.echo.forgotten == [1, 2]
 
 
-async def test_what_is_told_comes_before_what_is_called_later(
+async def test_a_told_verb_arrives_before_later_calls(
     host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     await echo.follow("a", print)
@@ -357,7 +357,7 @@ async def test_a_dead_broker_is_hung_up_on_at_once(
 
 
 @pytest.mark.parametrize("secret", [b"guess", b""])
-async def test_who_does_not_know_the_secret_is_no_broker(
+async def test_a_peer_without_the_secret_is_no_broker(
     host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     with pytest.raises((NotConnectedError, ConnectError)):
@@ -377,7 +377,7 @@ async def test_a_client_cannot_call_what_brokers_call(
     assert host.echo.noted == []
 
 
-async def test_who_only_says_that_it_is_a_broker_must_go(
+async def test_a_client_that_claims_to_be_a_broker_is_disconnected(
     host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     client = await connect(PEER_VERSION)

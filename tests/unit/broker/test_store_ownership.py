@@ -58,7 +58,7 @@ def test_a_store_that_cannot_be_settled_goes_to_the_broker_that_should_own_it(fa
 
 @pytest.mark.parametrize("state", OPEN_STATES)
 @pytest.mark.parametrize("failing", [StoreStep.LEAVE, StoreStep.CLOSE])
-def test_every_open_store_is_closed_and_withdrawn_at_a_stop_whatever_fails(
+def test_every_open_store_is_closed_and_withdrawn_at_a_stop_although_a_step_fails(
     state: StoreState, failing: StoreStep
 ) -> None:
     assert walk(state, StoreAim.STOP, failing=failing)[-2:] == [StoreStep.CLOSE, StoreStep.WITHDRAW]

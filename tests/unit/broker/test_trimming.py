@@ -115,7 +115,7 @@ def test_the_last_entry_stays_however_old_and_acknowledged() -> None:
 
 
 @pytest.mark.world(segment_retention_s=RETENTION_S)
-async def test_what_is_old_and_acknowledged_goes_and_the_young_stays(world: World, stored: Stored) -> None:
+async def test_old_acknowledged_entries_are_dropped_and_young_ones_stay(world: World, stored: Stored) -> None:
     client = await aged(world)
     log = log_of(world)
     before = log.extent.size_bytes
@@ -232,7 +232,7 @@ async def test_dropped_files_are_deleted(world: World, stored: Stored, disk: Dic
 
 
 @pytest.mark.world(segment_retention_s=RETENTION_S)
-async def test_what_one_subscription_has_not_acknowledged_stays(world: World, stored: Stored) -> None:
+async def test_entries_that_one_subscription_has_not_acknowledged_stay(world: World, stored: Stored) -> None:
     client = await aged(world)
     await acknowledge(client, 20)
     await client.subscribe(subscription="slow", consumer_id=2, permits=0)
@@ -257,7 +257,9 @@ async def test_without_subscriptions_old_entries_go_by_their_age(world: World, s
 
 
 @pytest.mark.world(segment_retention_s=RETENTION_S)
-async def test_a_log_nobody_asked_for_since_the_start_is_trimmed_too(world: World, stored: Stored) -> None:
+async def test_a_log_that_no_client_has_used_since_the_start_is_trimmed_too(
+    world: World, stored: Stored
+) -> None:
     await acknowledge(await aged(world), 20)
     world.storages[0] = stored()
     await world.restart()
