@@ -151,8 +151,8 @@ class Trace(WireListener):
     def detached(self, consumer: AttachSeen) -> None:
         self.note(f"consumer {consumer.name} detaches from segment {consumer.segment}")
 
-    def layout_told(self, watch: Watch, epoch: int) -> None:
-        if epoch > max(watch.known, watch.told):
+    def layout_sent(self, watch: Watch, epoch: int) -> None:
+        if epoch > max(watch.known, watch.sent):
             self.note(f"{watch.client} receives layout {epoch}")
 
     def peer_called(self, broker: SimProcess | None, peer: str, call: pb.CommandPeerCall) -> None:

@@ -61,7 +61,9 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     _add_brokers(commands)
     _add_produce(commands)
     _add_consume(commands)
-    bench = commands.add_parser("bench", help="measure this machine, beside the official Pulsar client")
+    bench = commands.add_parser(
+        "bench", help="measure this machine, compared with the official Pulsar client"
+    )
     if argv and argv[0] == "bench":
         # The benchmarks import the client, Spark and more, which slows the start of other commands.
         from anabranch.bench import main as benchmarks
@@ -97,7 +99,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--http-port", type=int, help="port of admin API and metrics (8080); 0 picks a free one"
     )
-    parser.add_argument("--data", metavar="DIR", help="where everything is stored (./anabranch-data)")
+    parser.add_argument("--data", metavar="DIR", help="data directory (./anabranch-data)")
     parser.add_argument("--workers", type=int, metavar="N", help="how many processes share the work (1)")
     parser.add_argument("--config", metavar="FILE", help="read settings from this TOML file first")
     parser.add_argument(
@@ -206,7 +208,7 @@ def _add_consume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = commands.add_parser(
         "consume",
         help="receive and print messages",
-        description="Print messages as they come, `key<TAB>value`, and acknowledge them. Ctrl-C ends it.",
+        description="Print messages as they arrive, `key<TAB>value`, and acknowledge them. Ctrl-C ends it.",
     )
     _add_client_options(parser)
     parser.add_argument(
@@ -214,7 +216,7 @@ def _add_consume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--count", type=int, metavar="N", help="end after this many messages")
     parser.add_argument(
-        "--timeout", type=float, metavar="S", help="end when nothing came for so many seconds"
+        "--timeout", type=float, metavar="S", help="end when no message arrives for this many seconds"
     )
     parser.add_argument(
         "--from",

@@ -95,7 +95,7 @@ class Audit:
             if found.unfinished is not None:
                 wrong.append(f"the {found.unfinished.kind} of subscription {sub} is still under way")
             if sub not in known:
-                wrong.append(f"subscription {sub} was deleted and is there")
+                wrong.append(f"subscription {sub} was deleted and still exists")
         return wrong + behind(self._tap.open_watches(), {str(TOPIC): record.epoch}) + self._leaders()
 
     async def _look_at_other(self, wrong: list[str]) -> frozenset[str]:

@@ -68,7 +68,7 @@ class AckSeen:
 
 
 class WireListener:
-    """Hears of events on the wire, at the broker's side; a subclass overrides the events it wants."""
+    """Receives the events of a wire tap, at the broker's side; a subclass overrides the ones it needs."""
 
     def attached(self, consumer: AttachSeen) -> None:
         """A broker accepted a consumer on a log."""
@@ -112,7 +112,7 @@ class WireListener:
     def peer_lost(self, broker: SimProcess | None, peer: str) -> None:
         """A connection that another broker had made to this broker ended."""
 
-    def layout_told(self, watch: Watch, epoch: int) -> None:
+    def layout_sent(self, watch: Watch, epoch: int) -> None:
         """A client that watches a topic was sent a layout."""
 
 
@@ -124,5 +124,5 @@ class Watch:
     topic: str
     known: int
     """The newest epoch that the client had received in any session when it asked."""
-    told: int = -1
+    sent: int = -1
     open: bool = True

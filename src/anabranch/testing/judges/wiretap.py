@@ -16,7 +16,7 @@ from anabranch.testing.judges.wire_events import AckSeen, AttachSeen, Registrati
 from anabranch.testing.simtransport import SimTransport
 
 
-class _Overheard:
+class _TappedConnection:
     """The state of one connection, as far as its commands tell."""
 
     def __init__(self) -> None:
@@ -39,46 +39,46 @@ class WireTap:
 
     def __init__(self, listener: WireListener) -> None:
         self._listener = listener
-        self._ends: dict[SimTransport, _Overheard] = {}
-        self._told: dict[tuple[str, str], int] = {}
+        self._ends: dict[SimTransport, _TappedConnection] = {}
+        self._sent: dict[tuple[str, str], int] = {}
         """By client and topic: the newest epoch sent."""
 
     def open_watches(self) -> list[Watch]:
         """Return the open sessions whose client is connected."""
         return [
             watch
-            for end, heard in self._ends.items()
-            for watch in heard.watches.values()
-            if watch.open and watch.told >= 0 and not end.peer.is_closing()
+            for end, tapped in self._ends.items()
+            for watch in tapped.watches.values()
+            if watch.open and watch.sent >= 0 and not end.peer.is_closing()
         ]
 
     def sending(self, end: SimTransport, data: bytes) -> None:
         if end.accepted:
-            heard = self._ends.setdefault(end, _Overheard())
-            for command in self._read(heard.outgoing, data):
-                self._answered(end, heard, command)
+            tapped = self._ends.setdefault(end, _TappedConnection())
+            for command in self._read(tapped.outgoing, data):
+                self._handle_answer(end, tapped, command)
 
     def receiving(self, end: SimTransport, data: bytes) -> None:
         if end.accepted:
-            heard = self._ends.setdefault(end, _Overheard())
-            for command in self._read(heard.incoming, data):
-                self._asked(end, heard, command)
+            tapped = self._ends.setdefault(end, _TappedConnection())
+            for command in self._read(tapped.incoming, data):
+                self._handle_request(end, tapped, command)
 
     def received(self, end: SimTransport) -> None:
-        heard = self._ends.get(end)
-        if heard is not None:
-            for consumer in heard.acking:
+        tapped = self._ends.get(end)
+        if tapped is not None:
+            for consumer in tapped.acking:
                 self._listener.acknowledged(consumer)
-            heard.acking.clear()
+            tapped.acking.clear()
 
     def ended(self, end: SimTransport) -> None:
-        heard = self._ends.pop(end, None)
-        if heard is not None:
-            for consumer in heard.consumers.values():
+        tapped = self._ends.pop(end, None)
+        if tapped is not None:
+            for consumer in tapped.consumers.values():
                 self._listener.detached(consumer)
-            for member in heard.members.values():
+            for member in tapped.members.values():
                 self._listener.registration_lost(member)
-            if heard.of_a_broker:
+            if tapped.of_a_broker:
                 self._listener.peer_lost(end.process, end.remote[0])
 
     def _read(self, cutter: CommandCutter, data: bytes) -> list[Command]:
@@ -88,77 +88,77 @@ class WireTap:
             # The peer reports the same error.
             return []
 
-    def _asked(self, end: SimTransport, heard: _Overheard, command: Command) -> None:
+    def _handle_request(self, end: SimTransport, tapped: _TappedConnection, command: Command) -> None:
         match command:
             case pb.CommandConnect():
-                heard.of_a_broker = command.client_version == PEER_VERSION
+                tapped.of_a_broker = command.client_version == PEER_VERSION
             case pb.CommandSubscribe():
-                heard.asked[command.request_id] = command
+                tapped.asked[command.request_id] = command
             case pb.CommandCloseConsumer():
-                self._detach(heard, command.consumer_id)
+                self._detach(tapped, command.consumer_id)
             case pb.CommandProducer():
-                heard.producers[command.producer_id] = TopicName.parse(command.topic)
+                tapped.producers[command.producer_id] = TopicName.parse(command.topic)
             case pb.CommandAck():
-                self._acknowledging(heard, command)
+                self._acknowledging(tapped, command)
             case pb.CommandScalableTopicSubscribe():
                 topic = TopicName.parse(command.topic)
                 asked = command.consumer_name, command.subscription
                 member = RegistrationSeen(end.process, end.remote[0], *asked, topic)
-                heard.joining[command.request_id] = command.consumer_id, member
+                tapped.joining[command.request_id] = command.consumer_id, member
             case pb.CommandScalableTopicUnsubscribe():
-                left = heard.members.pop(command.consumer_id, None)
+                left = tapped.members.pop(command.consumer_id, None)
                 if left is not None:
                     self._listener.leaving(left)
             case pb.CommandScalableTopicLookup():
                 client = end.remote[0]
-                known = self._told.get((client, command.topic), -1)
-                heard.watches[command.session_id] = Watch(client, command.topic, known)
+                known = self._sent.get((client, command.topic), -1)
+                tapped.watches[command.session_id] = Watch(client, command.topic, known)
             case pb.CommandScalableTopicClose():
-                heard.watches.pop(command.session_id, None)
+                tapped.watches.pop(command.session_id, None)
             case pb.CommandPeerCall():
                 self._listener.peer_called(end.process, end.remote[0], command)
 
-    def _answered(self, end: SimTransport, heard: _Overheard, command: Command) -> None:
+    def _handle_answer(self, end: SimTransport, tapped: _TappedConnection, command: Command) -> None:
         match command:
             case Delivery():
-                consumer = heard.consumers.get(command.consumer_id)
+                consumer = tapped.consumers.get(command.consumer_id)
                 if consumer is not None:
                     self._listener.dispatched(consumer, command)
             case SendReceipt():
-                topic = heard.producers.get(command.producer_id)
+                topic = tapped.producers.get(command.producer_id)
                 if topic is not None and command.ledger != NO_ID:
                     self._listener.stored(topic, Position(command.ledger, command.entry))
             case pb.CommandSuccess():
-                asked = heard.asked.pop(command.request_id, None)
+                asked = tapped.asked.pop(command.request_id, None)
                 if asked is not None:
-                    self._attach(end, heard, asked)
+                    self._attach(end, tapped, asked)
             case pb.CommandError():
-                heard.asked.pop(command.request_id, None)
+                tapped.asked.pop(command.request_id, None)
             case pb.CommandCloseConsumer():
-                self._detach(heard, command.consumer_id)
-                member = heard.members.pop(command.consumer_id, None)
+                self._detach(tapped, command.consumer_id)
+                member = tapped.members.pop(command.consumer_id, None)
                 if member is not None:
                     self._listener.registration_lost(member)
             case pb.CommandAckResponse():
-                answered = heard.acks.pop(command.request_id, None)
+                answered = tapped.acks.pop(command.request_id, None)
                 if answered is not None:
                     if command.HasField("error"):
                         self._listener.ack_refused(answered[0])
                     else:
                         self._listener.ack_confirmed(*answered)
             case pb.CommandScalableTopicSubscribeResponse():
-                joining = heard.joining.pop(command.request_id, None)
+                joining = tapped.joining.pop(command.request_id, None)
                 if joining is not None and not command.HasField("error"):
-                    heard.members[joining[0]] = joining[1]
+                    tapped.members[joining[0]] = joining[1]
                     self._listener.registered(joining[1], command.assignment)
             case pb.CommandScalableTopicAssignmentUpdate():
-                member = heard.members.get(command.consumer_id)
+                member = tapped.members.get(command.consumer_id)
                 if member is not None:
                     self._listener.assigned(member, command.assignment)
             case pb.CommandScalableTopicUpdate():
-                self._told_layout(heard, command)
+                self._layout_sent(tapped, command)
 
-    def _attach(self, end: SimTransport, heard: _Overheard, asked: pb.CommandSubscribe) -> None:
+    def _attach(self, end: SimTransport, tapped: _TappedConnection, asked: pb.CommandSubscribe) -> None:
         consumer = AttachSeen(
             end.process,
             end.remote[0],
@@ -169,35 +169,35 @@ class WireTap:
             asked.durable,
             asked.subType,
         )
-        heard.consumers[consumer.id] = consumer
+        tapped.consumers[consumer.id] = consumer
         self._listener.attached(consumer)
 
-    def _detach(self, heard: _Overheard, consumer_id: int) -> None:
-        consumer = heard.consumers.pop(consumer_id, None)
+    def _detach(self, tapped: _TappedConnection, consumer_id: int) -> None:
+        consumer = tapped.consumers.pop(consumer_id, None)
         if consumer is not None:
-            heard.former[consumer_id] = consumer
+            tapped.former[consumer_id] = consumer
             self._listener.detached(consumer)
 
-    def _acknowledging(self, heard: _Overheard, command: pb.CommandAck) -> None:
-        consumer = heard.consumers.get(command.consumer_id) or heard.former.get(command.consumer_id)
+    def _acknowledging(self, tapped: _TappedConnection, command: pb.CommandAck) -> None:
+        consumer = tapped.consumers.get(command.consumer_id) or tapped.former.get(command.consumer_id)
         if consumer is None:
             return
         whole = tuple(Position(id_.ledgerId, id_.entryId) for id_ in command.message_id if not id_.ack_set)
         if command.HasField("request_id"):
             acked = AckSeen(whole, command.ack_type == pb.CommandAck.Cumulative)
-            heard.acks[command.request_id] = consumer, acked
+            tapped.acks[command.request_id] = consumer, acked
         self._listener.acknowledging(consumer)
-        heard.acking.append(consumer)
+        tapped.acking.append(consumer)
 
-    def _told_layout(self, heard: _Overheard, update: pb.CommandScalableTopicUpdate) -> None:
-        watch = heard.watches.get(update.session_id)
+    def _layout_sent(self, tapped: _TappedConnection, update: pb.CommandScalableTopicUpdate) -> None:
+        watch = tapped.watches.get(update.session_id)
         if watch is None:
             return
         if update.HasField("error") or not update.HasField("dag"):
             watch.open = False
             return
         epoch = update.dag.epoch
-        self._listener.layout_told(watch, epoch)
-        watch.told = epoch
+        self._listener.layout_sent(watch, epoch)
+        watch.sent = epoch
         key = watch.client, watch.topic
-        self._told[key] = max(self._told.get(key, -1), epoch)
+        self._sent[key] = max(self._sent.get(key, -1), epoch)

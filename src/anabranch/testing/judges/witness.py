@@ -201,9 +201,9 @@ class Witness(MetadataWitness):
                     self._wrong(f"segment {segment.id} stored {position} while its parent {id_} is open")
                 self._check_end(id_, parent)
 
-    def layout_told(self, watch: Watch, epoch: int) -> None:
+    def layout_sent(self, watch: Watch, epoch: int) -> None:
         """The epochs sent to a client never fall, also from one session to the next (L6)."""
-        least = max(watch.known, watch.told)
+        least = max(watch.known, watch.sent)
         if epoch < least:
             self._wrong(f"{watch.client} was sent epoch {epoch} after epoch {least}")
 
@@ -211,9 +211,9 @@ class Witness(MetadataWitness):
 def behind(watches: Iterable[Watch], newest: Mapping[str, int]) -> list[str]:
     """Return the clients that have not received the newest epoch of their topic (L6)."""
     return [
-        f"{watch.client} knows epoch {watch.told} of {newest[watch.topic]}"
+        f"{watch.client} knows epoch {watch.sent} of {newest[watch.topic]}"
         for watch in watches
-        if watch.told < newest.get(watch.topic, -1)
+        if watch.sent < newest.get(watch.topic, -1)
     ]
 
 

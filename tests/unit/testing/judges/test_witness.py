@@ -163,11 +163,11 @@ def test_terms_generations_and_sent_epochs_never_fall(loop: SimLoop) -> None:
     scene.write_members(4, term=3)
     scene.write_members(1, term=4)
     watch = Watch("client", str(TOPIC), known=2)
-    scene.witness.layout_told(watch, 2)
+    scene.witness.layout_sent(watch, 2)
     assert scene.wrong == []
     scene.write_topic(term=2)
     scene.write_members(9, term=3)
-    scene.witness.layout_told(watch, 1)
+    scene.witness.layout_sent(watch, 1)
     assert scene.wrong == [
         "a leader of term 2 wrote the topic after one of term 3",
         "s: (term, generation) fell from (4, 1) to (3, 9)",
