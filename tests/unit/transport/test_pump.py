@@ -1,58 +1,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from anabranch.errors import (
-    AnabranchError,
-    AuthenticationError,
-    ConnectError,
     NotConnectedError,
-    OperationTimeoutError,
     RemoteProtocolError,
 )
-from anabranch.protocol.commands import NO_ID, Command, Send, SendReceipt, encode
+from anabranch.protocol.commands import Command, Send, SendReceipt, encode
 from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.protocol.hot_frames import encode_receipt, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.network import SimNetwork
 from anabranch.testing.simlink import Mode
 from anabranch.testing.simloop import SimLoop
 from anabranch.transport.dialing import dial, listen
 from anabranch.transport.pump import LINGER_S, QUEUED_BYTES_MAX, UNSENT_BYTES_MAX, Pump
+from tests.unit.transport.recorder import PumpRecorder
 
 PING = encode(pb.CommandPing())
 PONG = encode(pb.CommandPong())
 FLOW = pb.CommandFlow(consumer_id=1, messagePermits=2)
 CONNECT = ClientMachine(now=0.0).start()
-
-
-class PumpRecorder:
-    """A handler that remembers what it was told."""
-
-    def __init__(self, reply: Callable[[Pump, list[Command]], None] | None = None) -> None:
-        self.log: list[str] = []
-        self.got: list[Command] = []
-        self.pump: Pump | None = None
-        self.error: Exception | None = None
-        self._reply = reply
-
-    def connected(self, pump: Pump) -> None:
-        self.pump = pump
-        self.log.append("connected")
-
-    def commands(self, pump: Pump, commands: list[Command]) -> None:
-        self.got += commands
-        self.log.append("commands")
-        if self._reply is not None:
-            self._reply(pump, commands)
-
-    def closed(self, pump: Pump, error: Exception | None) -> None:
-        self.error = error
-        self.log.append("closed")
 
 
 class CapturingTransport(asyncio.Transport):
@@ -99,11 +69,6 @@ def server_pump(handler: PumpRecorder, **options: Any) -> tuple[Pump, CapturingT
     pump.data_received(CONNECT)
     tap.writes.clear()
     return pump, tap
-
-
-@pytest.fixture(autouse=True)
-def network(loop: SimLoop) -> SimNetwork:
-    return SimNetwork(loop)
 
 
 async def link(
@@ -377,64 +342,4 @@ async def test_a_peer_that_never_says_connect_is_dropped(loop: SimLoop) -> None:
         transport.write(PING)
         await asyncio.sleep(1)
     assert server.log == ["closed"]
-    listening.close()
-
-
-async def test_dialling_nobody_is_a_connect_error(loop: SimLoop) -> None:
-    with pytest.raises(ConnectError, match="broker:1"):
-        await dial("broker", 1, lambda: ClientMachine(now=loop.time()), PumpRecorder(), timeout_s=10)
-
-
-async def dial_against(
-    loop: SimLoop, first_answer: bytes | None, expected: type[AnabranchError], then_close: bool = False
-) -> None:
-    class Rude(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
-            if first_answer:
-                transport.write(first_answer)
-            if then_close:
-                transport.close()
-
-    listening = await loop.create_server(Rude, "broker", 1)
-    handler = PumpRecorder()
-    started = loop.time()
-    with pytest.raises(expected):
-        await dial("broker", 1, lambda: ClientMachine(now=loop.time()), handler, timeout_s=10)
-    assert loop.time() - started <= 10.1
-    await asyncio.sleep(1)
-    assert handler.log == []
-    listening.close()
-
-
-async def test_a_broker_that_refuses_says_why(loop: SimLoop) -> None:
-    refusal = pb.CommandError(request_id=NO_ID, error=pb.AuthenticationError, message="unknown client")
-    await dial_against(loop, encode(refusal), AuthenticationError)
-
-
-async def test_a_broker_that_speaks_something_else_is_found_out(loop: SimLoop) -> None:
-    await dial_against(loop, b"HTTP/1.1 400 Bad Request\r\n\r\n", RemoteProtocolError)
-
-
-async def test_a_broker_that_hangs_up_is_a_connect_error(loop: SimLoop) -> None:
-    await dial_against(loop, None, ConnectError, then_close=True)
-
-
-async def test_a_broker_that_says_nothing_times_out(loop: SimLoop) -> None:
-    await dial_against(loop, None, OperationTimeoutError)
-
-
-async def test_a_cancelled_dial_leaves_nothing_open(loop: SimLoop) -> None:
-    server = PumpRecorder()
-    listening = await loop.create_server(asyncio.Protocol, "broker", 1)
-    dialling = asyncio.ensure_future(
-        dial("broker", 1, lambda: ClientMachine(now=loop.time()), server, timeout_s=10)
-    )
-    await asyncio.sleep(5)
-    dialling.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await dialling
-    assert loop.network is not None
-    await asyncio.sleep(1)
-    assert loop.network.reset(loop.network.link("test", "broker")) == 0
     listening.close()

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch.errors import (
+    AnabranchError,
+    AuthenticationError,
+    ConnectError,
+    OperationTimeoutError,
+    RemoteProtocolError,
+)
+from anabranch.protocol.commands import NO_ID, encode
+from anabranch.protocol.connection import ClientMachine
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.testing.simloop import SimLoop
+from anabranch.transport.dialing import dial
+from tests.unit.transport.recorder import PumpRecorder
+
+
+async def test_dialling_nobody_is_a_connect_error(loop: SimLoop) -> None:
+    with pytest.raises(ConnectError, match="broker:1"):
+        await dial("broker", 1, lambda: ClientMachine(now=loop.time()), PumpRecorder(), timeout_s=10)
+
+
+async def dial_against(
+    loop: SimLoop, first_answer: bytes | None, expected: type[AnabranchError], then_close: bool = False
+) -> None:
+    class Rude(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            if first_answer:
+                transport.write(first_answer)
+            if then_close:
+                transport.close()
+
+    listening = await loop.create_server(Rude, "broker", 1)
+    handler = PumpRecorder()
+    started = loop.time()
+    with pytest.raises(expected):
+        await dial("broker", 1, lambda: ClientMachine(now=loop.time()), handler, timeout_s=10)
+    assert loop.time() - started <= 10.1
+    await asyncio.sleep(1)
+    assert handler.log == []
+    listening.close()
+
+
+async def test_a_broker_that_refuses_says_why(loop: SimLoop) -> None:
+    refusal = pb.CommandError(request_id=NO_ID, error=pb.AuthenticationError, message="unknown client")
+    await dial_against(loop, encode(refusal), AuthenticationError)
+
+
+async def test_a_broker_that_speaks_something_else_is_found_out(loop: SimLoop) -> None:
+    await dial_against(loop, b"HTTP/1.1 400 Bad Request\r\n\r\n", RemoteProtocolError)
+
+
+async def test_a_broker_that_hangs_up_is_a_connect_error(loop: SimLoop) -> None:
+    await dial_against(loop, None, ConnectError, then_close=True)
+
+
+async def test_a_broker_that_says_nothing_times_out(loop: SimLoop) -> None:
+    await dial_against(loop, None, OperationTimeoutError)
+
+
+async def test_a_cancelled_dial_leaves_nothing_open(loop: SimLoop) -> None:
+    server = PumpRecorder()
+    listening = await loop.create_server(asyncio.Protocol, "broker", 1)
+    dialling = asyncio.ensure_future(
+        dial("broker", 1, lambda: ClientMachine(now=loop.time()), server, timeout_s=10)
+    )
+    await asyncio.sleep(5)
+    dialling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await dialling
+    assert loop.network is not None
+    await asyncio.sleep(1)
+    assert loop.network.reset(loop.network.link("test", "broker")) == 0
+    listening.close()
