@@ -12,6 +12,7 @@ from typing import Any
 from anabranch import AsyncClient, AsyncStreamConsumer, Checkpoint, Message
 from anabranch.broker.broker import Broker
 from anabranch.broker.environment import BrokerEnvironment
+from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
 from anabranch.config import BrokerConfig
 from anabranch.controller.topic.controller import TopicController
 from anabranch.failpoints import NoFailpoints
@@ -206,6 +207,14 @@ class World:
                 self.kill()
                 await asyncio.sleep(rng.uniform(0.0, 0.1))
                 await self.start()
+
+
+async def read_all(reader: SegmentReader) -> list[RawEntry]:
+    """All entries that a bulk reader returns."""
+    found: list[RawEntry] = []
+    while entries := await reader.read():
+        found += entries
+    return found
 
 
 async def drain(consumer: AsyncStreamConsumer[bytes], timeout: float = 1.0) -> list[Message[bytes]]:

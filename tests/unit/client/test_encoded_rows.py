@@ -14,7 +14,7 @@ from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.entries import checked_metadata, decode_columns
-from tests.harness.cluster import TOPIC, Orders, World, stored_messages
+from tests.harness.cluster import TOPIC, Orders, World, read_all, stored_messages
 
 
 class ListRows:
@@ -104,7 +104,7 @@ async def test_columns_are_stored_as_entries_of_their_buckets(world: World) -> N
         layout = await client.layout(TOPIC)
         (segment,) = layout.layout.active
         reader = client.read_segment(layout.segment_topic(segment), 0, 100)
-        entries = [entry async for entry in reader]
+        entries = await read_all(reader)
         assert len(entries) == segment.bucket_count
         assert sum(decode_columns(entry.data, 2**20).count for entry in entries) == 100
 

@@ -11,7 +11,7 @@ from anabranch.client.consume import segment_reader
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.errors import AlreadyClosedError, TopicNotFoundError
 from anabranch.protocol.entries import decode_columns
-from tests.harness.cluster import TOPIC, World
+from tests.harness.cluster import TOPIC, World, read_all
 
 
 async def publish(world: World, count: int) -> str:
@@ -37,7 +37,7 @@ async def test_entries_hold_the_messages_asked_for_under_their_indexes(world: Wo
     async with world.client() as client:
         for start, stop in ((0, 100), (0, 1), (13, 14), (50, 90), (99, 100)):
             reader = client.read_segment(topic, start, stop)
-            found = values([entry async for entry in reader])
+            found = values(await read_all(reader))
             wanted = {index: found[index] for index in range(start, stop)}
             assert wanted == {index: b"%d" % index for index in range(start, stop)}
             assert min(found) > start - 7

@@ -12,7 +12,7 @@ from anabranch.protocol.entries import decode_columns
 from anabranch.spark.decide.offsets import Cut, TopicCut
 from anabranch.spark.decide.slices import slices_between
 from anabranch.spark.decide.topology import SegmentSpan, Topology
-from tests.harness.cluster import TOPIC, World
+from tests.harness.cluster import TOPIC, World, read_all
 
 RETENTION_S = 100.0
 
@@ -61,7 +61,7 @@ async def test_a_bulk_reader_that_asks_for_trimmed_messages_gets_the_first_store
 ) -> None:
     topic = await trimmed(world)
     async with world.client() as client:
-        entries = [entry async for entry in client.read_segment(topic, 40, 150)]
+        entries = await read_all(client.read_segment(topic, 40, 150))
     assert entries[0].first_index == 100
     values = [value for entry in entries for value in decode_columns(entry.data, 2**20).values]
     assert values == [b"%d" % n for n in range(100, 150)]

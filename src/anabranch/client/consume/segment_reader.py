@@ -52,8 +52,8 @@ class SegmentTail(NamedTuple):
 class SegmentReader:
     """Reads the entries of one segment that hold the messages `start` up to but not including `stop`.
 
-    Iteration ends at `stop`. The first and last entry may hold messages outside that range, which the caller
-    cuts off. After a lost connection the reader goes on with the next entry.
+    `read` returns no entries at the end. The first and last entry may hold messages outside the range, which
+    the caller cuts off. After a lost connection the reader goes on with the next entry.
     """
 
     def __init__(self, pool: ConnectionPool, topic: str, start: int, stop: int) -> None:
@@ -69,16 +69,6 @@ class SegmentReader:
         self._connection: BrokerConnection | None = None
         self._consumer_id = 0
         self._broken: Exception | None = None
-
-    def __aiter__(self) -> SegmentReader:
-        return self
-
-    async def __anext__(self) -> RawEntry:
-        entries = await self.read()
-        if not entries:
-            raise StopAsyncIteration
-        self._entries.extendleft(reversed(entries[1:]))
-        return entries[0]
 
     async def read(self) -> list[RawEntry]:
         """Wait for an entry and return all that have arrived; empty at the end."""
