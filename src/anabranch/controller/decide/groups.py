@@ -102,14 +102,20 @@ def drain(
     """The group after it has drained these sealed segments, and these slots of other segments."""
     known = drained_parts(record)
     more = {id_: union((*known.get(id_, ()), *slots)) for id_, slots in parts.items()}
-    return _drained(record, layout, {*record.drained, *ids}, {**known, **more}, load)
+    return rewind(record, layout, {*record.drained, *ids}, load, {**known, **more})
 
 
 def rewind(
     record: SubscriptionRecord, layout: Layout, drained: Iterable[int], load: Load, parts: Parts = NO_PARTS
 ) -> SubscriptionRecord:
     """The group when exactly these segments and slots count as drained; children of others wait again."""
-    return _drained(record, layout, drained, parts, load)
+    whole = {*drained, *(id_ for id_, slots in parts.items() if slots == ALL)}
+    left = {id_: slots for id_, slots in sorted(parts.items()) if slots and id_ not in whole}
+    stored = {id_: tuple(RangeRecord(start=r.start, end=r.end) for r in slots) for id_, slots in left.items()}
+    ids = tuple(sorted(whole))
+    if (ids, stored) != (record.drained, record.partly_drained):
+        record = msgspec.structs.replace(record, drained=ids, partly_drained=stored)
+    return reassign(record, layout, load)
 
 
 def read_again(
@@ -122,18 +128,6 @@ def read_again(
     kept = [id_ for id_ in record.drained if id_ not in again]
     parts = {id_: part for id_, part in drained_parts(record).items() if id_ not in again}
     return rewind(record, layout, kept, load, parts)
-
-
-def _drained(
-    record: SubscriptionRecord, layout: Layout, ids: Iterable[int], parts: Parts, load: Load
-) -> SubscriptionRecord:
-    whole = {*ids, *(id_ for id_, slots in parts.items() if slots == ALL)}
-    left = {id_: slots for id_, slots in sorted(parts.items()) if slots and id_ not in whole}
-    stored = {id_: tuple(RangeRecord(start=r.start, end=r.end) for r in slots) for id_, slots in left.items()}
-    drained = tuple(sorted(whole))
-    if (drained, stored) != (record.drained, record.partly_drained):
-        record = msgspec.structs.replace(record, drained=drained, partly_drained=stored)
-    return reassign(record, layout, load)
 
 
 def drained_parts(record: SubscriptionRecord) -> dict[int, Ranges]:

@@ -38,7 +38,7 @@ class ChangeRunner:
         self._lead = lead
         self._settling = settling
         self._notify = notify
-        self._queue = ChangeQueue(lead.context.settings.jobs_max, str(lead.name))
+        self._queue = ChangeQueue(lead.context.settings.waiting_changes_max, str(lead.name))
         self._must_read = False
         self._delays_s = lead.context.delays_s()
         self._retry_timer: asyncio.TimerHandle | None = None

@@ -43,7 +43,7 @@ class ControllerSettings:
     bucket_budget: int = 4
     retention_s: float | None = 7 * DAY_S
     """How long a drained sealed segment is kept; None means for ever."""
-    jobs_max: int = 1024
+    waiting_changes_max: int = 1024
     """Most changes of one topic that callers may wait for."""
     retry_first_s: float = 0.1
     retry_max_s: float = 5.0
