@@ -34,6 +34,7 @@ check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, docume
 	@echo "==> determinism";    $(BIN)/python tools/check_determinism.py
 	@echo "==> sizes";          $(BIN)/python tools/check_size.py
 	@echo "==> prose";          $(BIN)/python tools/check_prose.py
+	@echo "==> tests";          $(BIN)/python tools/check_tests.py
 	@echo "==> documents";      $(BIN)/python tools/check_docs.py
 	@echo "==> generated code"; $(BIN)/python tools/generate_proto.py --check
 

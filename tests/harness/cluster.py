@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from anabranch import AsyncClient, AsyncStreamConsumer, Checkpoint, Message
+from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer, Checkpoint, Message
 from anabranch.broker.broker import Broker
 from anabranch.broker.environment import BrokerEnvironment
 from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
@@ -237,6 +237,15 @@ async def stored_messages(
     await consumer.close()
     assert count is None or len(found) == count
     return found
+
+
+async def enqueue_numbers(producer: AsyncProducer[bytes], keys: int, per_key: int) -> list[object]:
+    """Enqueue the numbers below `per_key` for each key."""
+    return [
+        await producer.enqueue(b"%d" % number, key=f"key-{key}")
+        for number in range(per_key)
+        for key in range(keys)
+    ]
 
 
 class Orders:

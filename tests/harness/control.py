@@ -15,6 +15,7 @@ from anabranch.controller.ports.leader import Membership
 from anabranch.controller.service import NO_PROPERTIES, ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
+from anabranch.errors import NotConnectedError
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.memory import MemoryStore, MemoryTree
@@ -29,6 +30,7 @@ from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
+from tests.fakes.metadata import FailingStore
 from tests.fakes.segments import MemorySegments, SegmentWorld
 
 T = TypeVar("T")
@@ -229,6 +231,30 @@ class SilentConsumer(FakeConsumer):
     async def alive(self) -> bool:
         await asyncio.sleep(5)
         return self._lives
+
+
+async def lead_on_failing_store(plant: Plant, segments: int) -> tuple[TopicController, FailingStore]:
+    """Lead a new topic on a metadata store that a test can make fail."""
+    stores: list[FailingStore] = []
+
+    def wrap(store: MetadataStore) -> MetadataStore:
+        stores.append(FailingStore(store))
+        return stores[-1]
+
+    await plant.boot(wrap=wrap)
+    await plant.call(plant.service.create_topic(TOPIC, segments))
+    return await plant.controller(), stores[-1]
+
+
+async def stored_assignments(plant: Plant, sub: str = "s") -> dict[str, list[int]]:
+    """Return the stored segments of each consumer of a subscription."""
+    record = await plant.stored(sub)
+    return {n: [given.segment_id for given in c.segments] for n, c in record.consumers.items()}
+
+
+def no_seal(verb: str, name: TopicName) -> Exception | None:
+    """A fault of the segments port: owners cannot be reached to seal."""
+    return NotConnectedError("owner is away") if verb == "seal" else None
 
 
 def ids_of(assignment: Assignment) -> list[int]:

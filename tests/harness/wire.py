@@ -212,6 +212,24 @@ async def look_up(
     return await client.expect(pb.CommandScalableTopicUpdate)
 
 
+async def register_consumer(
+    client: WireClient, name: str, consumer_id: int = 1, *, subscription: str = "stream", **options: Any
+) -> Any:
+    """Register a stream consumer of the scalable topic; return the answer of the broker."""
+    return await client.request(
+        pb.CommandScalableTopicSubscribe(
+            request_id=0,
+            topic=SCALABLE_TOPIC,
+            subscription=subscription,
+            consumer_name=name,
+            consumer_id=consumer_id,
+            consumer_type=pb.STREAM,
+            initial_position=pb.CommandSubscribe.Earliest,
+            **options,
+        )
+    )
+
+
 def error_of(answer: Any) -> int:
     """Return the code of an ERROR command."""
     assert isinstance(answer, pb.CommandError), answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +22,7 @@ from anabranch.errors import (
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import World
-from tests.harness.wire import WireClient, settle, value_of
+from tests.harness.wire import WireClient, register_consumer, settle, value_of
 
 pytestmark = pytest.mark.world(count=2)
 
@@ -155,21 +154,6 @@ async def test_messages_go_to_the_owner_and_another_broker_sends_clients_there(w
     assert [value_of(d) for d in await client.deliveries(2)] == [b"one", b"two"]
 
 
-async def register(client: WireClient, name: str = "c", consumer_id: int = 1, **more: Any) -> Any:
-    return await client.request(
-        pb.CommandScalableTopicSubscribe(
-            request_id=0,
-            consumer_id=consumer_id,
-            topic=str(ORDERS),
-            subscription="s",
-            consumer_name=name,
-            consumer_type=pb.STREAM,
-            initial_position=pb.CommandSubscribe.Earliest,
-            **more,
-        )
-    )
-
-
 def given(assignment: pb.ScalableConsumerAssignment) -> list[int]:
     return sorted(segment.segment_id for segment in assignment.segments)
 
@@ -178,14 +162,14 @@ async def test_a_consumer_registers_with_any_broker_and_hears_of_every_change(wo
     await world[0].controllers.create_topic(ORDERS, 2)
     leader = world.leader_of(ORDERS)
     far, near = await world.connect(1 - leader), await world.connect(leader)
-    assert given((await register(far, "far")).assignment) == [0, 1]
-    assert len(given((await register(near, "near")).assignment)) == 1
+    assert given((await register_consumer(far, "far")).assignment) == [0, 1]
+    assert len(given((await register_consumer(near, "near")).assignment)) == 1
     update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
     assert len(given(update.assignment)) == 1
     near.close()
     again = await world.connect(1 - leader)
     await asyncio.sleep(0.1)
-    assert len(given((await register(again, "near")).assignment)) == 1, "it gets back what it held"
+    assert len(given((await register_consumer(again, "near")).assignment)) == 1, "it gets back what it held"
     left = await again.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
     assert isinstance(left, pb.CommandSuccess)
     update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
@@ -196,15 +180,15 @@ async def test_a_name_is_free_again_when_its_connection_to_any_broker_is_lost(wo
     await world[0].controllers.create_topic(ORDERS, 2)
     far = 1 - world.leader_of(ORDERS)
     first = await world.connect(far)
-    await register(first)
-    busy = await register(await world.connect(far))
+    await register_consumer(first, "c")
+    busy = await register_consumer(await world.connect(far), "c")
     assert busy.error == pb.ConsumerBusy
     first.close()
     await asyncio.sleep(0.1)
     second = await world.connect(far)
-    assert given((await register(second)).assignment) == [0, 1]
+    assert given((await register_consumer(second, "c")).assignment) == [0, 1]
     # The same client may register again at once, for another start of the same consumer.
-    assert given((await register(second)).assignment) == [0, 1]
+    assert given((await register_consumer(second, "c")).assignment) == [0, 1]
     assert sessions_of_peers(world) == 1
     left = await second.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
     assert isinstance(left, pb.CommandSuccess)
@@ -219,10 +203,10 @@ async def test_a_consumer_that_comes_back_through_another_broker_takes_its_name_
     leader = world.leader_of(ORDERS)
     at = [leader, 1 - leader] if first == "near" else [1 - leader, leader]
     old, new = await world.connect(at[0]), await world.connect(at[1])
-    await register(old, "c", 1, instance=7)
-    assert (await register(new, "c", 2, instance=8)).error == pb.ConsumerBusy
-    assert given((await register(new, "c", 2, instance=7)).assignment) == [0, 1]
-    assert (await register(old, "c", 1, instance=7)).error == pb.ConsumerBusy, "it has come later"
+    await register_consumer(old, "c", 1, instance=7)
+    assert (await register_consumer(new, "c", 2, instance=8)).error == pb.ConsumerBusy
+    assert given((await register_consumer(new, "c", 2, instance=7)).assignment) == [0, 1]
+    assert (await register_consumer(old, "c", 1, instance=7)).error == pb.ConsumerBusy, "it has come later"
     old.close()
     await (await world[leader].controllers.controller(ORDERS)).split(0)
     update = await new.expect(pb.CommandScalableTopicAssignmentUpdate)
@@ -235,22 +219,22 @@ async def test_a_member_is_sent_to_hear_that_its_subscription_was_deleted_and_ot
 ) -> None:
     await world[0].controllers.create_topic(ORDERS, 2)
     ours, java = await world.connect(number), await world.connect(number, "Pulsar-Java-v5.0.0-M1")
-    registered = await register(ours, "ours", instance=7)
+    registered = await register_consumer(ours, "ours", instance=7)
     assert registered.HasField("incarnation")
-    assert not (await register(java, "java")).HasField("incarnation"), "theirs would skip it"
+    assert not (await register_consumer(java, "java")).HasField("incarnation"), "theirs would skip it"
     await ours.expect(pb.CommandScalableTopicAssignmentUpdate)
     controller = await world[1 - number].controllers.controller(ORDERS)
-    await controller.delete_subscription("s", force=True)
+    await controller.delete_subscription("stream", force=True)
     for client in (ours, java):
         assert given((await client.expect(pb.CommandScalableTopicAssignmentUpdate)).assignment) == []
     assert (await ours.expect(pb.CommandCloseConsumer)).consumer_id == 1
-    refused = await register(ours, "ours", instance=7, opened_in=registered.incarnation)
+    refused = await register_consumer(ours, "ours", instance=7, opened_in=registered.incarnation)
     assert refused.error == pb.SubscriptionNotFound
     await settle()
     assert java.inbox == []
     assert not java.hung_up
     other = registered.incarnation + 1
-    assert given((await register(ours, "ours", instance=7, opened_in=other)).assignment) == [0, 1]
+    assert given((await register_consumer(ours, "ours", instance=7, opened_in=other)).assignment) == [0, 1]
 
 
 async def test_a_leader_that_gives_its_store_back_sends_its_consumers_to_the_next(world: World) -> None:
@@ -259,12 +243,12 @@ async def test_a_leader_that_gives_its_store_back_sends_its_consumers_to_the_nex
     await world.stop(home)
     await hand_over()
     foster = await world.connect(1 - home)
-    await register(foster)
+    await register_consumer(foster, "c")
     await world.start(home)
     assert (await foster.expect(pb.CommandCloseConsumer)).consumer_id == 1
     await hand_over()
     assert world.leader_of(ORDERS) == home
-    assert given((await register(foster)).assignment) == [0, 1]
+    assert given((await register_consumer(foster, "c")).assignment) == [0, 1]
 
 
 @pytest.mark.parametrize("version", ["Anabranch-Test", "Pulsar-Java-v5.0.0-M1"])
@@ -274,7 +258,7 @@ async def test_consumers_come_back_when_their_leader_goes_and_find_the_next_one(
     await world[0].controllers.create_topic(ORDERS, 2)
     leader = world.leader_of(ORDERS)
     far = await world.connect(1 - leader, version)
-    await register(far, "far")
+    await register_consumer(far, "far")
     await world.stop(leader)
     await hand_over()
     if version.startswith("Pulsar"):
@@ -282,7 +266,7 @@ async def test_consumers_come_back_when_their_leader_goes_and_find_the_next_one(
         far = await world.connect(1 - leader, version)
     else:
         assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
-    assert given((await register(far, "far")).assignment) == [0, 1]
+    assert given((await register_consumer(far, "far")).assignment) == [0, 1]
     assert world.leader_of(ORDERS) == 1 - leader
 
 
@@ -381,12 +365,12 @@ async def test_a_registration_ends_with_the_connection_between_the_brokers_and_i
     await world[0].controllers.create_topic(ORDERS, 2)
     leader = world.leader_of(ORDERS)
     far = await world.connect(1 - leader)
-    await register(far)
+    await register_consumer(far, "c")
     for connection in list(world[leader].connections):
         if connection.is_peer:
             connection.hang_up()
     assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
-    assert given((await register(far)).assignment) == [0, 1]
+    assert given((await register_consumer(far, "c")).assignment) == [0, 1]
     assert not far.hung_up
 
 
@@ -445,7 +429,7 @@ async def test_a_consumer_whose_leave_failed_does_not_stay_a_member(
     leader = world.leader_of(ORDERS)
     at = leader if near else 1 - leader
     client = await world.connect(at)
-    await register(client)
+    await register_consumer(client, "c")
 
     async def fail(self: TopicController, membership: Membership) -> None:
         raise MetadataError("the store is away")
@@ -455,7 +439,7 @@ async def test_a_consumer_whose_leave_failed_does_not_stay_a_member(
         left = await client.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
     assert left.error == pb.MetadataError
     await settle()
-    again = await register(await world.connect(at))
+    again = await register_consumer(await world.connect(at), "c")
     assert given(again.assignment) == [0, 1]
     assert sessions_of_peers(world) == (0 if near else 1)
 

@@ -21,7 +21,7 @@ from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import World
-from tests.harness.wire import WireClient, batch, value_of
+from tests.harness.wire import WireClient, batch, register_consumer, value_of
 
 NAME = TopicName.parse("topic://public/default/orders")
 LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
@@ -86,17 +86,7 @@ class BucketReader:
         self._ids = itertools.count(1000)
 
     async def register(self) -> None:
-        answer = await self.client.request(
-            pb.CommandScalableTopicSubscribe(
-                request_id=0,
-                topic=str(NAME),
-                subscription="stream",
-                consumer_name=self.name,
-                consumer_id=1,
-                consumer_type=pb.STREAM,
-                initial_position=pb.CommandSubscribe.Earliest,
-            )
-        )
+        answer = await register_consumer(self.client, self.name)
         self._follow(answer.assignment)
 
     def _follow(self, assignment: pb.ScalableConsumerAssignment) -> None:

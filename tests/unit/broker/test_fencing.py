@@ -14,7 +14,7 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import World
-from tests.harness.wire import WireClient, error_of, settle, values_of
+from tests.harness.wire import WireClient, error_of, register_consumer, settle, values_of
 
 NAME = "topic://public/default/orders"
 WHOLE = "segment://public/default/orders/0000-ffff-0"
@@ -41,18 +41,7 @@ async def leader(world: World) -> TopicController:
 
 
 async def register(client: WireClient, name: str, **options: Any) -> pb.ScalableConsumerAssignment:
-    answer = await client.request(
-        pb.CommandScalableTopicSubscribe(
-            request_id=0,
-            topic=NAME,
-            subscription="stream",
-            consumer_name=name,
-            consumer_id=77,
-            consumer_type=pb.STREAM,
-            initial_position=pb.CommandSubscribe.Earliest,
-            **options,
-        )
-    )
+    answer = await register_consumer(client, name, 77, **options)
     assert isinstance(answer, pb.CommandScalableTopicSubscribeResponse)
     assert not answer.HasField("error")
     return answer.assignment

@@ -16,7 +16,15 @@ from anabranch.protocol.commands import NO_ID, Delivery, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.fakes.storage import SlowStorage
 from tests.harness.cluster import World
-from tests.harness.wire import WireClient, batch, error_of, look_up, settle, single, values_of
+from tests.harness.wire import (
+    batch,
+    error_of,
+    look_up,
+    register_consumer,
+    settle,
+    single,
+    values_of,
+)
 
 NAME = "topic://public/default/orders"
 FIRST = "segment://public/default/orders/0000-ffff-0"
@@ -164,7 +172,7 @@ async def test_a_watcher_that_does_not_read_holds_up_nobody_and_skips_to_the_new
     slow, fast = await world.connect(), await world.connect()
     await look_up(slow)
     await look_up(fast)
-    await register(slow, "a")
+    await register_consumer(slow, "a")
     slow.send(pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default"))
     await fast.producer("persistent://public/default/heavy")
     await slow.subscribe("persistent://public/default/heavy", permits=1000)
@@ -339,32 +347,14 @@ async def test_a_subscription_on_a_segment_is_on_its_children_from_their_beginni
     assert values_of(await client.deliveries(1)) == [b"early"]
 
 
-async def register(
-    client: WireClient, name: str, consumer_id: int = 1
-) -> pb.CommandScalableTopicSubscribeResponse:
-    answer = await client.request(
-        pb.CommandScalableTopicSubscribe(
-            request_id=0,
-            topic=NAME,
-            subscription="stream",
-            consumer_name=name,
-            consumer_id=consumer_id,
-            consumer_type=pb.STREAM,
-            initial_position=pb.CommandSubscribe.Earliest,
-        )
-    )
-    assert isinstance(answer, pb.CommandScalableTopicSubscribeResponse)
-    return answer
-
-
 @pytest.mark.world(auto_scale_interval_s=3600.0)
 async def test_stream_consumers_are_assigned_segments_and_told_when_that_changes(world: World) -> None:
     one, two = await world.connect(), await world.connect()
     await look_up(one)
-    first = await register(one, "a")
+    first = await register_consumer(one, "a")
     assert [s.segment_topic for s in first.assignment.segments] == [FIRST]
     assert list(first.assignment.segments[0].bucket_ranges) == []
-    second = await register(two, "b")
+    second = await register_consumer(two, "b")
     update = await one.expect(pb.CommandScalableTopicAssignmentUpdate)
     shared = [*second.assignment.segments, *update.assignment.segments]
     assert {len(s.bucket_ranges) for s in shared} == {4}
@@ -379,7 +369,7 @@ async def test_stream_consumers_are_assigned_segments_and_told_when_that_changes
 async def test_a_leave_that_overtakes_its_registration_leaves_no_member(world: World) -> None:
     client, other = await world.connect(), await world.connect()
     await look_up(client)
-    await register(other, "b")
+    await register_consumer(other, "b")
     client.send(
         pb.CommandScalableTopicSubscribe(
             request_id=1,
@@ -403,9 +393,9 @@ async def test_a_leave_that_overtakes_its_registration_leaves_no_member(world: W
 async def test_the_surplus_of_clients_without_buckets_waits_for_a_segment_of_its_own(world: World) -> None:
     one, two = await world.connect(version=M1), await world.connect(version=M1)
     await look_up(one)
-    first = await register(one, "a")
+    first = await register_consumer(one, "a")
     assert [s.segment_topic for s in first.assignment.segments] == [FIRST]
-    assert list((await register(two, "b")).assignment.segments) == []
+    assert list((await register_consumer(two, "b")).assignment.segments) == []
     await settle()
     assert one.has(pb.CommandScalableTopicAssignmentUpdate) == []
     one.close()
@@ -444,15 +434,15 @@ async def test_a_client_without_buckets_waits_until_the_former_reader_of_a_segme
 async def test_a_registration_outlives_a_short_loss_of_its_connection(world: World) -> None:
     one, two = await world.connect(), await world.connect()
     await look_up(one)
-    await register(one, "a")
-    await register(two, "b")
+    await register_consumer(one, "a")
+    await register_consumer(two, "b")
     await settle()
     two.inbox.clear()
     one.close()
     await asyncio.sleep(30)
     assert two.has(pb.CommandScalableTopicAssignmentUpdate) == []
     one = await world.connect()
-    assert (await register(one, "a")).assignment.segments
+    assert (await register_consumer(one, "a")).assignment.segments
     one.close()
     await asyncio.sleep(61)
     assert two.has(pb.CommandScalableTopicAssignmentUpdate)
@@ -460,8 +450,8 @@ async def test_a_registration_outlives_a_short_loss_of_its_connection(world: Wor
 
 async def test_registering_with_a_topic_that_is_not_there_is_refused(world: World) -> None:
     client = await world.connect()
-    assert (await register(client, "a")).error == pb.TopicNotFound
-    assert (await register(client, "a" * 1025)).error == pb.NotAllowedError
+    assert (await register_consumer(client, "a")).error == pb.TopicNotFound
+    assert (await register_consumer(client, "a" * 1025)).error == pb.NotAllowedError
     answer = await client.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
     assert error_of(answer) == pb.ConsumerNotFound
 

@@ -24,15 +24,7 @@ from anabranch.errors import (
 from anabranch.model.names import TopicName
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.testing.simloop import SimLoop
-from tests.harness.cluster import TOPIC, World, stored_messages
-
-
-async def fill(producer: AsyncProducer[bytes], keys: int, per_key: int) -> list[object]:
-    return [
-        await producer.enqueue(b"%d" % number, key=f"key-{key}")
-        for number in range(per_key)
-        for key in range(keys)
-    ]
+from tests.harness.cluster import TOPIC, World, enqueue_numbers, stored_messages
 
 
 async def test_a_send_returns_the_id_of_the_stored_message(world: World) -> None:
@@ -264,7 +256,7 @@ async def test_a_named_producer_goes_on_counting_after_a_split(world: World) -> 
 
     async with world.client() as client:
         producer = await client.create_producer(TOPIC, name="p")
-        await fill(producer, 10, 1)
+        await enqueue_numbers(producer, 10, 1)
         await producer.close()
         controller = await world.controller()
         layout = await controller.split(0)

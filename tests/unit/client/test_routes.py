@@ -6,21 +6,13 @@ import asyncio
 
 import pytest
 
-from anabranch import AsyncProducer, Batching
+from anabranch import Batching
 from anabranch.errors import (
     ProducerBusyError,
     ProducerFencedError,
 )
 from anabranch.model.names import TopicName
-from tests.harness.cluster import TOPIC, Orders, World, stored_messages
-
-
-async def fill(producer: AsyncProducer[bytes], keys: int, per_key: int) -> list[object]:
-    return [
-        await producer.enqueue(b"%d" % number, key=f"key-{key}")
-        for number in range(per_key)
-        for key in range(keys)
-    ]
+from tests.harness.cluster import TOPIC, Orders, World, enqueue_numbers, stored_messages
 
 
 async def test_messages_without_a_key_use_all_buckets_and_segments(world: World) -> None:
@@ -146,7 +138,7 @@ async def test_a_merge_waits_until_all_its_parents_are_settled(world: World) -> 
         controller = await world.controller()
         low, high = (await controller.split(0)).active
         for _ in range(30):
-            filling = asyncio.ensure_future(fill(producer, 20, 3))
+            filling = asyncio.ensure_future(enqueue_numbers(producer, 20, 3))
             # Cut the connection while entries are unanswered, then merge: both parents are in doubt.
             await asyncio.sleep(world.rng.uniform(0.0, 0.003))
             world.reset_links()

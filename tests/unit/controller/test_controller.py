@@ -29,14 +29,9 @@ from anabranch.errors import (
 )
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
-from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScaleOverride, to_json
 from tests.fakes.segments import MemorySegments, SegmentWorld
-from tests.harness.control import FROM_EARLIEST, MANUAL, TOPIC, FakeConsumer, Plant, ids_of
-
-
-def no_seal(verb: str, name: TopicName) -> Exception | None:
-    return NotConnectedError("owner is away") if verb == "seal" else None
+from tests.harness.control import FROM_EARLIEST, MANUAL, TOPIC, FakeConsumer, Plant, ids_of, no_seal
 
 
 async def test_split_merge_and_rebucket_leave_layout_and_storage_agreed(plant: Plant) -> None:

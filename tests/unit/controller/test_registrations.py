@@ -7,31 +7,18 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import (
     ConsumerBusyError,
     MetadataError,
 )
-from anabranch.metadata.store import MetadataStore
-from tests.fakes.metadata import FailingStore
-from tests.harness.control import FROM_EARLIEST, TOPIC, FakeConsumer, Plant, ids_of
-
-
-async def lead_on_failing_store(plant: Plant, segments: int) -> tuple[TopicController, FailingStore]:
-    stores: list[FailingStore] = []
-
-    def wrap(store: MetadataStore) -> MetadataStore:
-        stores.append(FailingStore(store))
-        return stores[-1]
-
-    await plant.boot(wrap=wrap)
-    await plant.call(plant.service.create_topic(TOPIC, segments))
-    return await plant.controller(), stores[-1]
-
-
-async def stored(plant: Plant, sub: str = "s") -> dict[str, list[int]]:
-    record = await plant.stored(sub)
-    return {n: [given.segment_id for given in c.segments] for n, c in record.consumers.items()}
+from tests.harness.control import (
+    FROM_EARLIEST,
+    FakeConsumer,
+    Plant,
+    ids_of,
+    lead_on_failing_store,
+    stored_assignments,
+)
 
 
 async def test_registration_assignment_and_generation_are_durable(plant: Plant) -> None:
@@ -44,7 +31,7 @@ async def test_registration_assignment_and_generation_are_durable(plant: Plant) 
     assert sorted(ids_of(two.assignment) + first.ids) == [0, 1]
     assert first.told[-1].generation == two.assignment.generation == 2
     assert second.told == [], "what registration returned is not pushed again"
-    assert await stored(plant) == {"a": first.ids, "b": ids_of(two.assignment)}
+    assert await stored_assignments(plant) == {"a": first.ids, "b": ids_of(two.assignment)}
     await plant.audit()
 
 
@@ -54,7 +41,7 @@ async def test_reconnecting_within_the_grace_period_gives_the_same_and_disturbs_
     controller = await plant.lead()
     other = FakeConsumer()
     one, _ = await plant.join("a"), await plant.join("b", other)
-    before = await stored(plant)
+    before = await stored_assignments(plant)
     told = len(other.told)
     controller.connection_lost(one)
     await asyncio.sleep(59)
@@ -62,7 +49,7 @@ async def test_reconnecting_within_the_grace_period_gives_the_same_and_disturbs_
     assert again.token != one.token
     assert ids_of(again.assignment) == before["a"]
     await asyncio.sleep(300)
-    assert await stored(plant) == before
+    assert await stored_assignments(plant) == before
     assert len(other.told) == told
 
 
@@ -72,12 +59,12 @@ async def test_eviction_comes_after_the_full_grace_period_and_moves_the_share(pl
     one, _ = await plant.join("a"), await plant.join("b", inbox)
     controller.connection_lost(one)
     await asyncio.sleep(59.9)
-    assert sorted(await stored(plant)) == ["a", "b"]
+    assert sorted(await stored_assignments(plant)) == ["a", "b"]
     members: Any = controller.why()["subscriptions"]["s"]["consumers"]  # type: ignore[index]
     assert members["a"]["evictedInSeconds"] == pytest.approx(0.1, abs=0.01)
     assert members["b"]["evictedInSeconds"] is None
     await asyncio.sleep(0.2)
-    assert await stored(plant) == {"b": [0, 1]}
+    assert await stored_assignments(plant) == {"b": [0, 1]}
     assert inbox.ids == [0, 1]
 
 
@@ -90,7 +77,7 @@ async def test_a_late_loss_of_an_old_connection_is_ignored(plant: Plant) -> None
     controller.connection_lost(old)
     await plant.call(controller.leave(old))
     await asyncio.sleep(200)
-    assert list(await stored(plant)) == ["a"]
+    assert list(await stored_assignments(plant)) == ["a"]
     await plant.join("b")
     await asyncio.sleep(0.1)
     assert len(inbox.ids) == 1, "the living connection is still told"
@@ -99,10 +86,10 @@ async def test_a_late_loss_of_an_old_connection_is_ignored(plant: Plant) -> None
 async def test_the_same_name_twice_has_one_owner(plant: Plant) -> None:
     await plant.lead()
     await plant.join("a")
-    before = await stored(plant)
+    before = await stored_assignments(plant)
     with pytest.raises(ConsumerBusyError):
         await plant.join("a")
-    assert await stored(plant) == before
+    assert await stored_assignments(plant) == before
 
 
 async def test_leaving_frees_at_once(plant: Plant) -> None:
@@ -112,7 +99,7 @@ async def test_leaving_frees_at_once(plant: Plant) -> None:
     await plant.call(controller.leave(one))
     await plant.call(controller.leave(one))
     assert inbox.ids == [0, 1]
-    assert await stored(plant) == {"b": [0, 1]}
+    assert await stored_assignments(plant) == {"b": [0, 1]}
     await plant.join("a")
 
 
@@ -120,7 +107,7 @@ async def test_members_survive_a_crash_and_get_a_full_grace_period(plant: Plant)
     await plant.lead()
     await plant.join("a")
     await plant.join("b")
-    before = await stored(plant)
+    before = await stored_assignments(plant)
     plant.kill()
     await asyncio.sleep(100)
     await plant.boot()
@@ -128,9 +115,9 @@ async def test_members_survive_a_crash_and_get_a_full_grace_period(plant: Plant)
     again = await plant.join("a")
     assert ids_of(again.assignment) == before["a"]
     await asyncio.sleep(59)
-    assert await stored(plant) == before
+    assert await stored_assignments(plant) == before
     await asyncio.sleep(2)
-    assert await stored(plant) == {"a": [0, 1]}
+    assert await stored_assignments(plant) == {"a": [0, 1]}
 
 
 @pytest.mark.parametrize("delay_s", [0.001, 0.002, 0.003, 0.004])
@@ -143,9 +130,9 @@ async def test_a_caller_that_dies_while_it_registers_is_not_a_member_for_ever(
     assert not task.done()
     task.cancel()
     await asyncio.sleep(0.1)
-    assert list(await stored(plant)) == ["a"], "its job had begun and went on without it"
+    assert list(await stored_assignments(plant)) == ["a"], "its job had begun and went on without it"
     await asyncio.sleep(70)
-    assert await stored(plant) == {}
+    assert await stored_assignments(plant) == {}
 
 
 async def test_a_consumer_that_could_not_leave_is_evicted_as_soon_as_that_can_be_stored(plant: Plant) -> None:
@@ -158,11 +145,11 @@ async def test_a_consumer_that_could_not_leave_is_evicted_as_soon_as_that_can_be
     await asyncio.sleep(1)
     store.fails = lambda path: False
     await asyncio.sleep(10)
-    assert list(await stored(plant)) == ["b"]
+    assert list(await stored_assignments(plant)) == ["b"]
     assert inbox.ids == [0]
     await plant.join("a")
     await asyncio.sleep(100)
-    assert sorted(await stored(plant)) == ["a", "b"]
+    assert sorted(await stored_assignments(plant)) == ["a", "b"]
 
 
 async def test_a_name_whose_owner_could_not_leave_is_free(plant: Plant) -> None:
@@ -174,7 +161,7 @@ async def test_a_name_whose_owner_could_not_leave_is_free(plant: Plant) -> None:
     store.fails = lambda path: False
     await plant.join("a")
     await asyncio.sleep(100)
-    assert list(await stored(plant)) == ["a"]
+    assert list(await stored_assignments(plant)) == ["a"]
 
 
 async def test_an_eviction_that_cannot_be_stored_is_tried_again(plant: Plant) -> None:
@@ -183,10 +170,10 @@ async def test_an_eviction_that_cannot_be_stored_is_tried_again(plant: Plant) ->
     controller.connection_lost(one)
     store.fails = lambda path: "subscriptions" in path
     await asyncio.sleep(61)
-    assert list(await stored(plant)) == ["a"]
+    assert list(await stored_assignments(plant)) == ["a"]
     store.fails = lambda path: False
     await asyncio.sleep(10)
-    assert await stored(plant) == {}
+    assert await stored_assignments(plant) == {}
     assert controller.why()["troubles"] == {}
 
 
@@ -202,4 +189,4 @@ async def test_an_eviction_whose_change_fails_before_it_begins_is_retried(plant:
     await asyncio.sleep(2)
     store.down = False
     await asyncio.sleep(10)
-    assert await stored(plant) == {}
+    assert await stored_assignments(plant) == {}

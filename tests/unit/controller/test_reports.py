@@ -12,12 +12,7 @@ from anabranch.controller.ports.segments import SegmentLoad
 from anabranch.errors import (
     NotConnectedError,
 )
-from anabranch.model.names import TopicName
-from tests.harness.control import Plant
-
-
-def no_seal(verb: str, name: TopicName) -> Exception | None:
-    return NotConnectedError("owner is away") if verb == "seal" else None
+from tests.harness.control import Plant, no_seal
 
 
 async def test_why_shows_the_running_operation_and_the_waiting_changes(plant: Plant) -> None:

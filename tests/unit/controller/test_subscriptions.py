@@ -8,7 +8,6 @@ import pytest
 
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.decide.places import Place
-from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import (
     ConflictError,
     ConsumerBusyError,
@@ -17,29 +16,17 @@ from anabranch.errors import (
     NotConnectedError,
 )
 from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
-from tests.fakes.metadata import FailingStore
-from tests.harness.control import TOPIC, FakeConsumer, Plant, ids_of
-
-
-async def lead_on_failing_store(plant: Plant, segments: int) -> tuple[TopicController, FailingStore]:
-    stores: list[FailingStore] = []
-
-    def wrap(store: MetadataStore) -> MetadataStore:
-        stores.append(FailingStore(store))
-        return stores[-1]
-
-    await plant.boot(wrap=wrap)
-    await plant.call(plant.service.create_topic(TOPIC, segments))
-    return await plant.controller(), stores[-1]
-
-
-async def stored(plant: Plant, sub: str = "s") -> dict[str, list[int]]:
-    record = await plant.stored(sub)
-    return {n: [given.segment_id for given in c.segments] for n, c in record.consumers.items()}
+from tests.harness.control import (
+    TOPIC,
+    FakeConsumer,
+    Plant,
+    ids_of,
+    lead_on_failing_store,
+    stored_assignments,
+)
 
 
 async def test_children_are_handed_over_when_their_parent_is_drained(plant: Plant) -> None:
@@ -112,14 +99,14 @@ async def test_a_segment_drained_without_a_leader_is_found_at_the_next_start(pla
     plant.drain(layout, "s", 0)
     await plant.boot()
     await plant.controller()
-    assert await stored(plant) == {"a": [1, 2]}
+    assert await stored_assignments(plant) == {"a": [1, 2]}
 
 
 async def test_after_a_failover_nothing_that_was_legally_owned_is_revoked(plant: Plant) -> None:
     controller = await plant.lead(1)
     await plant.join("a")
     await plant.call(controller.split(0))
-    before = await stored(plant)
+    before = await stored_assignments(plant)
     assert before == {"a": [1, 2]}
     record = await TopicStore(MemoryStore(plant.tree)).load_subscription(TOPIC, "s")
     plant.kill()
