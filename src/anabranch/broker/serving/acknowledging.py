@@ -18,7 +18,7 @@ ANSWER_BYTES = 256
 """Size that a waiting answer adds to `publish_bytes` of its connection, which bounds the answers."""
 
 
-class Acknowledgements:
+class LogAcknowledgements:
     """Applies ACKs to the cursor of one log."""
 
     def __init__(self, log: SegmentLog, cursor: Cursor, counters: Counters) -> None:

@@ -6,13 +6,25 @@ from bisect import bisect_right
 
 from google.protobuf.message import DecodeError
 
-from anabranch.errors import RemoteProtocolError
-from anabranch.protocol.frames import metadata_span
+from anabranch.errors import AnabranchError, ChecksumError, NotAllowedError, RemoteProtocolError
+from anabranch.protocol.frames import ENTRY_METADATA_MAGIC, metadata_span
 from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _MIN_TAG = b"\x88\x02"
 _MAX_TAG = b"\x90\x02"
+
+
+def fault_of(entry: bytes, splits: tuple[int, ...]) -> AnabranchError | None:
+    """The error with which an entry is refused by a segment with these bucket boundaries; None if it fits."""
+    if entry[:2] == ENTRY_METADATA_MAGIC:
+        return NotAllowedError("an entry must not carry a broker's metadata")
+    try:
+        if splits and not in_one_bucket(entry, splits):
+            return NotAllowedError("the keys of an entry must lie within one bucket of its segment")
+    except RemoteProtocolError as error:
+        return ChecksumError(str(error))
+    return None
 
 
 def in_one_bucket(entry: bytes, splits: tuple[int, ...]) -> bool:

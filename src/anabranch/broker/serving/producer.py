@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from anabranch.broker.serving.client_link import ClientLink
 from anabranch.broker.serving.context import ProducerOptions
-from anabranch.broker.serving.entry_checks import in_one_bucket, is_last_chunk
+from anabranch.broker.serving.entry_checks import fault_of, is_last_chunk
 from anabranch.errors import (
     AnabranchError,
     ChecksumError,
@@ -22,7 +22,7 @@ from anabranch.errors import (
 from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.inheritance import Known
 from anabranch.protocol.commands import NO_ID, Send
-from anabranch.protocol.frames import CHECKSUM_MAGIC, ENTRY_METADATA_MAGIC, checksum_ok
+from anabranch.protocol.frames import CHECKSUM_MAGIC, checksum_ok
 from anabranch.protocol.hot_frames import encode_receipt
 from anabranch.protocol.outer import read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -122,7 +122,7 @@ class ServedProducer:
             done()
 
     def publish(self, send: Send, now_ms: int) -> None:
-        """Take one entry: store it, or answer why not."""
+        """Take one entry: store it, or answer with the reason for refusing it."""
         _, sequence_id, count, highest, is_chunk, marker, most, least, entry = send
         last = highest if highest > sequence_id else sequence_id
         if is_chunk or marker or most or least or not 0 < count <= ENTRY_MESSAGES_MAX:
@@ -132,7 +132,7 @@ class ServedProducer:
             self._refuse_damaged(sequence_id, highest)
             return
         if self.splits or entry[:2] != CHECKSUM_MAGIC:
-            wrong = self._wrong(entry)
+            wrong = fault_of(entry, self.splits)
             if wrong is not None:
                 self._refuse(sequence_id, highest, wrong)
                 return
@@ -197,7 +197,7 @@ class ServedProducer:
         if not checksum_ok(entry):
             self._refuse_damaged(sequence_id, highest)
             return
-        wrong = self._wrong(entry)
+        wrong = fault_of(entry, self.splits)
         if wrong is not None:
             self._refuse(sequence_id, highest, wrong)
             return
@@ -225,17 +225,6 @@ class ServedProducer:
         except RemoteProtocolError:
             slot = None
         return self._inherited.is_duplicate(last, slot)
-
-    def _wrong(self, entry: bytes) -> AnabranchError | None:
-        """The reason why an entry may not be stored here."""
-        if entry[:2] == ENTRY_METADATA_MAGIC:
-            return NotAllowedError("an entry must not carry a broker's metadata")
-        try:
-            if self.splits and not in_one_bucket(entry, self.splits):
-                return NotAllowedError("the keys of an entry must lie within one bucket of its segment")
-        except RemoteProtocolError as error:
-            return ChecksumError(str(error))
-        return None
 
     def _refuse(self, sequence_id: int, highest: int, error: AnabranchError) -> None:
         if self._waiting:

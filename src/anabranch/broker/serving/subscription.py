@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from anabranch.broker.serving.acknowledging import Acknowledgements, DurableAnswers
+from anabranch.broker.serving.acknowledging import DurableAnswers, LogAcknowledgements
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.draining import DrainReporter
@@ -49,7 +49,7 @@ class Subscription:
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
         self._clock = context.clock
-        self._acks = Acknowledgements(self.log, cursor, self.counters)
+        self._acks = LogAcknowledgements(self.log, cursor, self.counters)
         self._drains = DrainReporter(
             self.log,
             cursor,
