@@ -20,17 +20,9 @@ from typing import Any, NamedTuple
 
 from anabranch.errors import AnabranchError, MetadataError, VersionConflictError
 from anabranch.metadata.sqlite_lock import BUSY_RETRY_S, WriteLock
+from anabranch.metadata.sqlite_schema import SCHEMA, SCHEMA_VERSION, delete_sessions
 from anabranch.metadata.store import ABSENT
 
-SCHEMA_VERSION = 1
-SCHEMA = """
-CREATE TABLE node (path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, session INTEGER)
-    WITHOUT ROWID;
-CREATE INDEX node_by_session ON node (session) WHERE session IS NOT NULL;
-CREATE TABLE sequence (path TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE session (id INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, heard_s REAL NOT NULL);
-CREATE TABLE change (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL);
-"""
 BATCH_MAX = 256
 CHANGES_KEPT = 4096
 
@@ -290,11 +282,6 @@ class ConnectionThread(threading.Thread):
             gap = oldest > self._seen_change + 1
             self._seen_change = rows[-1][0]
             self._deliver([], [path for _, path in rows], gap)
-
-
-def delete_sessions(connection: sqlite3.Connection) -> None:
-    connection.execute("DELETE FROM node WHERE session IS NOT NULL")
-    connection.execute("DELETE FROM session")
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

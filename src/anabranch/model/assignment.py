@@ -116,19 +116,34 @@ def assign(
     for segment, _ in ready:
         if segment.id not in owners:
             owners[segment.id] = list(readers.get(segment.id, ())) or [_least_busy(names, owners)]
-    held = _previous_readers(sorted(previous), previous)
-    by_buckets = {given.segment for given_ in previous.values() for given in given_ if given.shared}
+    kept = _kept_by_buckets(ready, owners, previous)
     result: dict[str, list[Assigned]] = {name: [] for name in names}
     for segment, buckets in ready:
         given = owners[segment.id]
-        # A consumer that reads by buckets goes on doing so: a change would make it attach again.
-        kept = segment.id in by_buckets and (
-            sorted(given) == held.get(segment.id) or bool(ids.intersection(segment.children))
-        )
-        shared = len(given) > 1 or (share and (kept or buckets != ALL))
+        shared = len(given) > 1 or (share and (segment.id in kept or buckets != ALL))
         for name in given:
             result[name].append(Assigned(segment.id, shared))
     return {name: tuple(given) for name, given in result.items()}
+
+
+def _kept_by_buckets(
+    ready: Sequence[tuple[Segment, Ranges]],
+    owners: Mapping[int, Sequence[str]],
+    previous: Mapping[str, tuple[Assigned, ...]],
+) -> set[int]:
+    """Segments that stay shared by buckets, because a change would make their consumers attach again.
+
+    They are those whose readers stay the same, and partly drained ones whose children are read already.
+    """
+    held = _previous_readers(sorted(previous), previous)
+    by_buckets = {given.segment for given_ in previous.values() for given in given_ if given.shared}
+    ids = {segment.id for segment, _ in ready}
+    return {
+        segment.id
+        for segment, _ in ready
+        if segment.id in by_buckets
+        and (sorted(owners[segment.id]) == held.get(segment.id) or ids.intersection(segment.children))
+    }
 
 
 def bucket_owners(bucket_count: int, names: Sequence[T]) -> list[T]:

@@ -26,24 +26,29 @@ def check_step(before: Layout, after: Layout) -> tuple[str, ...]:
         wrong.append(f"next id falls from {before.next_id} to {after.next_id}")
     for id_, old in sorted(before.segments.items()):
         new = after.segments.get(id_)
-        if new is None:
-            heirs = (segment for segment in after.active if segment.range.overlaps(old.range))
-            if old.active and any(heir.id in before.segments for heir in heirs):
-                wrong.append(f"active segment {id_} vanished without a successor")
-            continue
-        migrated = old.active and not new.active and old.is_classic
-        range_ = FULL if migrated else old.range
-        same = (range_, old.bucket_splits, old.created_epoch, old.created_ms, old.legacy_topic)
-        if same != (new.range, new.bucket_splits, new.created_epoch, new.created_ms, new.legacy_topic):
-            wrong.append(f"segment {id_} changed its range, buckets or origin")
-        if not set(new.parents) <= set(old.parents):
-            wrong.append(f"segment {id_} gained parents")
-        if not old.active and (new.active or new.children != old.children):
-            wrong.append(f"sealed segment {id_} changed its state or children")
+        wrong += _check_pruned(before, after, old) if new is None else _check_kept(old, new)
     for id_ in sorted(set(after.segments) - set(before.segments)):
         if any(id_ <= old for old in before.segments):
             wrong.append(f"id {id_} of a new segment is not above the ids before")
     return tuple(wrong)
+
+
+def _check_pruned(before: Layout, after: Layout, old: Segment) -> Iterable[str]:
+    heirs = (segment for segment in after.active if segment.range.overlaps(old.range))
+    if old.active and any(heir.id in before.segments for heir in heirs):
+        yield f"active segment {old.id} vanished without a successor"
+
+
+def _check_kept(old: Segment, new: Segment) -> Iterable[str]:
+    migrated = old.active and not new.active and old.is_classic
+    range_ = FULL if migrated else old.range
+    same = (range_, old.bucket_splits, old.created_epoch, old.created_ms, old.legacy_topic)
+    if same != (new.range, new.bucket_splits, new.created_epoch, new.created_ms, new.legacy_topic):
+        yield f"segment {old.id} changed its range, buckets or origin"
+    if not set(new.parents) <= set(old.parents):
+        yield f"segment {old.id} gained parents"
+    if not old.active and (new.active or new.children != old.children):
+        yield f"sealed segment {old.id} changed its state or children"
 
 
 def _check_tiling(layout: Layout) -> Iterable[str]:
@@ -83,6 +88,11 @@ def _check_links(layout: Layout, segment: Segment) -> Iterable[str]:
     for links, kind in ((segment.parents, "parent"), (segment.children, "child")):
         if len(set(links)) < len(links):
             yield f"segment {segment.id} names a {kind} twice"
+    yield from _check_parents(layout, segment)
+    yield from _check_children(layout, segment)
+
+
+def _check_parents(layout: Layout, segment: Segment) -> Iterable[str]:
     for parent_id in segment.parents:
         parent = layout.segments.get(parent_id)
         if parent is None:
@@ -97,6 +107,9 @@ def _check_links(layout: Layout, segment: Segment) -> Iterable[str]:
             yield f"segment {segment.id} was not created in the epoch that sealed its parent {parent_id}"
         if not parent.range.overlaps(segment.range):
             yield f"segment {segment.id} ({segment.range}) takes nothing from its parent {parent_id}"
+
+
+def _check_children(layout: Layout, segment: Segment) -> Iterable[str]:
     for child_id in segment.children:
         child = layout.segments.get(child_id)
         if child is None:
