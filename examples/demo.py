@@ -47,6 +47,7 @@ SETTINGS = {
 SPARK_JOB = Path(__file__).with_name("demo_spark.py")
 READY = "ready"
 """The file that the Spark job creates when it reads."""
+COLUMNS = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 console = Console()
 
 
@@ -179,6 +180,15 @@ def _active(metadata: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(active, key=lambda segment: segment["hashRange"]["start"])
 
 
+def start_spark(url: str, output: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, str(SPARK_JOB), url, str(output), str(output.parent / "checkpoint")],
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+        stdout=(output.parent / "spark.log").open("w"),
+        stderr=subprocess.STDOUT,
+    )
+
+
 async def run(total: int, rate: int, scratch: Path) -> int:
     began = time.monotonic()
     broker = BrokerProcess(scratch / "data", SETTINGS)
@@ -189,22 +199,11 @@ async def run(total: int, rate: int, scratch: Path) -> int:
         console.print(f"two workers ready in {broker.started_in_s:.2f} s at {broker.url}")
         admin = AdminClient(broker.http_url)
         admin.create_topic(NAME, segments=1)
-        job = subprocess.Popen(
-            [sys.executable, str(SPARK_JOB), broker.url, str(output), str(scratch / "checkpoint")],
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
-            stdout=(scratch / "spark.log").open("w"),
-            stderr=subprocess.STDOUT,
-        )
+        job = start_spark(broker.url, output)
         stream = DemoReader("stream consumers", total)
         spark = DemoReader("Spark streaming", total)
-        columns = (
-            TextColumn("{task.description:18}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
         try:
-            with Progress(*columns, console=console) as progress:
+            with Progress(*COLUMNS, console=console) as progress:
                 sending = progress.add_task("published", total=total)
                 streaming = progress.add_task(stream.name, total=total)
                 sparking = progress.add_task(spark.name, total=total)

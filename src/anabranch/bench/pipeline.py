@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,57 +26,6 @@ async def _fill(url: str, count: int) -> None:
         await asyncio.gather(*waiting)
 
 
-def _toy_source() -> Any:
-    from pyspark.sql.datasource import (
-        DataSource,
-        DataSourceArrowWriter,
-        DataSourceReader,
-        InputPartition,
-        WriterCommitMessage,
-    )
-
-    class ToyReader(DataSourceReader):  # type: ignore[misc]
-        def __init__(self, rows: int) -> None:
-            self.rows = rows
-
-        def partitions(self) -> list[Any]:
-            return [InputPartition(0), InputPartition(1)]
-
-        def read(self, partition: Any) -> Iterator[Any]:
-            import pyarrow as pa
-
-            batch = pa.record_batch(
-                {
-                    "key": pa.array([b"key-1"] * 10_000, pa.binary()),
-                    "value": pa.array([VALUE] * 10_000, pa.binary()),
-                }
-            )
-            for _ in range(self.rows // 20_000):
-                yield batch
-
-    class ToyWriter(DataSourceArrowWriter):  # type: ignore[misc]
-        def write(self, iterator: Iterator[Any]) -> Any:
-            for _ in iterator:
-                pass
-            return WriterCommitMessage()
-
-    class Toy(DataSource):  # type: ignore[misc]
-        @classmethod
-        def name(cls) -> str:
-            return "toy"
-
-        def schema(self) -> str:
-            return SCHEMA
-
-        def reader(self, schema: Any) -> Any:
-            return ToyReader(int(self.options["rows"]))
-
-        def writer(self, schema: Any, overwrite: bool) -> Any:
-            return ToyWriter()
-
-    return Toy
-
-
 def _rate(count: int, action: Any) -> float:
     action()
     best = 0.0
@@ -91,6 +39,8 @@ def _rate(count: int, action: Any) -> float:
 def _session() -> Any:
     from pyspark.sql import SparkSession
 
+    from anabranch.bench.toy_source import ToySource
+
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
@@ -100,7 +50,7 @@ def _session() -> Any:
         .config("spark.python.unix.domain.socket.enabled", "true")
         .getOrCreate()
     )
-    spark.dataSource.register(_toy_source())
+    spark.dataSource.register(ToySource)
     return spark
 
 

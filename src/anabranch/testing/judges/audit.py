@@ -129,9 +129,8 @@ class Audit:
 
     async def watch_takeovers(self, shape: Shape) -> None:
         """Check that a store is served soon after the lease of its owner ends, without other faults."""
-        if shape.workers == 1 or shape.slow_disk or shape.stalls or shape.disk_errors:
-            return
-        if shape.store_trouble != StoreTrouble():
+        slow = shape.slow_disk or shape.stalls or shape.disk_errors or shape.store_trouble != StoreTrouble()
+        if shape.workers == 1 or slow:
             return
         served_at = dict.fromkeys(self._cluster.platters, self._loop.time())
         started_at: dict[SimProcess, float] = {}
