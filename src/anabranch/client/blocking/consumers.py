@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
@@ -20,20 +20,25 @@ from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import MessageId
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Inbox[Any])
 
 TAKEN_MAX = 256
 """Messages that an iteration takes at a time."""
 
 
-class Consumer(Handle, Generic[T]):
-    """Receiving and iterating, as all blocking consumers do."""
+class Consumer(Handle, Generic[T, C]):
+    """Receiving and iterating, as all blocking consumers do; `C` is the type of the asyncio twin."""
 
-    _twin: Inbox[T]
-
-    def __init__(self, portal: Portal) -> None:
+    def __init__(self, portal: Portal, twin: C) -> None:
         super().__init__(portal)
+        self._twin = twin
         self._taken: deque[Message[T]] = deque()
         self._lock = threading.Lock()
+
+    @property
+    def topic(self) -> str:
+        """The name the broker resolved."""
+        return self._twin.topic
 
     def receive(self, timeout: Seconds | None = None) -> Message[T]:
         """The next message; raises ReceiveTimeoutError when none arrives in time."""
@@ -74,19 +79,8 @@ class Consumer(Handle, Generic[T]):
         self._taken.clear()
 
 
-class StreamConsumer(Consumer[T]):
+class StreamConsumer(Consumer[T, AsyncStreamConsumer[T]]):
     """Reads a share of a topic in key order; the blocking form of AsyncStreamConsumer."""
-
-    _twin: AsyncStreamConsumer[T]
-
-    def __init__(self, portal: Portal, twin: AsyncStreamConsumer[T]) -> None:
-        super().__init__(portal)
-        self._twin = twin
-
-    @property
-    def topic(self) -> str:
-        """The name the broker resolved."""
-        return self._twin.topic
 
     @property
     def subscription(self) -> str:
@@ -111,19 +105,8 @@ class StreamConsumer(Consumer[T]):
         self._run("flush_acks", self._twin.flush_acks)
 
 
-class QueueConsumer(Consumer[T]):
+class QueueConsumer(Consumer[T, AsyncQueueConsumer[T]]):
     """Reads all segments in parallel; the blocking form of AsyncQueueConsumer."""
-
-    _twin: AsyncQueueConsumer[T]
-
-    def __init__(self, portal: Portal, twin: AsyncQueueConsumer[T]) -> None:
-        super().__init__(portal)
-        self._twin = twin
-
-    @property
-    def topic(self) -> str:
-        """The name the broker resolved."""
-        return self._twin.topic
 
     @property
     def subscription(self) -> str:
@@ -156,19 +139,8 @@ class QueueConsumer(Consumer[T]):
         self._run("flush_acks", self._twin.flush_acks)
 
 
-class CheckpointConsumer(Consumer[T]):
+class CheckpointConsumer(Consumer[T, AsyncCheckpointConsumer[T]]):
     """Reads a topic from a checkpoint on; the blocking form of AsyncCheckpointConsumer."""
-
-    _twin: AsyncCheckpointConsumer[T]
-
-    def __init__(self, portal: Portal, twin: AsyncCheckpointConsumer[T]) -> None:
-        super().__init__(portal)
-        self._twin = twin
-
-    @property
-    def topic(self) -> str:
-        """The name the broker resolved."""
-        return self._twin.topic
 
     @property
     def name(self) -> str:
