@@ -49,7 +49,7 @@ async def test_nothing_is_visible_before_it_is_durable(run: Run) -> None:
     assert seen == [1]
 
 
-async def test_what_was_stored_is_read_back_byte_for_byte(run: Run) -> None:
+async def test_stored_entries_are_read_back_byte_for_byte(run: Run) -> None:
     log = await run.storage.create(NAME)
     datas = [bytes([number]) * number for number in range(30)]
     places = await put(log, *datas, count=2, timestamp_ms=11)

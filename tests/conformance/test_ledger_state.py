@@ -92,7 +92,7 @@ async def test_sequences_become_durable_with_their_entries(run: Run) -> None:
     assert dict(again.sequences.own) == {"a": 9, "b": 7}
 
 
-async def test_what_is_inherited_is_durable_when_it_is_answered_and_replaces_the_former(run: Run) -> None:
+async def test_an_answered_inheritance_is_durable_and_replaces_the_former(run: Run) -> None:
     low, high = FULL.halves()
     first = (Piece(FULL, {"a": 1}),)
     second = (Piece(low, {"a": 5, "b": 2}), Piece(high, {}))
@@ -112,7 +112,7 @@ async def test_what_is_inherited_is_durable_when_it_is_answered_and_replaces_the
     assert again.sequences.inherited == ()
 
 
-async def test_what_is_inherited_shows_only_once_it_is_durable(run: Run) -> None:
+async def test_an_inheritance_shows_only_once_it_is_durable(run: Run) -> None:
     log = await run.storage.create(NAME)
     inheriting = asyncio.ensure_future(log.inherit((Piece(FULL, {"a": 1}),)))
     await put(log, DATA)
@@ -231,7 +231,7 @@ async def test_a_closed_storage_refuses(run: Run) -> None:
         await run.storage.create(OTHER)
 
 
-async def test_what_is_queued_at_close_is_stored(run: Run) -> None:
+async def test_entries_queued_at_close_are_stored(run: Run) -> None:
     log = await run.storage.create(NAME)
     cursor = log.cursors.open("s", 0)
     told: list[object] = []

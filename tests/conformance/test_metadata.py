@@ -211,7 +211,7 @@ async def test_an_undone_watch_hears_nothing_more(store: MetadataStore) -> None:
     assert heard == []
 
 
-async def test_a_refused_put_tells_nobody(store: MetadataStore) -> None:
+async def test_a_refused_put_notifies_no_watcher(store: MetadataStore) -> None:
     heard: list[str] = []
     store.watch("/t", lambda change: heard.append(change.path))
     with pytest.raises(VersionConflictError):
@@ -303,7 +303,7 @@ async def test_a_lasting_put_makes_an_ephemeral_value_last(world: StoreProcesses
     assert await stayer.get("/a") == (b"2", 1)
 
 
-async def test_an_ephemeral_value_belongs_to_whoever_wrote_it_last(world: StoreProcesses) -> None:
+async def test_an_ephemeral_value_belongs_to_its_last_writer(world: StoreProcesses) -> None:
     first, second, stayer = world.process(), world.process(), world.process()
     await first.put("/lasting", b"1")
     await first.put("/taken", b"1", ephemeral=True)

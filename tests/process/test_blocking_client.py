@@ -116,7 +116,9 @@ def test_closing_from_another_thread_ends_an_iteration(client: anabranch.Client)
         consumer.receive()
 
 
-def test_flush_raises_only_what_nobody_looked_at(broker: BrokerProcess, client: anabranch.Client) -> None:
+def test_flush_raises_only_failures_that_the_caller_has_not_seen(
+    broker: BrokerProcess, client: anabranch.Client
+) -> None:
     producer = client.create_producer("orders", send_timeout=2)
     producer.send(b"ok", key="k")
     broker.kill()

@@ -246,7 +246,7 @@ def prepared(crashes: Crashes) -> dict[tuple[str, str], Prepared]:
 
 
 @pytest.mark.parametrize(("kind", "step"), STEPS)
-async def test_what_was_killed_at_a_step_is_finished_by_the_next_start(
+async def test_an_operation_killed_at_a_step_is_finished_by_the_next_start(
     crashes: Crashes, prepared: dict[tuple[str, str], Prepared], kind: str, step: str
 ) -> None:
     topic = prepared[kind, step]
@@ -313,7 +313,7 @@ def prepared_for_workers(worker_crashes: WorkerCrashes) -> dict[tuple[str, str],
 
 
 @pytest.mark.parametrize(("kind", "step"), WORKER_STEPS)
-async def test_what_a_worker_was_killed_at_is_finished_by_another(
+async def test_an_operation_of_a_killed_worker_is_finished_by_another(
     worker_crashes: WorkerCrashes,
     prepared_for_workers: dict[tuple[str, str], Prepared],
     kind: str,

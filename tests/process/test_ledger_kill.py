@@ -79,7 +79,7 @@ async def check(root: Path, confirmed: Confirmed) -> int:
     return len(found)
 
 
-async def test_whatever_was_confirmed_survives_being_killed(tmp_path: Path) -> None:
+async def test_confirmed_writes_survive_a_kill(tmp_path: Path) -> None:
     rng = random.Random(5)
     confirmed = Confirmed()
     begun = time.monotonic()

@@ -82,7 +82,7 @@ async def insist(admin: AdminClient, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "step"), STEPS)
-async def test_what_is_sent_again_after_a_kill_is_stored_once(
+async def test_a_message_sent_again_after_a_kill_is_stored_once(
     make_broker: MakeBroker, kind: str, step: str
 ) -> None:
     broker = make_broker(scalableTopicAutoScaleEnabled="false")

@@ -181,7 +181,7 @@ async def test_a_pause_within_the_lease_changes_nothing(make_broker: MakeBroker)
     assert broker.stop() == 0
 
 
-async def test_nobody_is_ended_when_all_stood_still_as_on_a_machine_that_was_suspended(
+async def test_no_worker_is_ended_after_the_machine_was_suspended(
     make_broker: MakeBroker,
 ) -> None:
     broker = make_broker(workers=2, lease_s=3).start()
@@ -228,7 +228,7 @@ def test_workers_that_outlive_their_supervisor_and_stand_still_are_ended_by_the_
     assert broker.stop() == 0
 
 
-async def test_stores_stay_where_they_are_whatever_the_number_of_workers(make_broker: MakeBroker) -> None:
+async def test_stores_stay_where_they_are_for_any_number_of_workers(make_broker: MakeBroker) -> None:
     broker = make_broker(workers=3, lease_s=LEASE_S).start()
     async with traffic(broker) as flowing:
         for workers in (1, 2, 4):

@@ -153,9 +153,7 @@ class Life:
 @pytest.mark.parametrize(
     "seed", [block * 1000 + number for block in range(4) for number in range(SEEDS // 4)]
 )
-async def test_whatever_happens_layout_storage_and_subscriptions_agree_in_the_end(
-    loop: SimLoop, seed: int
-) -> None:
+async def test_layout_storage_and_subscriptions_agree_in_the_end(loop: SimLoop, seed: int) -> None:
     retention_s = random.Random(seed).choice([None, 0.0, 0.5])
     plant = Plant(loop, replace(MANUAL, retention_s=retention_s))
     await Life(plant, random.Random(seed)).run()

@@ -220,7 +220,7 @@ def test_the_turn_goes_to_a_ready_receiver_of_the_best_level(consumers: list[tup
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abc")), min_size=1), st.integers(-1, 5))
-def test_the_active_consumer_does_not_depend_on_who_came_first(
+def test_the_active_consumer_does_not_depend_on_the_order_of_arrival(
     consumers: list[tuple[int, str]], partition: int
 ) -> None:
     receivers = [Receiver(name, n, Line(), priority=p) for n, (p, name) in enumerate(consumers)]

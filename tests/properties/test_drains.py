@@ -125,7 +125,7 @@ def test_an_assignment_by_buckets_is_ordered_complete_and_sticky(
 
 
 @given(st.data(), layouts(), names)
-def test_more_open_buckets_of_the_same_segments_move_nobody(
+def test_more_open_buckets_of_the_same_segments_move_no_consumer(
     data: st.DataObject, layout: Layout, group: list[str]
 ) -> None:
     drained, parts = data.draw(drains(layout))

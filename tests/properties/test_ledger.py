@@ -49,7 +49,7 @@ def test_a_record_comes_back_from_its_own_place_only(
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), st.data())
-def test_whole_commits_are_kept_whatever_the_tail_became(payloads: list[bytes], data: st.DataObject) -> None:
+def test_whole_commits_are_kept_before_any_damaged_tail(payloads: list[bytes], data: st.DataObject) -> None:
     owner = seed(1, 1)
     journal = b""
     ends = [0]

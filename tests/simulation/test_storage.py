@@ -25,7 +25,7 @@ SOMETIMES = (
 )
 
 
-def test_what_was_confirmed_survives_every_crash() -> None:
+def test_confirmed_writes_survive_every_crash() -> None:
     counts: Counter[str] = Counter()
     for seed in SEEDS:
         simulation = StorageRun(seed)

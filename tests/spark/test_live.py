@@ -161,7 +161,7 @@ def test_a_classic_topic_is_read_and_written_through_its_synthetic_layout(broker
     check(read(broker, subscribe=classic), 1000)
 
 
-def test_partitions_that_nobody_used_yet_are_empty_and_not_missing(broker: BrokerProcess) -> None:
+def test_unused_partitions_are_empty_and_not_missing(broker: BrokerProcess) -> None:
     url = f"{broker.http_url}/admin/v2/persistent/public/default/classic/partitions"
     urlopen(Request(url, b"3", method="PUT"), timeout=10).close()
     classic = "persistent://public/default/classic"

@@ -57,7 +57,7 @@ def test_partitions_are_served_by_their_owners_and_added_up(admin: Admin) -> Non
     assert [names for storage in admin.world.storages.values() for names in storage.names()] == []
 
 
-def test_what_monitors_and_tools_ask(admin: Admin) -> None:
+def test_health_version_lists_and_lookups(admin: Admin) -> None:
     assert admin("GET", "/status.html").body == b"OK"
     assert admin("GET", "/admin/v2/brokers/health").body == b"ok"
     assert admin("GET", "/admin/v2/brokers/ready").body == b"ok"

@@ -336,7 +336,9 @@ async def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> 
 @pytest.mark.world(count=2)
 @pytest.mark.parametrize("kind", ["queue", "stream"])
 @pytest.mark.usefixtures("topic")
-async def test_what_is_read_goes_only_by_force(admin: Admin, kind: str) -> None:
+async def test_a_subscription_or_topic_with_consumers_is_deleted_only_by_force(
+    admin: Admin, kind: str
+) -> None:
     async with admin.world.client() as client:
         subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
         consumer = await subscribe("orders", "used", initial_position="earliest")

@@ -221,7 +221,7 @@ async def test_a_cumulative_acknowledgement_acknowledges_nothing_that_is_held_ba
 
 
 @pytest.mark.world(auto_scale_interval_s=3600.0)
-async def test_what_is_open_stays_open_in_a_generation_and_closes_only_with_the_next(world: World) -> None:
+async def test_an_open_bucket_stays_open_until_the_next_generation(world: World) -> None:
     controller, publisher, (reader,) = await open_world(world, "a")
     reader.stuck = {KEYS[3, 0]}
     await publisher.round(controller.layout)
@@ -246,7 +246,7 @@ async def test_what_is_open_stays_open_in_a_generation_and_closes_only_with_the_
 
 
 @pytest.mark.world(auto_scale_interval_s=3600.0)
-async def test_what_is_held_back_is_bounded_and_goes_on_when_it_opens(
+async def test_entries_held_back_are_bounded_and_go_out_when_their_bucket_opens(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keyed_reading, "HELD_MAX", 5)
@@ -269,7 +269,7 @@ async def test_what_is_held_back_is_bounded_and_goes_on_when_it_opens(
 
 
 @pytest.mark.world(auto_scale_interval_s=3600.0)
-async def test_what_is_drained_at_once_is_read_as_before(world: World) -> None:
+async def test_a_segment_that_drains_at_once_is_read_without_buckets(world: World) -> None:
     controller, publisher, (reader,) = await open_world(world, "a")
     await publisher.round(controller.layout)
     await controller.split(0)

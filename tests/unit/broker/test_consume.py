@@ -92,7 +92,7 @@ async def test_a_second_exclusive_consumer_is_turned_away_until_the_first_is_gon
     await two.deliveries(10)
 
 
-async def test_what_is_not_acknowledged_comes_again_to_the_next_consumer(world: World) -> None:
+async def test_unacknowledged_entries_come_again_to_the_next_consumer(world: World) -> None:
     client = await filled(world)
     await client.subscribe()
     got = await client.deliveries(10)
@@ -302,7 +302,7 @@ async def test_the_limit_over_all_consumers_holds_too(world: World) -> None:
     assert len(one.has(Delivery)) + len(two.has(Delivery)) == 40
 
 
-async def test_failover_tells_who_is_active_and_moves_on_when_it_goes(world: World) -> None:
+async def test_failover_announces_the_active_consumer_and_moves_on_when_it_leaves(world: World) -> None:
     one, two = await filled(world), await world.connect()
     await two.subscribe(kind=FAILOVER, consumer_id=2, name="b", permits=0)
     assert (await two.expect(pb.CommandActiveConsumerChange)).is_active
@@ -318,7 +318,7 @@ async def test_failover_tells_who_is_active_and_moves_on_when_it_goes(world: Wor
     assert values_of(await two.deliveries(6)) == numbers(4, 10)
 
 
-async def test_success_comes_before_the_news_who_is_active(world: World) -> None:
+async def test_success_comes_before_the_active_consumer_is_announced(world: World) -> None:
     client = await world.connect()
     client.send(
         pb.CommandSubscribe(

@@ -103,7 +103,7 @@ async def test_buckets_are_told_together_after_a_moment_and_when_durable(case: C
 
 
 @pytest.mark.case(slots=[1, 2, 0x9000, 0xA000])
-async def test_what_follows_at_once_is_told_as_one(case: Case) -> None:
+async def test_drains_in_quick_succession_are_reported_as_one(case: Case) -> None:
     case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(0.01)
     for ordinal in range(4):

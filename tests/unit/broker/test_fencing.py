@@ -272,7 +272,7 @@ async def test_a_subscribe_under_way_while_its_consumer_loses_the_segment(
     assert data.has(Delivery) == []
 
 
-async def test_plain_consumers_read_a_segment_only_while_nobody_is_registered(world: World) -> None:
+async def test_plain_consumers_read_a_segment_only_without_registered_consumers(world: World) -> None:
     await create(world, 1)
     plain, member = await world.connect(), await world.connect()
     assert isinstance(await attach(plain, WHOLE, "plain", None), pb.CommandSuccess)

@@ -126,7 +126,7 @@ async def test_a_batch_that_claims_to_be_one_message_is_not_judged_by_its_first_
     assert (await client.receipt()).entry == 0
 
 
-async def test_what_is_inherited_twice_over_and_through_a_restart_counts(world: World) -> None:
+async def test_sequence_ids_inherited_twice_and_through_a_restart_count(world: World) -> None:
     client = await begin(world, {LOW: range(11), HIGH: range(3)})
     await merge(world)
     await world.restart()

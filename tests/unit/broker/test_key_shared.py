@@ -121,7 +121,7 @@ async def test_entries_of_a_lost_consumer_go_out_again_in_order(world: World) ->
     assert {d.redelivery_count for d in two.has(Delivery)} == {0}
 
 
-async def test_what_is_acknowledged_while_it_waits_to_come_again_does_not_come(world: World) -> None:
+async def test_an_entry_acknowledged_before_its_redelivery_does_not_come_again(world: World) -> None:
     one, two = await world.connect(), await world.connect()
     await two.producer()
     await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
@@ -228,7 +228,7 @@ async def test_a_stamp_means_nothing_to_consumers_that_share_by_keys(world: Worl
     assert error_of(answer) == pb.ConsumerBusy
 
 
-async def test_those_who_share_in_other_ways_cannot_join(world: World) -> None:
+async def test_consumers_with_another_key_shared_mode_cannot_join(world: World) -> None:
     client = await world.connect()
     same_ranges = buckets(4)
     same_ranges.entryBucketDispatch = False

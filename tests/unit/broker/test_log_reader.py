@@ -70,7 +70,7 @@ async def test_a_cold_read_comes_back_when_it_is_done_and_serves_what_follows() 
     await reader.settle()
 
 
-async def test_reading_stops_at_a_damaged_entry_until_somebody_moves_on() -> None:
+async def test_reading_stops_at_a_damaged_entry_until_the_reader_skips_it() -> None:
     log = ColdLog(5)
     reader = ColdReader(log)
     log.failure = CorruptDataError("rotten")

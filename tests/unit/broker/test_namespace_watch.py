@@ -92,7 +92,7 @@ async def test_a_slow_look_never_tells_what_is_over_by_then(world: World) -> Non
     assert told(client) == [set(), {A}, {A, B}]
 
 
-async def test_what_comes_before_the_snapshot_is_sent_is_told_after_it(world: World) -> None:
+async def test_a_change_before_the_snapshot_is_sent_is_announced_after_it(world: World) -> None:
     client = await world.connect()
     waits_s = iter((1.0, 0.0))
 

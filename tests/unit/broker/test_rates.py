@@ -21,7 +21,7 @@ def test_a_first_burst_is_averaged_over_the_whole_window() -> None:
     assert meter.rates(0.001, (1000, 5)) == (100.0, 0.5)
 
 
-def test_what_ended_is_forgotten_after_a_window() -> None:
+def test_a_burst_is_forgotten_after_a_window() -> None:
     meter = RateMeter(10.0, 0.0, (0,))
     meter.sample(2.0, (1000,))
     for second in range(4, 14, 2):

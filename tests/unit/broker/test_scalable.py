@@ -166,7 +166,7 @@ async def test_watchers_hear_of_a_split_and_closed_sessions_do_not(world: World)
     assert other.inbox == []
 
 
-async def test_a_watcher_that_does_not_read_holds_up_nobody_and_skips_to_the_newest_state(
+async def test_a_slow_watcher_delays_no_other_and_skips_to_the_newest_state(
     world: World,
 ) -> None:
     slow, fast = await world.connect(), await world.connect()
@@ -261,7 +261,7 @@ async def test_a_seal_answers_what_it_took_then_closes_producers_and_swallows_th
 
 
 @pytest.mark.world(storage=SlowStorage)
-async def test_what_comes_while_a_slow_seal_is_written_is_neither_stored_nor_answered(world: World) -> None:
+async def test_a_message_during_a_slow_seal_is_neither_stored_nor_answered(world: World) -> None:
     client = await world.connect()
     await look_up(client)
     await client.producer(FIRST, producer_name="p")

@@ -105,7 +105,7 @@ async def test_schemas_are_numbered_and_shared_by_all_producers_of_a_topic(world
     assert isinstance(await client.subscribe(schema=auto), pb.CommandSuccess)
 
 
-async def test_what_is_not_served_is_answered_in_its_own_form(world: World) -> None:
+async def test_a_command_without_a_handler_is_answered_in_its_own_form(world: World) -> None:
     client = await world.connect()
     new = await client.request(pb.CommandNewTxn(request_id=0, tc_id=3))
     assert (new.error, new.txnid_most_bits) == (pb.NotAllowedError, 3)
@@ -168,7 +168,7 @@ async def test_a_dead_holder_of_a_name_makes_room_after_a_question(world: World)
     assert isinstance(await two.subscribe(), pb.CommandSuccess)
 
 
-async def test_what_is_opened_and_closed_in_one_breath_is_not_left_behind(world: World) -> None:
+async def test_a_producer_closed_while_it_opens_is_not_left_behind(world: World) -> None:
     client = await world.connect()
     subscribe = pb.CommandSubscribe(
         topic=TOPIC, subscription="s", subType=pb.CommandSubscribe.Exclusive, consumer_id=1, request_id=1

@@ -78,7 +78,7 @@ def test_many_ids_in_a_row_are_told_by_the_first_and_the_last() -> None:
     assert rows[-1][3] == "1, 5"
 
 
-def test_the_table_says_who_serves_each_segment_when_that_is_not_one_broker() -> None:
+def test_the_table_names_the_owner_of_each_segment_if_there_are_several() -> None:
     layout = Layout.initial(2, now_ms=0)
 
     def shown(*owners: str | None) -> list[list[str]]:

@@ -95,7 +95,7 @@ def test_why_says_what_is_under_way_and_what_is_in_its_way() -> None:
     ]
 
 
-def test_why_says_what_a_segment_waits_for_and_who_reads_that() -> None:
+def test_why_names_the_ancestor_and_its_readers() -> None:
     part = {"segment": 0, "buckets": ["0000-3fff", "c000-ffff"], "consumers": ["a", "b"]}
     whole = {"segment": 1, "buckets": ["0000-ffff"], "consumers": []}
     assert waiting_lines("billing", {"waiting": {"3": [part, whole]}}) == [

@@ -106,7 +106,7 @@ async def test_callbacks_can_be_taken_back() -> None:
     assert called == [one]
 
 
-async def test_messages_that_move_take_those_who_wait_along() -> None:
+async def test_messages_that_move_keep_their_waiting_callers() -> None:
     old, left, right = batch(2), batch(1), batch(5)
     first, second = future(old, 0), future(old, 1)
     task = asyncio.ensure_future(_await(first))

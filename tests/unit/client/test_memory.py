@@ -9,7 +9,7 @@ import pytest
 from anabranch.client.produce.memory import Memory
 
 
-async def test_those_who_wait_get_their_turn_in_order() -> None:
+async def test_waiting_producers_get_memory_in_order() -> None:
     memory = Memory(10)
     memory.charge(11)
     turns: list[int] = []
@@ -27,7 +27,7 @@ async def test_those_who_wait_get_their_turn_in_order() -> None:
     assert not memory.full
 
 
-async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+async def test_a_newcomer_does_not_overtake_waiting_producers() -> None:
     memory = Memory(10)
     memory.charge(11)
     tasks = [asyncio.ensure_future(memory.wait()) for _ in range(2)]

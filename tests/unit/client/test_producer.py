@@ -141,7 +141,7 @@ async def test_an_entry_damaged_on_its_way_is_sent_again(
     assert damaged
 
 
-async def test_flush_raises_failures_that_nobody_looked_at(world: World) -> None:
+async def test_flush_raises_failures_that_the_caller_has_not_seen(world: World) -> None:
     async with world.client() as client:
         producer = await client.create_producer(TOPIC, send_timeout=1.0)
         await producer.send(b"ok", key="a")

@@ -143,7 +143,7 @@ async def test_a_run_that_begins_before_what_is_stored_is_stored_once(world: Wor
         await check_once(client, set(range(100)))
 
 
-async def test_what_a_merged_segment_inherited_is_not_mistaken_for_what_it_stored(world: World) -> None:
+async def test_inherited_sequence_ids_of_a_merged_segment_are_not_its_own(world: World) -> None:
     """After a lost connection a producer counts only the ids that the segment itself has stored."""
 
     async with world.client() as client:
@@ -163,7 +163,7 @@ async def test_what_a_merged_segment_inherited_is_not_mistaken_for_what_it_store
         await check_once(client, {0, 5, 10})
 
 
-async def test_what_a_vanished_segment_cannot_tell_its_successors_do(
+async def test_the_successors_of_a_vanished_segment_answer_for_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answers to a seal are lost, and the parent does not answer any more."""
@@ -206,7 +206,7 @@ def swallow_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_whatever_happens_to_the_layout_each_number_is_stored_once(world: World, seed: int) -> None:
+async def test_each_number_is_stored_once_through_layout_changes(world: World, seed: int) -> None:
     """A sender dies repeatedly, and each time starts again at one of the messages it had sent."""
 
     rng = world.rng

@@ -34,7 +34,7 @@ async def test_unanswered_entries_are_sent_again_in_order_after_a_loss() -> None
     assert pool.connections[1].pump.written[:2] == first.pump.written[1:]
 
 
-async def test_what_the_broker_has_stored_is_not_sent_again() -> None:
+async def test_entries_that_the_broker_has_stored_are_not_sent_again() -> None:
     last = -1
     pool = FakePool(lambda message: success(last))
     home = FakeHome(pool)

@@ -243,7 +243,7 @@ async def test_a_storage_that_was_never_opened_can_be_closed() -> None:
     await storage.close()
 
 
-async def test_who_deletes_a_log_while_another_does_waits_until_it_is_gone_for_good() -> None:
+async def test_a_second_deletion_of_a_log_waits_until_the_first_is_durable() -> None:
     disk = DictDisk()
     stores = Stores(lambda number: make(disk))
     await stores.open(0)

@@ -54,7 +54,7 @@ async def test_a_replaced_file_has_the_new_content_only(disk: OsDisk) -> None:
     assert sorted(await disk.sizes()) == ["LOCK", "x"]
 
 
-async def test_what_follows_a_replacement_goes_to_the_new_file(disk: OsDisk) -> None:
+async def test_appends_after_a_replacement_go_to_the_new_file(disk: OsDisk) -> None:
     await disk.append([("x", [b"old"])])
     await disk.sync(["x"])
     await disk.replace("x", b"new")
@@ -104,7 +104,7 @@ async def test_no_name_leads_out_of_the_root(disk: OsDisk, name: str) -> None:
         await disk.read(name, 0, 1)
 
 
-async def test_a_second_process_is_told_who_holds_the_directory(disk: OsDisk) -> None:
+async def test_a_second_process_is_told_the_holder_of_the_directory(disk: OsDisk) -> None:
     second = OsDisk(disk.root)
     with pytest.raises(ConflictError, match=f"{disk.root} is in use by process {os.getpid()}"):
         await second.lock()

@@ -84,7 +84,7 @@ async def test_memory_stays_bounded_and_everything_stays_readable() -> None:
         assert log.read_cached(499, 1, 1000) is not None
 
 
-async def test_entries_that_no_file_holds_stay_in_memory_whatever_the_bound() -> None:
+async def test_entries_that_no_file_holds_stay_in_memory_beyond_the_bound() -> None:
     async with opened(DictDisk(), cache_bytes=0, behind_bytes=10**9) as storage:
         log = await storage.create(NAME)
         await put(log, *[bytes(100)] * 500)
@@ -118,7 +118,7 @@ def entry(ordinal: int, size: int = 10) -> Entry:
     return Entry(Position(1, ordinal), ordinal, ordinal, 1, 0, bytes(size))
 
 
-def test_what_came_first_goes_first_over_all_logs() -> None:
+def test_the_oldest_chunk_of_all_logs_is_dropped_first() -> None:
     cache = Cache(4 * 10**6)
     tails = [CachedTail(cache), CachedTail(cache)]
     for at in range(4):

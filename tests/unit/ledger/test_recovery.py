@@ -225,7 +225,7 @@ async def test_a_clean_close_leaves_no_journal() -> None:
     assert await recovered(disk) == [b"x"]
 
 
-async def test_files_nobody_knows_are_removed_and_foreign_ones_are_not() -> None:
+async def test_unknown_storage_files_are_removed_and_foreign_files_stay() -> None:
     disk, _ = await prepared()
     disk.files["ledgers/gone/00000009.data"] = b"orphan"
     disk.files["metadata.db"] = b"not ours"
@@ -328,7 +328,7 @@ async def test_positions_stay_the_same_through_crashes() -> None:
         ]
 
 
-async def test_what_a_dead_process_may_not_have_synced_is_synced_before_anyone_reads_it() -> None:
+async def test_bytes_of_a_dead_process_are_synced_before_they_are_read() -> None:
     disk, _ = await prepared()
     async with opened(disk):
         assert ("sync", (JOURNAL,)) in disk.calls

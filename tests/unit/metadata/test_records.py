@@ -150,6 +150,6 @@ def test_names_are_encoded_so_that_no_two_share_a_path() -> None:
         ({"retentionSizeInMB": 1}, (7.0, 1024 * 1024)),
     ],
 )
-def test_what_a_namespace_keeps_is_by_its_policy_as_far_as_it_has_one(policy: object, kept: object) -> None:
+def test_the_policy_of_a_namespace_overrides_the_default_retention(policy: object, kept: object) -> None:
     policies = {} if policy is None else {"retention_policies": policy}
     assert namespace_policies.retention(records.NamespaceRecord(policies=policies), 7.0) == kept

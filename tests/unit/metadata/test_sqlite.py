@@ -262,7 +262,7 @@ async def test_a_session_outlives_a_time_in_which_the_full_disk_took_no_renewal(
 
 
 @pytest.mark.parametrize("how", ["store", "function"])
-async def test_who_is_alone_ends_the_sessions_it_finds(tmp_path: Path, how: str) -> None:
+async def test_a_process_that_is_alone_ends_the_sessions_it_finds(tmp_path: Path, how: str) -> None:
     path = tmp_path / "metadata.db"
     old = SqliteStore(path, lease_s=3600)
     await old.put("/lock/a", b"1", ephemeral=True)
@@ -347,7 +347,7 @@ async def test_a_stranger_that_stops_within_a_transaction_is_left_alone(
     await store.close()
 
 
-async def test_a_process_that_stops_within_a_transaction_stops_nobody_for_long(tmp_path: Path) -> None:
+async def test_a_process_that_stops_within_a_transaction_blocks_others_briefly(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     store = SqliteStore(path, lease_s=0.3, poll_s=0.01)
     await store.put("/a", b"1")

@@ -102,7 +102,7 @@ async def test_deleting_a_topic_leaves_nothing_below_it(topics: TopicStore) -> N
     assert await topics.list("public/default") == (neighbour,)
 
 
-async def test_who_is_late_to_delete_a_topic_takes_nothing_from_its_successor(topics: TopicStore) -> None:
+async def test_a_late_deletion_of_a_topic_spares_its_successor(topics: TopicStore) -> None:
     async def register(by: TopicStore, sub: str, term: int) -> None:
         await by.update_subscription(NAME, sub, lambda _: SubscriptionRecord(type="QUEUE", term=term))
 

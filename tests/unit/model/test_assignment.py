@@ -36,7 +36,7 @@ def test_segments_are_dealt_evenly() -> None:
     }
 
 
-def test_nobody_gets_nothing() -> None:
+def test_without_consumers_the_assignment_is_empty() -> None:
     assert assign(Layout.initial(2, now_ms=0), [], NOBODY) == {}
 
 
@@ -53,7 +53,7 @@ def test_a_joining_consumer_takes_only_its_share() -> None:
     assert len(after["c"]) == 2
 
 
-def test_what_a_leaving_consumer_had_is_all_that_moves() -> None:
+def test_only_the_segments_of_a_leaving_consumer_move() -> None:
     layout = Layout.initial(6, now_ms=0)
     before = assign(layout, ["a", "b", "c"], NOBODY)
     after = assign(layout, ["a", "c"], NOBODY, before)
@@ -80,7 +80,7 @@ def test_children_stay_apart_as_their_parents_were() -> None:
     assert {name: segments(given) for name, given in after.items()} == {"a": [2, 3], "b": [4, 5]}
 
 
-def test_what_is_read_already_comes_before_what_would_be_inherited() -> None:
+def test_segments_being_read_come_before_inherited_ones() -> None:
     layout = Layout.initial(3, now_ms=0).split(0, now_ms=1)
     before = {"a": (Assigned(0),), "b": (Assigned(1), Assigned(2))}
     after = assign(layout, ["a", "b", "c"], frozenset({0}), before)
@@ -131,7 +131,7 @@ def test_sharing_can_be_switched_off() -> None:
     assert sorted(after.values(), key=len) == [(), (), (Assigned(0),), (Assigned(1),)]
 
 
-def test_a_newcomer_to_a_shared_segment_moves_nobody() -> None:
+def test_a_newcomer_to_a_shared_segment_moves_no_other_consumer() -> None:
     layout = Layout.initial(2, now_ms=0, bucket_budget=16)
     before = assign(layout, list("bcde"), NOBODY)
     after = assign(layout, list("abcde"), NOBODY, before)

@@ -29,7 +29,7 @@ def test_a_producer_of_one_parent_only_is_new_to_the_range_of_the_other() -> Non
     assert not known.is_duplicate(0, None)
 
 
-def test_what_is_stored_after_a_merge_counts_for_all_pieces() -> None:
+def test_messages_stored_after_a_merge_count_for_all_pieces() -> None:
     merged = inherit(FULL, [Piece(LOW, {"p": 10}), Piece(HIGH, {"p": 2})])
     assert inherit(FULL, handed_on(FULL, {"p": 11}, merged)) == (Piece(FULL, {"p": 11}),)
 
@@ -65,7 +65,7 @@ def test_producers_longest_unused_are_forgotten_first() -> None:
     assert inherit(FULL, told, bytes_max=40) == (Piece(FULL, {"newer": 2, "newest": 3}),)
 
 
-def test_what_a_segment_hands_on_is_bounded_however_many_pieces_and_producers_it_has() -> None:
+def test_the_inheritance_is_bounded_for_any_number_of_pieces_and_producers() -> None:
     inherited = tuple(Piece(part, {"old": n}) for n, part in enumerate(FULL.parts(32)))
     own = {f"producer-{n}": n for n in range(10_000)}
     told = handed_on(FULL, own, inherited)

@@ -240,7 +240,7 @@ def broken(id_: int, **changes: object) -> Layout:
         (Layout(0, 0, {}), "end at"),
     ],
 )
-def test_what_is_wrong_with_a_layout_is_said(layout: Layout, says: str) -> None:
+def test_the_check_of_a_layout_names_each_defect(layout: Layout, says: str) -> None:
     assert check(SOUND) == ()
     assert any(says in wrong for wrong in check(layout)), check(layout)
 

@@ -98,7 +98,7 @@ def test_optional_columns_appear_when_one_message_has_them() -> None:
     assert columns.ordering_keys == [None, b"", None]
 
 
-def test_what_follows_a_sequence_id_is_not_taken_for_a_part_of_it() -> None:
+def test_bytes_after_a_sequence_id_are_not_part_of_it() -> None:
     made = MessageBatch()
     for sequence_id in (0x85, 0x86, 0x87):
         made.add(b"", None, sequence_id, null_value=True)
@@ -159,7 +159,7 @@ def test_compressed_entries_come_back(compression: Compression) -> None:
             decode_columns(entry, made.size - 1)
 
 
-def test_what_compression_would_not_shrink_is_sent_as_it_is() -> None:
+def test_a_payload_that_compression_would_not_shrink_is_sent_plain() -> None:
     entry = build_single(b"ab", None, 1, "p", NOW_MS, compression=Compression.ZSTD)
     assert pb.MessageMetadata.FromString(split_entry(entry)[0]).compression == pb.NONE
 

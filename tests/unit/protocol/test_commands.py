@@ -128,7 +128,7 @@ def example(kind: Descriptor) -> Message:
     return message
 
 
-def test_what_is_no_command_cannot_be_encoded() -> None:
+def test_a_message_that_is_no_command_cannot_be_encoded() -> None:
     with pytest.raises(LocalProtocolError, match="KeyValue"):
         encode(pb.KeyValue(key="a", value="b"))
 

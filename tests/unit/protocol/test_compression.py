@@ -18,7 +18,7 @@ NOISE = random.Random(1).randbytes(10_000)
 
 @pytest.mark.parametrize("kind", Compression)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE])
-def test_what_was_compressed_comes_back(kind: Compression, data: bytes) -> None:
+def test_compressed_bytes_come_back(kind: Compression, data: bytes) -> None:
     assert decompress(kind, compress(kind, data), len(data), LIMIT) == data
 
 

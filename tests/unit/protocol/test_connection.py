@@ -185,7 +185,7 @@ def test_any_sign_of_life_counts(sign: bytes) -> None:
     assert not server.tick(91.0)
 
 
-def test_silence_proves_nothing_while_nobody_listens() -> None:
+def test_silence_proves_nothing_while_reading_is_paused() -> None:
     _, server = connected()
     server.tick(31.0)
     assert server.tick(61.0, reading=False)

@@ -26,7 +26,7 @@ def test_decode_undoes_encode_also_through_text(offset: Offset) -> None:
     assert decode(json.loads(json.dumps(encode(offset)))) == offset
 
 
-def test_equal_maps_give_equal_text_whatever_their_order() -> None:
+def test_equal_maps_give_equal_text_in_any_order() -> None:
     one = Cut({"b": TopicCut({2: 5, 10: 1}), "a": TopicCut({})})
     other = Cut({"a": TopicCut({}), "b": TopicCut({10: 1, 2: 5})})
     assert json.dumps(encode(one)) == json.dumps(encode(other))
@@ -60,6 +60,6 @@ def test_a_request_may_be_a_word_or_the_json_of_a_cut() -> None:
         '{"v": 1, "topics": {"orders": {"segs": {"3": true}}}}',
     ],
 )
-def test_what_is_not_an_offset_is_refused(text: str) -> None:
+def test_text_that_is_no_offset_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfigurationError):
         parse_request(text, "startingOffsets")

@@ -52,7 +52,7 @@ def test_the_topic_may_be_given_in_four_ways(name: str) -> None:
         ({"client.auth.token": "secret"}, "client.auth.token is not supported"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_a_hint(changed: dict[str, str], words: str) -> None:
+def test_an_invalid_option_is_refused_with_a_hint(changed: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidConfigurationError, match=words):
         read_source_options({**SOURCE, **changed})
 

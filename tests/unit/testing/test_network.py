@@ -102,7 +102,7 @@ async def test_bytes_take_their_time(loop: SimLoop) -> None:
     assert theirs.received == b"hello"
 
 
-async def test_nobody_listening_refuses(loop: SimLoop) -> None:
+async def test_an_address_without_a_server_refuses_connections(loop: SimLoop) -> None:
     ends = LinkedPair(loop)
     with pytest.raises(ConnectionRefusedError):
         await ends.dial()
@@ -115,7 +115,7 @@ async def test_a_port_is_taken_once(loop: SimLoop) -> None:
         await ends.listen()
 
 
-async def test_those_who_share_an_address_take_turns_and_the_dead_take_none(loop: SimLoop) -> None:
+async def test_servers_that_share_an_address_take_turns_without_the_dead(loop: SimLoop) -> None:
     network = SimNetwork(loop)
     brokers = [SimProcess(loop, name) for name in ("one", "two")]
     accepted: list[str] = []
@@ -179,7 +179,7 @@ async def test_a_held_link_delivers_after_it_opens(loop: SimLoop) -> None:
     assert theirs.received == b"onetwo"
 
 
-async def test_a_black_hole_tells_nobody_and_resets_after_it_heals(loop: SimLoop) -> None:
+async def test_a_black_hole_is_silent_and_resets_after_it_heals(loop: SimLoop) -> None:
     ends = LinkedPair(loop)
     ours, theirs = await ends.pair()
     ends.network.set_mode(ends.link, Mode.BLACK_HOLE)
@@ -244,7 +244,7 @@ async def test_a_process_that_died_can_be_started_again_on_its_port(loop: SimLoo
     assert theirs.received == b"again"
 
 
-async def test_a_lost_machine_tells_nobody(loop: SimLoop) -> None:
+async def test_a_lost_machine_is_silent(loop: SimLoop) -> None:
     ends = LinkedPair(loop)
     ours, _ = await ends.pair()
     ends.server.kill(machine=True)

@@ -65,7 +65,7 @@ async def test_timeouts_and_task_groups_work_in_virtual_time(loop: SimLoop) -> N
 
 
 @pytest.mark.virtual_time(errors=["broken"])
-async def test_an_exception_nobody_handles_is_kept(loop: SimLoop) -> None:
+async def test_an_unhandled_exception_is_kept(loop: SimLoop) -> None:
     def fail() -> None:
         raise ValueError("broken")
 
@@ -99,7 +99,7 @@ async def test_a_killed_process_runs_no_finally_and_no_except(loop: SimLoop) -> 
 
 @pytest.mark.parametrize("dead", [False, True])
 @pytest.mark.parametrize("of_a_process", [False, True])
-async def test_a_task_that_nobody_else_holds_waits_on_when_garbage_is_collected(
+async def test_a_task_without_references_outlives_garbage_collection(
     loop: SimLoop, of_a_process: bool, dead: bool
 ) -> None:
     ran: list[str] = []
@@ -120,7 +120,7 @@ async def test_a_task_that_nobody_else_holds_waits_on_when_garbage_is_collected(
     assert not ran
 
 
-async def test_what_a_process_starts_belongs_to_it(loop: SimLoop) -> None:
+async def test_tasks_started_by_a_process_belong_to_it(loop: SimLoop) -> None:
     ran: list[str] = []
 
     async def child() -> None:

@@ -19,7 +19,7 @@ from anabranch.transport.dialing import dial
 from tests.unit.transport.recorder import PumpRecorder
 
 
-async def test_dialling_nobody_is_a_connect_error(loop: SimLoop) -> None:
+async def test_dialling_an_address_without_a_server_is_a_connect_error(loop: SimLoop) -> None:
     with pytest.raises(ConnectError, match="broker:1"):
         await dial("broker", 1, lambda: ClientMachine(now=loop.time()), PumpRecorder(), timeout_s=10)
 

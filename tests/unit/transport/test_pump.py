@@ -258,7 +258,7 @@ async def test_a_silent_peer_is_dropped_within_two_intervals(loop: SimLoop) -> N
         assert isinstance(handler.error, NotConnectedError)
 
 
-async def test_a_peer_is_not_blamed_for_silence_while_nobody_listens_to_it(loop: SimLoop) -> None:
+async def test_a_peer_is_not_blamed_for_silence_while_reading_is_paused(loop: SimLoop) -> None:
     client, server = PumpRecorder(), PumpRecorder()
     pump, _ = await link(loop, client, server, keep_alive_s=30.0)
     assert server.pump is not None

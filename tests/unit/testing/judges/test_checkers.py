@@ -55,7 +55,7 @@ def test_an_unconfirmed_message_may_be_missing_or_there(history: ClientHistory) 
     assert all_violations(history) == []
 
 
-def test_a_message_nobody_sent_is_invented(history: ClientHistory) -> None:
+def test_a_message_that_was_never_sent_is_invented(history: ClientHistory) -> None:
     history.receive("s", Delivered("p/z/0", "z", (0, 0, 0, 0), "c"))
     assert "never sent" in next(checkers.invented(history, "s"))
 
@@ -115,7 +115,7 @@ def test_a_delivery_after_its_confirmed_acknowledgement_is_seen(history: ClientH
     ]
 
 
-def test_what_newcomers_acknowledge_themselves_is_not_held_against_them(history: ClientHistory) -> None:
+def test_newcomers_may_acknowledge_their_own_messages(history: ClientHistory) -> None:
     deliver(history, "p/a/0", "p/a/1")
     history.acknowledge("s", ["p/a/0"])
     history.note_quiet("s")
@@ -129,7 +129,7 @@ def test_a_message_from_before_and_after_a_checkpoint_is_seen(history: ClientHis
     assert list(checkers.delivered_twice(history, "s")) == ["s: p/a/1 was delivered twice"]
 
 
-def test_what_a_restored_reader_takes_back_may_come_again_from_the_same_place(history: ClientHistory) -> None:
+def test_messages_before_a_restored_checkpoint_may_come_again(history: ClientHistory) -> None:
     deliver(history, "p/a/0", "p/a/1", "p/a/2")
     taken = history.take_back("s", 1, "aside")
     assert [message.uid for message in taken] == ["p/a/1", "p/a/2"]

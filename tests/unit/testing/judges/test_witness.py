@@ -126,7 +126,7 @@ async def test_a_segment_that_moves_while_entries_are_held_is_wrong_unless_their
         assert bool([text for text in scene.wrong if "while a on segment 0" in text]) == (not goes)
 
 
-async def test_who_reads_no_more_acknowledges_nothing_that_its_successor_holds(loop: SimLoop) -> None:
+async def test_a_former_reader_acknowledges_no_message_of_its_successor(loop: SimLoop) -> None:
     scene = Scene(loop)
     await scene.fill(2)
     scene.write_members(1, a=(0,))
@@ -195,7 +195,7 @@ def test_a_member_is_evicted_after_a_whole_grace_period_without_a_connection(loo
     assert evicted_after(-1) == ["s: a was evicted while it was connected"]
 
 
-def test_who_registered_through_a_broker_is_lost_when_that_loses_the_leader(loop: SimLoop) -> None:
+def test_a_consumer_of_a_relay_is_lost_when_the_relay_loses_the_leader(loop: SimLoop) -> None:
     def evicted_after(gone_s: float, lost: str) -> list[str]:
         scene = Scene(loop)
         scene.write_members(1, a=(0,))
