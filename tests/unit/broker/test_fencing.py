@@ -7,76 +7,41 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.wire.java_m1 import VERSION as M1
 from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.controller.topic.controller import TopicController
-from anabranch.errors import NotConnectedError, NotLeaderError
+from anabranch.errors import NotConnectedError
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import World
-from tests.harness.wire import WireClient, error_of, register_consumer, settle, values_of
-
-NAME = "topic://public/default/orders"
-WHOLE = "segment://public/default/orders/0000-ffff-0"
-LOWER = "segment://public/default/orders/0000-7fff-0"
-UPPER = "segment://public/default/orders/8000-ffff-1"
-M1 = "Pulsar-Java-v5.0.0-M1"
+from tests.harness.segments import (
+    LOWER,
+    UPPER,
+    WHOLE,
+    assigned_topics,
+    attach_stream,
+    create_topic,
+    leader_of_topic,
+    newest_assignment,
+    register_stream,
+)
+from tests.harness.wire import error_of, settle, values_of
 
 pytestmark = pytest.mark.world(auto_scale_interval_s=3600.0)
-
-
-async def create(world: World, segments: int) -> WireClient:
-    """The topic, and a client that has published to its last segment."""
-    await world.broker.controllers.create_topic(TopicName.parse(NAME), segments)
-    client = await world.connect()
-    await client.producer(WHOLE if segments == 1 else UPPER)
-    await client.publish_all([b"0", b"1", b"2", b"3"])
-    return client
-
-
-async def leader(world: World) -> TopicController:
-    controller = await world.broker.controllers.controller(TopicName.parse(NAME))
-    assert isinstance(controller, TopicController)
-    return controller
-
-
-async def register(client: WireClient, name: str, **options: Any) -> pb.ScalableConsumerAssignment:
-    answer = await register_consumer(client, name, 77, **options)
-    assert isinstance(answer, pb.CommandScalableTopicSubscribeResponse)
-    assert not answer.HasField("error")
-    return answer.assignment
-
-
-async def attach(client: WireClient, segment: str, name: str, generation: int | None, **options: Any) -> Any:
-    if generation is not None:
-        options["generation"] = generation
-    return await client.subscribe(segment, "stream", name=name, **options)
-
-
-async def newest(client: WireClient) -> pb.ScalableConsumerAssignment:
-    """The last of the assignments that were pushed."""
-    await settle()
-    pushed = client.has(pb.CommandScalableTopicAssignmentUpdate)
-    client.inbox = [command for command in client.inbox if command not in pushed]
-    assignment: pb.ScalableConsumerAssignment = pushed[-1].assignment
-    return assignment
 
 
 async def unreachable(*arguments: object, **named: object) -> None:
     raise NotConnectedError("the owner is away")
 
 
-def topics(assignment: pb.ScalableConsumerAssignment) -> list[str]:
-    return sorted(segment.segment_topic for segment in assignment.segments)
-
-
 async def test_an_evicted_consumer_whose_segment_connection_lives_reads_and_acknowledges_no_more(
     world: World,
 ) -> None:
-    producer = await create(world, 1)
+    producer = await create_topic(world, 1)
     control, stale, other = await world.connect(), await world.connect(), await world.connect()
-    held = await register(control, "a")
-    assert isinstance(await attach(stale, WHOLE, "a", held.generation, permits=2), pb.CommandSuccess)
+    held = await register_stream(control, "a")
+    assert isinstance(await attach_stream(stale, WHOLE, "a", held.generation, permits=2), pb.CommandSuccess)
     got = await stale.deliveries(2)
     control.close()
     await asyncio.sleep(61)
@@ -91,92 +56,94 @@ async def test_an_evicted_consumer_whose_segment_connection_lives_reads_and_ackn
         error=pb.ConsumerNotFound,
         message="consumer 1 is not attached",
     )
-    assert error_of(await attach(stale, WHOLE, "a", held.generation)) == pb.ConsumerBusy
+    assert error_of(await attach_stream(stale, WHOLE, "a", held.generation)) == pb.ConsumerBusy
     assert stale.has(Delivery) == []
 
-    given = await register(other, "b")
-    await attach(other, WHOLE, "b", given.generation)
+    given = await register_stream(other, "b")
+    await attach_stream(other, WHOLE, "b", given.generation)
     assert values_of(await other.deliveries(5)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 async def test_the_next_reader_brings_the_news_that_its_owner_did_not_hear(world: World) -> None:
-    await create(world, 1)
+    await create_topic(world, 1)
     control, stale, other = await world.connect(), await world.connect(), await world.connect()
-    held = await register(control, "a")
-    await attach(stale, WHOLE, "a", held.generation, permits=2)
+    held = await register_stream(control, "a")
+    await attach_stream(stale, WHOLE, "a", held.generation, permits=2)
     got = await stale.deliveries(2)
 
     world.broker.segments.restrict = unreachable  # type: ignore[method-assign]
     control.close()
     await asyncio.sleep(61)
     assert stale.has(pb.CommandCloseConsumer) == []
-    given = await register(other, "b")
-    assert isinstance(await attach(other, WHOLE, "b", given.generation), pb.CommandSuccess)
+    given = await register_stream(other, "b")
+    assert isinstance(await attach_stream(other, WHOLE, "b", given.generation), pb.CommandSuccess)
     await stale.expect(pb.CommandCloseConsumer)
     assert (await stale.acknowledge_durably(*got)).error == pb.ConsumerNotFound
     assert values_of(await other.deliveries(4)) == [b"0", b"1", b"2", b"3"]
 
 
 async def test_a_consumer_that_leaves_is_gone_from_segments_it_did_not_close(world: World) -> None:
-    await create(world, 1)
+    await create_topic(world, 1)
     one = await world.connect()
-    held = await register(one, "a")
-    await attach(one, WHOLE, "a", held.generation)
+    held = await register_stream(one, "a")
+    await attach_stream(one, WHOLE, "a", held.generation)
     await one.deliveries(4)
     await one.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=77))
     assert one.has(pb.CommandCloseConsumer)
-    assert error_of(await attach(one, WHOLE, "a", held.generation)) == pb.ConsumerBusy
+    assert error_of(await attach_stream(one, WHOLE, "a", held.generation)) == pb.ConsumerBusy
 
 
 async def test_a_namesake_after_an_eviction_takes_nothing_over_from_the_former_one(world: World) -> None:
-    await create(world, 1)
+    await create_topic(world, 1)
     control, stale, fresh = await world.connect(), await world.connect(), await world.connect()
-    held = await register(control, "a")
-    await attach(stale, WHOLE, "a", held.generation, permits=1)
+    held = await register_stream(control, "a")
+    await attach_stream(stale, WHOLE, "a", held.generation, permits=1)
     control.close()
     await asyncio.sleep(61)
-    again = await register(fresh, "a")
+    again = await register_stream(fresh, "a")
     assert again.generation > held.generation
-    assert error_of(await attach(stale, WHOLE, "a", held.generation)) == pb.ConsumerBusy
-    assert isinstance(await attach(fresh, WHOLE, "a", again.generation), pb.CommandSuccess)
+    assert error_of(await attach_stream(stale, WHOLE, "a", held.generation)) == pb.ConsumerBusy
+    assert isinstance(await attach_stream(fresh, WHOLE, "a", again.generation), pb.CommandSuccess)
     assert values_of(await fresh.deliveries(4)) == [b"0", b"1", b"2", b"3"]
 
 
 async def test_a_segment_goes_to_its_next_reader_when_what_is_out_is_acknowledged(world: World) -> None:
-    await create(world, 2)
+    await create_topic(world, 2)
     one, two = await world.connect(), await world.connect()
-    held = await register(one, "a")
-    assert topics(held) == [LOWER, UPPER]
-    await attach(one, UPPER, "a", held.generation, permits=2)
-    await attach(one, LOWER, "a", held.generation, consumer_id=2)
+    held = await register_stream(one, "a")
+    assert assigned_topics(held) == [LOWER, UPPER]
+    await attach_stream(one, UPPER, "a", held.generation, permits=2)
+    await attach_stream(one, LOWER, "a", held.generation, consumer_id=2)
     got = await one.deliveries(2)
-    given = await register(two, "b")
-    kept = await newest(one)
-    assert (topics(kept), topics(given)) == ([LOWER], [UPPER])
+    given = await register_stream(two, "b")
+    kept = await newest_assignment(one)
+    assert (assigned_topics(kept), assigned_topics(given)) == ([LOWER], [UPPER])
     one.flow(1000)
     await settle()
     assert one.has(Delivery) == [], "it has permits, but the segment is another's"
-    assert error_of(await attach(two, UPPER, "b", given.generation)) == pb.ConsumerBusy
+    assert error_of(await attach_stream(two, UPPER, "b", given.generation)) == pb.ConsumerBusy
     assert not (await one.acknowledge_durably(*got)).HasField("error"), "what it holds still counts"
     await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
-    assert isinstance(await attach(two, UPPER, "b", given.generation), pb.CommandSuccess)
+    assert isinstance(await attach_stream(two, UPPER, "b", given.generation), pb.CommandSuccess)
     assert values_of(await two.deliveries(2)) == [b"2", b"3"]
-    assert error_of(await attach(one, UPPER, "a", kept.generation, consumer_id=3)) == pb.ConsumerBusy
+    assert error_of(await attach_stream(one, UPPER, "a", kept.generation, consumer_id=3)) == pb.ConsumerBusy
 
 
 async def test_a_generation_that_is_over_cannot_attach_where_its_segment_was_another_s_since(
     world: World,
 ) -> None:
-    await create(world, 2)
+    await create_topic(world, 2)
     one, two = await world.connect(), await world.connect()
-    held = await register(one, "a")
-    (moved,) = topics(await register(two, "b"))
+    held = await register_stream(one, "a")
+    (moved,) = assigned_topics(await register_stream(two, "b"))
     await two.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=77))
-    again = await newest(one)
-    assert topics(again) == [LOWER, UPPER]
-    assert error_of(await attach(one, moved, "a", held.generation)) == pb.ConsumerBusy
-    assert topics(await newest(one)) == [LOWER, UPPER], "a consumer that is refused hears what it reads"
-    assert isinstance(await attach(one, moved, "a", again.generation), pb.CommandSuccess)
+    again = await newest_assignment(one)
+    assert assigned_topics(again) == [LOWER, UPPER]
+    assert error_of(await attach_stream(one, moved, "a", held.generation)) == pb.ConsumerBusy
+    assert assigned_topics(await newest_assignment(one)) == [LOWER, UPPER], (
+        "a consumer that is refused hears what it reads"
+    )
+    assert isinstance(await attach_stream(one, moved, "a", again.generation), pb.CommandSuccess)
 
 
 class CountingLeader:
@@ -193,40 +160,42 @@ class CountingLeader:
 
 
 async def test_the_owner_admits_a_consumer_by_its_assignment_without_asking_the_leader(world: World) -> None:
-    await create(world, 2)
+    await create_topic(world, 2)
     one, two = await world.connect(), await world.connect()
-    leader_calls = CountingLeader(await leader(world))
-    held = await register(one, "a")
-    answer = await attach(one, LOWER, "a", held.generation, opened_in=0)
+    leader_calls = CountingLeader(await leader_of_topic(world))
+    held = await register_stream(one, "a")
+    answer = await attach_stream(one, LOWER, "a", held.generation, opened_in=0)
     assert answer == pb.CommandSuccess(request_id=2, incarnation=0)
-    given = await register(two, "b")
-    assert isinstance(await attach(two, topics(given)[0], "b", given.generation), pb.CommandSuccess)
+    given = await register_stream(two, "b")
+    assert isinstance(
+        await attach_stream(two, assigned_topics(given)[0], "b", given.generation), pb.CommandSuccess
+    )
     assert leader_calls.asked == []
 
 
 async def test_the_owner_asks_the_leader_about_what_its_roster_does_not_prove(world: World) -> None:
-    await create(world, 1)
+    await create_topic(world, 1)
     one, two, three = await world.connect(), await world.connect(), await world.connect(version=M1)
-    leader_calls = CountingLeader(await leader(world))
-    held = await register(one, "a")
+    leader_calls = CountingLeader(await leader_of_topic(world))
+    held = await register_stream(one, "a")
     for token, incarnation in ((held.generation + 1, 0), (held.generation - 1, 0), (held.generation, 9)):
-        await attach(two, WHOLE, "a", token, opened_in=incarnation)
+        await attach_stream(two, WHOLE, "a", token, opened_in=incarnation)
         await two.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
-    await attach(two, WHOLE, "b", held.generation)
-    await attach(three, WHOLE, "a-seg-0", None)
+    await attach_stream(two, WHOLE, "b", held.generation)
+    await attach_stream(three, WHOLE, "a-seg-0", None)
     assert leader_calls.asked == [(0, "a"), (0, "a"), (0, "a"), (0, "b"), (0, "a-seg-0")]
 
 
 async def test_after_a_seek_the_owner_asks_the_leader(world: World) -> None:
-    await create(world, 1)
+    await create_topic(world, 1)
     one = await world.connect()
-    controller = await leader(world)
-    held = await register(one, "a")
-    await attach(one, WHOLE, "a", held.generation)
+    controller = await leader_of_topic(world)
+    held = await register_stream(one, "a")
+    await attach_stream(one, WHOLE, "a", held.generation)
     await controller.seek("stream", 0)
     leader_calls = CountingLeader(controller)
     for _ in range(2):
-        assert isinstance(await attach(one, WHOLE, "a", held.generation), pb.CommandSuccess)
+        assert isinstance(await attach_stream(one, WHOLE, "a", held.generation), pb.CommandSuccess)
         await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
     assert leader_calls.asked == [(0, "a")], "its answer brings the roster"
 
@@ -236,14 +205,14 @@ async def test_after_a_seek_the_owner_asks_the_leader(world: World) -> None:
 async def test_a_subscribe_under_way_while_its_consumer_loses_the_segment(
     world: World, version: str, evicted: bool
 ) -> None:
-    producer = await create(world, 2)
+    producer = await create_topic(world, 2)
     control, data = [await world.connect(version=version) for _ in range(2)]
     other = await world.connect()
     restrict = world.broker.segments.restrict
     world.broker.segments.restrict = unreachable  # type: ignore[method-assign]
-    held = await register(control, "a")
+    held = await register_stream(control, "a")
     world.broker.segments.restrict = restrict  # type: ignore[method-assign]
-    controller = await leader(world)
+    controller = await leader_of_topic(world)
     granted = asyncio.Event()
     go_on = asyncio.Event()
     admit = controller.admit
@@ -256,12 +225,12 @@ async def test_a_subscribe_under_way_while_its_consumer_loses_the_segment(
 
     controller.admit = slow  # type: ignore[assignment, method-assign]
     name, generation = ("a-seg-1", None) if version == M1 else ("a", held.generation)
-    coming = asyncio.create_task(attach(data, UPPER, name, generation))
+    coming = asyncio.create_task(attach_stream(data, UPPER, name, generation))
     await granted.wait()
     if evicted:
         await control.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=77))
     else:
-        assert topics(await register(other, "b")) == [UPPER]
+        assert assigned_topics(await register_stream(other, "b")) == [UPPER]
     go_on.set()
     if evicted or version != M1:
         assert error_of(await coming) == pb.ConsumerBusy
@@ -273,91 +242,19 @@ async def test_a_subscribe_under_way_while_its_consumer_loses_the_segment(
 
 
 async def test_plain_consumers_read_a_segment_only_without_registered_consumers(world: World) -> None:
-    await create(world, 1)
+    await create_topic(world, 1)
     plain, member = await world.connect(), await world.connect()
-    assert isinstance(await attach(plain, WHOLE, "plain", None), pb.CommandSuccess)
+    assert isinstance(await attach_stream(plain, WHOLE, "plain", None), pb.CommandSuccess)
     assert len(await plain.deliveries(4)) == 4
     await plain.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
-    await register(member, "a")
-    assert error_of(await attach(plain, WHOLE, "plain", None)) == pb.ConsumerBusy
-
-
-async def test_clients_that_name_themselves_by_segment_are_fenced_too(world: World) -> None:
-    await create(world, 1)
-    control, stale, other = [await world.connect(version=M1) for _ in range(3)]
-    await register(control, "a")
-    assert isinstance(await attach(stale, WHOLE, "a-seg-0", None, permits=1), pb.CommandSuccess)
-    await stale.deliveries(1)
-    control.close()
-    await asyncio.sleep(61)
-    assert stale.has(pb.CommandCloseConsumer)
-    assert error_of(await attach(stale, WHOLE, "a-seg-0", None)) == pb.ConsumerBusy
-    await register(other, "b")
-    assert isinstance(await attach(other, WHOLE, "b-seg-0", None), pb.CommandSuccess)
-    assert len(await other.deliveries(4)) == 4
-
-
-async def test_clients_that_miss_an_assignment_are_told_again_while_another_waits(world: World) -> None:
-    await create(world, 2)
-    one, two = await world.connect(version=M1), await world.connect(version=M1)
-    held = await register(one, "a")
-    given = await register(two, "b")
-    assert topics(held) == [LOWER, UPPER]
-    (moved,) = topics(given)
-    await settle()
-    one.inbox.clear()  # It drops what comes while it still attaches.
-    for number, segment in enumerate((LOWER, UPPER), 1):
-        name = f"a-seg-{number - 1}"
-        assert isinstance(await attach(one, segment, name, None, consumer_id=number), pb.CommandSuccess)
-    await settle()
-    one.inbox.clear()
-    coming = asyncio.create_task(attach(two, moved, f"b-seg-{moved[-1]}", None))
-    assert moved not in topics(await newest(one))
-    await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1 if moved == LOWER else 2))
-    assert isinstance(await coming, pb.CommandSuccess)
-
-
-async def test_a_client_that_comes_for_a_segment_when_it_is_another_s_is_let_in_and_out_again(
-    world: World,
-) -> None:
-    await create(world, 2)
-    one, two = await world.connect(version=M1), await world.connect(version=M1)
-    held = await register(one, "a")
-    (moved,) = topics(await register(two, "b"))
-    assert topics(held) == [LOWER, UPPER]
-    assert isinstance(await attach(two, moved, f"b-seg-{moved[-1]}", None), pb.CommandSuccess)
-    await settle()
-    one.inbox.clear()  # It drops what comes while it still attaches.
-    async with asyncio.timeout(1):
-        for number, segment in enumerate((LOWER, UPPER), 1):
-            name = f"a-seg-{number - 1}"
-            answer = await attach(one, segment, name, None, consumer_id=number)
-            assert isinstance(answer, pb.CommandSuccess)
-    assert moved not in topics(await newest(one))
-    (closed,) = one.has(pb.CommandCloseConsumer)
-    assert closed.consumer_id == (1 if moved == LOWER else 2)
-    assert not two.has(pb.CommandCloseConsumer)
-
-
-async def test_a_client_that_waits_for_its_turn_is_not_turned_away_for_want_of_a_leader(world: World) -> None:
-    await create(world, 1)
-    one, two = await world.connect(version=M1), await world.connect(version=M1)
-    await attach(one, WHOLE, "plain", None)
-
-    async def away(sub: str) -> None:
-        raise NotLeaderError("no controller leads the topic here")
-
-    (await leader(world)).remind = away  # type: ignore[method-assign]
-    coming = asyncio.create_task(attach(two, WHOLE, "other", None))
-    await settle()
-    await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
-    assert isinstance(await coming, pb.CommandSuccess)
+    await register_stream(member, "a")
+    assert error_of(await attach_stream(plain, WHOLE, "plain", None)) == pb.ConsumerBusy
 
 
 async def test_unsubscribing_on_a_segment_removes_the_subscription_from_the_topic(world: World) -> None:
-    await create(world, 2)
+    await create_topic(world, 2)
     one, two = await world.connect(), await world.connect()
-    controller = await leader(world)
+    controller = await leader_of_topic(world)
     await one.subscribe(LOWER, "plain")
     await two.subscribe(UPPER, "plain")
     answer = await one.request(pb.CommandUnsubscribe(request_id=0, consumer_id=1))
@@ -373,10 +270,10 @@ async def test_unsubscribing_on_a_segment_removes_the_subscription_from_the_topi
 
 
 async def test_unsubscribing_is_refused_while_others_are_registered(world: World) -> None:
-    await create(world, 1)
+    await create_topic(world, 1)
     member = await world.connect()
-    held = await register(member, "a")
-    await attach(member, WHOLE, "a", held.generation)
+    held = await register_stream(member, "a")
+    await attach_stream(member, WHOLE, "a", held.generation)
     await member.deliveries(4)
     answer = await member.request(pb.CommandUnsubscribe(request_id=0, consumer_id=1))
     assert error_of(answer) == pb.ConsumerBusy
@@ -386,10 +283,10 @@ async def test_unsubscribing_is_refused_while_others_are_registered(world: World
 
 
 async def test_a_seek_on_a_drained_segment_closes_its_children_again(world: World) -> None:
-    await create(world, 1)
+    await create_topic(world, 1)
     plain, member = await world.connect(), await world.connect()
-    controller = await leader(world)
-    await attach(plain, WHOLE, "plain", None)
+    controller = await leader_of_topic(world)
+    await attach_stream(plain, WHOLE, "plain", None)
     got = await plain.deliveries(4)
     await controller.split(0)
     await plain.acknowledge_durably(*got)
@@ -405,14 +302,14 @@ async def test_a_seek_on_a_drained_segment_closes_its_children_again(world: Worl
     assert isinstance(answer, pb.CommandSuccess)
     assert plain.has(pb.CommandCloseConsumer), "as for every seek"
     assert controller.subscriptions()["stream"].drained == ()
-    held = await register(member, "a")
-    assert topics(held) == [WHOLE]
-    await attach(member, WHOLE, "a", held.generation)
+    held = await register_stream(member, "a")
+    assert assigned_topics(held) == [WHOLE]
+    await attach_stream(member, WHOLE, "a", held.generation)
     again = await member.deliveries(2)
     assert values_of(again) == [b"2", b"3"]
     await member.acknowledge_durably(*again)
-    assert len((await newest(member)).segments) == 2
+    assert len((await newest_assignment(member)).segments) == 2
 
     past = pb.CommandSeek(request_id=0, consumer_id=1, message_publish_time=0)
     assert isinstance(await member.request(past), pb.CommandSuccess)
-    assert topics(await newest(member)) == [WHOLE]
+    assert assigned_topics(await newest_assignment(member)) == [WHOLE]

@@ -1,4 +1,4 @@
-"""Namespace watches (76-78) when the metadata store is slow or silent, and when names come again."""
+"""Namespace watches (76-78), also when the metadata store is slow or silent, and when names come again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from anabranch.errors import MetadataError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import World
-from tests.harness.wire import WireClient, settle
+from tests.harness.wire import (
+    WireClient,
+    settle,
+)
 
 A, B = "topic://public/default/a", "topic://public/default/b"
 
@@ -181,3 +184,50 @@ async def test_a_thousand_watches_that_came_and_went_leave_nothing(world: World)
         client.close()
         await settle()
     assert len(world.stores[0].watches) == before
+
+
+async def test_a_namespace_watch_starts_with_all_topics_and_tells_what_changes(world: World) -> None:
+    client = await world.connect()
+    service = world.broker.controllers
+    await service.create_topic(TopicName.parse("topic://public/default/a"), 1, {"team": "x"})
+    await service.create_topic(TopicName.parse("topic://public/default/b"), 1, {"team": "y"})
+    mine = [pb.KeyValue(key="team", value="x")]
+    client.send(pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default"))
+    client.send(pb.CommandWatchScalableTopics(watch_id=2, namespace="public/default", property_filters=mine))
+    neither = [pb.KeyValue(key="team", value="y"), *mine]
+    client.send(
+        pb.CommandWatchScalableTopics(watch_id=3, namespace="public/default", property_filters=neither)
+    )
+    everything = await client.take(lambda c: getattr(c, "watch_id", None) == 1)
+    filtered = await client.take(lambda c: getattr(c, "watch_id", None) == 2)
+    nothing = await client.take(lambda c: getattr(c, "watch_id", None) == 3)
+    assert list(everything.snapshot.topics) == ["topic://public/default/a", "topic://public/default/b"]
+    assert list(filtered.snapshot.topics) == ["topic://public/default/a"]
+    assert list(nothing.snapshot.topics) == []
+    await service.create_topic(TopicName.parse("topic://public/default/c"), 1, {"team": "x"})
+    await service.delete_topic(TopicName.parse("topic://public/default/a"))
+    await settle()
+    updates = client.has(pb.CommandWatchScalableTopicsUpdate)
+    changes = [update.diff for update in updates if update.watch_id == 2]
+    assert [name for diff in changes for name in diff.added] == ["topic://public/default/c"]
+    assert [name for diff in changes for name in diff.removed] == ["topic://public/default/a"]
+    client.inbox.clear()
+    client.send(pb.CommandWatchScalableTopicsClose(watch_id=1))
+    client.send(pb.CommandWatchScalableTopicsClose(watch_id=2))
+    client.send(pb.CommandWatchScalableTopicsClose(watch_id=3))
+    await settle()
+    await service.delete_topic(TopicName.parse("topic://public/default/c"))
+    await settle()
+    assert client.inbox == []
+
+
+async def test_a_namespace_watch_stays_silent_for_a_client_that_is_up_to_date(world: World) -> None:
+    client = await world.connect()
+    client.send(
+        pb.CommandWatchScalableTopics(watch_id=1, namespace="public/default", current_hash="00000000")
+    )
+    client.send(pb.CommandWatchScalableTopics(watch_id=2, namespace="nowhere"))
+    client.send(pb.CommandWatchScalableTopics(watch_id=3, namespace="public/absent"))
+    await settle()
+    answers = {c.watch_id: c.error for c in client.has(pb.CommandWatchScalableTopicsUpdate)}
+    assert answers == {2: pb.InvalidTopicName, 3: pb.TopicNotFound}
