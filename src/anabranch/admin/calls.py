@@ -183,6 +183,12 @@ class Call:
         text = self.query(name)
         return None if text is None else tuple(whole(part, name) for part in text.split(","))
 
+    def timestamp_ms(self) -> int:
+        found = self.number("timestamp")
+        if found is None or found < 0:
+            raise InvalidConfigurationError("timestamp must be given, in milliseconds since 1970")
+        return found
+
     async def body(self, kind: type[T]) -> T | None:
         """The decoded JSON body; None for an empty body."""
         if self._body is None:

@@ -85,9 +85,7 @@ async def check_unused(call: Call, topic: TopicName, subscription: str | None = 
 
 
 async def seek(call: Call) -> None:
-    timestamp_ms = call.number("timestamp")
-    if timestamp_ms is None or timestamp_ms < 0:
-        raise InvalidConfigurationError("timestamp must be given, in milliseconds since 1970")
+    timestamp_ms = call.timestamp_ms()
     controller, subscription = await _existing(call)
     await controller.seek(subscription, timestamp_ms)
 

@@ -16,7 +16,6 @@ from anabranch.controller.decide.operation import segment_name
 from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     ConflictError,
-    InvalidConfigurationError,
     SegmentNotFoundError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
@@ -109,9 +108,7 @@ async def backlog(call: Call) -> Any:
 
 
 async def seek(call: Call) -> None:
-    timestamp_ms = call.number("timestamp")
-    if timestamp_ms is None or timestamp_ms < 0:
-        raise InvalidConfigurationError("timestamp must be given, in milliseconds since 1970")
+    timestamp_ms = call.timestamp_ms()
     place, subscription, known = await _subscription(call)
     if known is not None:
         controller = await call.broker.controllers.controller(_name(call).topic)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from anabranch.admin.calls import NUMBER_MAX, Call, route
-from anabranch.admin.topics import delete_topic
+from anabranch.admin.topics import delete_topic, list_topics
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
@@ -105,12 +105,6 @@ async def delete_namespace(call: Call) -> None:
             with suppress(TopicNotFoundError):
                 await delete_topic(call, name, force=True)
     await call.topics.delete_namespace(namespace)
-
-
-async def list_topics(call: Call) -> list[str]:
-    namespace = call.namespace()
-    await call.topics.namespaces.load_namespace(namespace)
-    return [str(name) for name in await call.broker.classic.list(namespace)]
 
 
 async def get_policy(call: Call) -> Any:

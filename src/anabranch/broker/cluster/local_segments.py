@@ -9,6 +9,7 @@ from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.trimming import trim
 from anabranch.broker.cluster.drain_events import DrainEvents
 from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.subscription import Subscription
 from anabranch.controller.decide.admission import Roster
 from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
@@ -105,21 +106,16 @@ class LocalSegments:
 
     async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
         self._check(place, term)
-        found = self._logs.get(place.name)
-        known = None if found is None else found.subscriptions.get(subscription)
+        known = self._subscription(place, subscription)
         if known is not None:
             known.restrict(roster)
 
     async def consumers(self, place: Place, subscription: str) -> int:
-        self._logs.stores.check(place.store)
-        found = self._logs.get(place.name)
-        known = None if found is None else found.subscriptions.get(subscription)
+        known = self._subscription(place, subscription)
         return 0 if known is None else len(known.consumers)
 
     async def backlog(self, place: Place, subscription: str) -> int | None:
-        self._logs.stores.check(place.store)
-        found = self._logs.get(place.name)
-        known = None if found is None else found.subscriptions.get(subscription)
+        known = self._subscription(place, subscription)
         if known is None:
             return None
         if known.backlog == 0:
@@ -128,9 +124,7 @@ class LocalSegments:
         return known.backlog_messages
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
-        self._logs.stores.check(place.store)
-        found = self._logs.get(place.name)
-        known = None if found is None else found.subscriptions.get(subscription)
+        known = self._subscription(place, subscription)
         return None if known is None else await known.drained()
 
     async def load(self, place: Place) -> SegmentLoad:
@@ -151,6 +145,11 @@ class LocalSegments:
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
         return self._drains.listen(topic, drained)
+
+    def _subscription(self, place: Place, subscription: str) -> Subscription | None:
+        self._logs.stores.check(place.store)
+        found = self._logs.get(place.name)
+        return None if found is None else found.subscriptions.get(subscription)
 
     def _check(self, place: Place, term: int) -> None:
         topic = place.name.partitioned_topic.topic
