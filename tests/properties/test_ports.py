@@ -45,7 +45,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     return st.from_type(dict[str, object] if kind == dict[str, Any] else kind)
 
 
-def is_told(kind: Any) -> bool:
+def is_push(kind: Any) -> bool:
     return get_origin(kind) is Callable
 
 
@@ -59,12 +59,12 @@ def test_arguments_results_and_pushes_arrive_as_they_were(
     result = data.draw(values(hints.pop("return")))
     assert verb.decode_result(verb.encode_result(result)) == result
     sent: dict[str, Any] = {
-        name: data.draw(values(kind)) for name, kind in hints.items() if not is_told(kind)
+        name: data.draw(values(kind)) for name, kind in hints.items() if not is_push(kind)
     }
     assert verb.decode_arguments(verb.encode_arguments(sent)) == sent
-    told = {name: print for name, kind in hints.items() if is_told(kind)}
-    assert verb.bind(**sent, **told).arguments == {**sent, **told}
-    for kind in filter(is_told, hints.values()):
+    pushes = {name: print for name, kind in hints.items() if is_push(kind)}
+    assert verb.bind(**sent, **pushes).arguments == {**sent, **pushes}
+    for kind in filter(is_push, hints.values()):
         value = data.draw(st.from_type(get_args(kind)[0][0]))
         assert verb.decode_push(encode_push(value)) == value
 

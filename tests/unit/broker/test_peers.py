@@ -169,8 +169,8 @@ class Caller:
         self.sessions.append(session)
         return result
 
-    def tell(self, call: VerbCall) -> None:
-        self.sessions[-1].tell(call)
+    def notify(self, call: VerbCall) -> None:
+        self.sessions[-1].notify(call)
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ async def test_pushes_come_until_the_session_ends_and_none_when_the_connection_d
     assert host.echo.forgotten == [1, 2]
 
 
-async def test_a_told_verb_arrives_before_later_calls(
+async def test_a_notification_arrives_before_later_calls(
     host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     await echo.follow("a", print)

@@ -48,11 +48,11 @@ class _RemoteLeader:
         self._sessions[id(session)] = session, remote
         return session
 
-    def tell(self, call: VerbCall) -> None:
+    def notify(self, call: VerbCall) -> None:
         assert call.session is not None, f"{call.verb.name} is about no session"
         _, remote = self._sessions.get(id(call.session), (None, None))
         if remote is not None:
-            remote.tell(call)
+            remote.notify(call)
             self._forget(call.session)
 
     def _remote(self, session: VerbSession) -> RemoteSession:

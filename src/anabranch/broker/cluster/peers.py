@@ -63,7 +63,7 @@ class RemoteSession:
         async with _answered_within(timeout_s, self._link.url, self._target, call):
             return await self._link.call(self._target, call)
 
-    def tell(self, call: VerbCall) -> None:
+    def notify(self, call: VerbCall) -> None:
         """Send a call ahead of all later calls on the connection; errors are ignored."""
         with suppress(AnabranchError):
             self._link.post(self._target, call)
@@ -178,4 +178,4 @@ async def _answered_within(timeout_s: float, url: str, target: str, call: VerbCa
 
 def _end_late(late: asyncio.Future[Any], session: RemoteSession, call: VerbCall) -> None:
     if not late.cancelled() and late.exception() is None:
-        session.tell(call.verb.loss_of(late.result()))
+        session.notify(call.verb.loss_of(late.result()))

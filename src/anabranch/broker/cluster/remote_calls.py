@@ -3,7 +3,7 @@
 A `Port` reads the annotations of its Protocol once, when it is built, so a new verb needs no code here. From
 then on all sides are typed by the Protocol: `Port.proxy` is the Protocol for callers, and the object that
 serves the port has to implement it. A verb that is a coroutine function is called and answered; a plain
-function that returns None is told, without an answer. Verbs declare sessions (`controller/ports/verbs.py`):
+function that returns None is sent as a notification. Verbs declare sessions (`controller/ports/verbs.py`):
 the push function of a session stays at the caller, and the values it is called with travel. This module must
 not know how bytes get from one broker to another.
 """
@@ -126,7 +126,7 @@ class Carrier(Protocol):
 
     async def call(self, call: VerbCall) -> Any: ...
 
-    def tell(self, call: VerbCall) -> None: ...
+    def notify(self, call: VerbCall) -> None: ...
 
 
 class Port(Generic[P]):
@@ -139,7 +139,7 @@ class Port(Generic[P]):
             for name, function in vars(protocol).items()
             if _is_verb(name, function)
         }
-        methods = {name: (_called if verb.answered else _told)(verb) for name, verb in self.verbs.items()}
+        methods = {name: (_called if verb.answered else _notified)(verb) for name, verb in self.verbs.items()}
         self._proxy = type(f"{self.name}Proxy", (_Proxy,), methods)
 
     def verb(self, name: str) -> Verb:
@@ -174,9 +174,9 @@ def _called(verb: Verb) -> Callable[..., Any]:
     return method
 
 
-def _told(verb: Verb) -> Callable[..., Any]:
+def _notified(verb: Verb) -> Callable[..., Any]:
     def method(self: _Proxy, *args: Any, **kwargs: Any) -> None:
-        self.carrier.tell(verb.bind(*args, **kwargs))
+        self.carrier.notify(verb.bind(*args, **kwargs))
 
     return method
 

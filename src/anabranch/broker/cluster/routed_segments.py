@@ -42,7 +42,7 @@ class PlaceRouter:
             raise ServiceNotReadyError(f"{place.name} is in store {place.store}, which has no owner now")
         return await self._peers.call(owner.url, self._target, call)
 
-    def tell(self, call: VerbCall) -> None:
+    def notify(self, call: VerbCall) -> None:
         raise LocalProtocolError(f"{call.verb.name} of {self._target} has to be answered")
 
 
