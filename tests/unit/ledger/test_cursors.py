@@ -1,19 +1,27 @@
-"""Steps of a cursor: as few as possible, and playing them gives the same set."""
+"""Durable cursors: few steps, the same set after a replay, and each change of a name once."""
 
 from __future__ import annotations
 
-from anabranch.ledger.cursors import DurableCursor, replay
+import pytest
+
+from anabranch.errors import TopicNotFoundError
+from anabranch.ledger.cursors import DurableCursor, DurableCursors, replay
 from anabranch.ledger.format.changes import Acked, Reset, UpTo
 from anabranch.model.acks import AckSet
 
 
-class Sink:
+class ListedJournal:
+    """Lists the changes of cursors instead of writing them."""
+
     def __init__(self) -> None:
         self.waiting: list[DurableCursor] = []
+        self.changes: list[str] = []
 
-    def cursor_created(self, log: int, name: str, ordinal: int, properties: dict[str, str]) -> None: ...
+    def cursor_created(self, log: int, name: str, ordinal: int, properties: dict[str, str]) -> None:
+        self.changes.append(f"created {name} of log {log} at {ordinal}")
 
-    def cursor_deleted(self, log: int, name: str) -> None: ...
+    def cursor_deleted(self, log: int, name: str) -> None:
+        self.changes.append(f"deleted {name} of log {log}")
 
     def steps_waiting(self, cursor: DurableCursor) -> None:
         self.waiting.append(cursor)
@@ -22,34 +30,34 @@ class Sink:
         return None
 
 
-def cursor_on(sink: Sink, mark: int = 0) -> DurableCursor:
-    return DurableCursor(1, "s", AckSet(mark), {}, sink)
+def cursor_on(journal: ListedJournal, mark: int = 0) -> DurableCursor:
+    return DurableCursor(1, "s", AckSet(mark), {}, journal)
 
 
 def test_a_cursor_speaks_up_once_until_its_steps_are_taken() -> None:
-    sink = Sink()
-    cursor = cursor_on(sink)
+    journal = ListedJournal()
+    cursor = cursor_on(journal)
     cursor.acknowledge([3])
     cursor.acknowledge([5])
     cursor.acknowledge_up_to(2)
-    assert sink.waiting == [cursor]
+    assert journal.waiting == [cursor]
     cursor.take_steps()
     cursor.reset(0)
-    assert sink.waiting == [cursor, cursor]
+    assert journal.waiting == [cursor, cursor]
 
 
 def test_nothing_new_is_no_step() -> None:
-    sink = Sink()
-    cursor = cursor_on(sink, 10)
+    journal = ListedJournal()
+    cursor = cursor_on(journal, 10)
     cursor.acknowledge([])
     cursor.acknowledge_up_to(10)
     cursor.acknowledge_up_to(4)
-    assert sink.waiting == []
+    assert journal.waiting == []
     assert cursor.take_steps() == []
 
 
 def test_steps_of_one_kind_are_drawn_together() -> None:
-    cursor = cursor_on(Sink())
+    cursor = cursor_on(ListedJournal())
     for ordinal in range(1, 100):
         cursor.acknowledge_up_to(ordinal)
     for ordinal in range(200, 300, 2):
@@ -60,7 +68,7 @@ def test_steps_of_one_kind_are_drawn_together() -> None:
 
 
 def test_a_reset_makes_earlier_steps_void() -> None:
-    cursor = cursor_on(Sink())
+    cursor = cursor_on(ListedJournal())
     cursor.acknowledge_up_to(50)
     cursor.acknowledge([70])
     cursor.reset(7)
@@ -68,7 +76,7 @@ def test_a_reset_makes_earlier_steps_void() -> None:
 
 
 def test_a_deleted_cursor_has_no_steps() -> None:
-    cursor = cursor_on(Sink())
+    cursor = cursor_on(ListedJournal())
     cursor.acknowledge([3])
     cursor.mark_deleted()
     cursor.acknowledge([4])
@@ -76,7 +84,7 @@ def test_a_deleted_cursor_has_no_steps() -> None:
 
 
 def test_steps_played_twice_change_nothing_more() -> None:
-    cursor = cursor_on(Sink())
+    cursor = cursor_on(ListedJournal())
     cursor.acknowledge([3, 9, 4])
     cursor.acknowledge_part(6, 0b101, 3)
     cursor.acknowledge_up_to(5)
@@ -86,3 +94,24 @@ def test_steps_played_twice_change_nothing_more() -> None:
     for _ in range(2):
         replay(acks, steps)
         assert acks == cursor.acks
+
+
+async def test_a_cursor_is_created_and_deleted_once() -> None:
+    journal = ListedJournal()
+    cursors = DurableCursors(7, "log", journal)
+    cursor = cursors.open("s", 3, {"a": "b"})
+    assert cursors.open("s", 9) is cursor
+    assert (cursor.acks.mark, cursor.properties, list(cursors)) == (3, {"a": "b"}, ["s"])
+    await cursors.delete("s")
+    await cursors.delete("s")
+    assert journal.changes == ["created s of log 7 at 3", "deleted s of log 7"]
+
+
+def test_a_deleted_log_takes_no_cursor_and_no_step() -> None:
+    cursors = DurableCursors(7, "log", ListedJournal())
+    cursor = cursors.open("s", 0)
+    cursors.log_deleted()
+    cursor.acknowledge([1])
+    assert cursor.take_steps() == []
+    with pytest.raises(TopicNotFoundError, match="log was deleted"):
+        cursors.open("other", 0)
