@@ -118,7 +118,9 @@ class ServerConnection:
         pump.on_writable = self._writable_again
         claims_broker = machine.peer_version == PEER_VERSION
         if len(self._connections) >= self.services.config.connections_max and not claims_broker:
-            refused = TooManyRequestsError(f"{len(self._connections)} connections are open already")
+            refused = TooManyRequestsError(
+                f"{len(self._connections)} connections are open; close some, or raise connections_max"
+            )
             self.send(pb.CommandError(request_id=NO_ID, error=pb.NotAllowedError, message=str(refused)))
             pump.close(refused)
         self._connections[self] = None
@@ -251,7 +253,7 @@ class ServerConnection:
 
     def closed(self, pump: Pump, error: Exception | None) -> None:
         if isinstance(error, RemoteProtocolError):
-            _logger.warning("hung up on %s: %s", pump.peer, error)
+            _logger.warning("closed the connection of %s: %s", pump.peer, error)
         self.lost()
 
     def stop_reading(self) -> None:

@@ -103,7 +103,7 @@ async def look_up_layout(connection: ServerConnection, command: pb.CommandScalab
     session = LayoutSession(connection, command.session_id, given)
     connection.pushes.open_session(key, session.stop)
     try:
-        await _existing(services, given, create=command.create_if_missing)
+        await _ensure_exists(services, given, create=command.create_if_missing)
     except TopicNotFoundError:
         if given.domain != "persistent":
             connection.pushes.end_session(key)
@@ -117,7 +117,7 @@ async def look_up_layout(connection: ServerConnection, command: pb.CommandScalab
     session.watch()
 
 
-async def _existing(services: Services, name: TopicName, *, create: bool) -> None:
+async def _ensure_exists(services: Services, name: TopicName, *, create: bool) -> None:
     """Return if the topic exists or was created now; else raise TopicNotFoundError."""
     try:
         await services.records.load(name.topic)

@@ -36,8 +36,8 @@ class NamespaceSession:
         self._watch_id = command.watch_id
         self._filters = {(pair.key, pair.value) for pair in command.property_filters}
         self._sent: dict[str, int] = {}
-        self._looking = True
-        self._again = False
+        self._loading = True
+        self._load_again = False
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         path = records.namespace_path(records.TOPICS, self.namespace)
@@ -56,9 +56,9 @@ class NamespaceSession:
                     watch_id=self._watch_id, snapshot=pb.ScalableTopicsSnapshot(topics=names)
                 )
             )
-        self._looking = False
-        if self._again:
-            self._look()
+        self._loading = False
+        if self._load_again:
+            self._load_when_writable()
 
     def stop(self) -> None:
         self._stopped = True
@@ -69,32 +69,32 @@ class NamespaceSession:
     def _changed(self, change: Change) -> None:
         # Records of subscriptions lie deeper, and do not change the set of topics.
         if change.path.count("/") <= self._depth:
-            self._look_within(COALESCE_S)
+            self._load_within(COALESCE_S)
 
-    def _look_within(self, delay_s: float) -> None:
+    def _load_within(self, delay_s: float) -> None:
         if self._timer is None and not self._stopped:
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._load_when_writable)
 
-    def _look(self) -> None:
+    def _load_when_writable(self) -> None:
         self._timer = None
-        self._connection.pushes.send((_NAMESPACE, self._watch_id), self._start_looking)
+        self._connection.pushes.send((_NAMESPACE, self._watch_id), self._start_loading)
 
-    def _start_looking(self) -> None:
-        self._again = self._looking
-        if not self._looking:
-            self._looking = True
+    def _start_loading(self) -> None:
+        self._load_again = self._loading
+        if not self._loading:
+            self._loading = True
             self._connection.services.tasks.spawn(self._load_and_send())
 
     async def _load_and_send(self) -> None:
         try:
             await self._send_changes()
         except MetadataError:
-            self._again = False
-            self._look_within(RETRY_S)
+            self._load_again = False
+            self._load_within(RETRY_S)
         finally:
-            self._looking = False
-        if self._again:
-            self._look()
+            self._loading = False
+        if self._load_again:
+            self._load_when_writable()
 
     async def _send_changes(self) -> None:
         now = await self._load()
