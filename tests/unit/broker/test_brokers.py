@@ -10,11 +10,8 @@ import pytest
 from anabranch.broker.cluster import peer_link
 from anabranch.controller import lifecycle
 from anabranch.controller.decide.places import Place
-from anabranch.controller.ports.leader import Membership
-from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import (
     LayoutError,
-    MetadataError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
@@ -22,7 +19,7 @@ from anabranch.errors import (
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import World
-from tests.harness.wire import WireClient, register_consumer, settle, value_of
+from tests.harness.wire import WireClient, settle, value_of
 
 pytestmark = pytest.mark.world(count=2)
 
@@ -53,12 +50,6 @@ def segments_of(dag: pb.ScalableTopicDAG) -> dict[str, int]:
         for s in dag.segments
     }
     return {names[id_]: int(url.split("-")[1].split(":")[0]) for id_, url in urls.items()}
-
-
-def sessions_of_peers(world: World) -> int:
-    """Sessions that the brokers have open at each other."""
-    known = (connection for broker in world.living.values() for connection in broker.connections)
-    return sum(len(connection.pushes.sessions) for connection in known if connection.is_peer)
 
 
 async def test_segments_of_a_topic_are_spread_over_brokers_and_every_broker_says_where(
@@ -154,122 +145,6 @@ async def test_messages_go_to_the_owner_and_another_broker_sends_clients_there(w
     assert [value_of(d) for d in await client.deliveries(2)] == [b"one", b"two"]
 
 
-def given(assignment: pb.ScalableConsumerAssignment) -> list[int]:
-    return sorted(segment.segment_id for segment in assignment.segments)
-
-
-async def test_a_consumer_registers_with_any_broker_and_hears_of_every_change(world: World) -> None:
-    await world[0].controllers.create_topic(ORDERS, 2)
-    leader = world.leader_of(ORDERS)
-    far, near = await world.connect(1 - leader), await world.connect(leader)
-    assert given((await register_consumer(far, "far")).assignment) == [0, 1]
-    assert len(given((await register_consumer(near, "near")).assignment)) == 1
-    update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
-    assert len(given(update.assignment)) == 1
-    near.close()
-    again = await world.connect(1 - leader)
-    await asyncio.sleep(0.1)
-    assert len(given((await register_consumer(again, "near")).assignment)) == 1, "it gets back what it held"
-    left = await again.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
-    assert isinstance(left, pb.CommandSuccess)
-    update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)
-    assert given(update.assignment) == [0, 1]
-
-
-async def test_a_name_is_free_again_when_its_connection_to_any_broker_is_lost(world: World) -> None:
-    await world[0].controllers.create_topic(ORDERS, 2)
-    far = 1 - world.leader_of(ORDERS)
-    first = await world.connect(far)
-    await register_consumer(first, "c")
-    busy = await register_consumer(await world.connect(far), "c")
-    assert busy.error == pb.ConsumerBusy
-    first.close()
-    await asyncio.sleep(0.1)
-    second = await world.connect(far)
-    assert given((await register_consumer(second, "c")).assignment) == [0, 1]
-    # The same client may register again at once, for another start of the same consumer.
-    assert given((await register_consumer(second, "c")).assignment) == [0, 1]
-    assert sessions_of_peers(world) == 1
-    left = await second.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
-    assert isinstance(left, pb.CommandSuccess)
-    assert sessions_of_peers(world) == 0, "the session of a consumer that left is forgotten"
-
-
-@pytest.mark.parametrize("first", ["near", "far"])
-async def test_a_consumer_that_comes_back_through_another_broker_takes_its_name_over_at_once(
-    world: World, first: str
-) -> None:
-    await world[0].controllers.create_topic(ORDERS, 2)
-    leader = world.leader_of(ORDERS)
-    at = [leader, 1 - leader] if first == "near" else [1 - leader, leader]
-    old, new = await world.connect(at[0]), await world.connect(at[1])
-    await register_consumer(old, "c", 1, instance=7)
-    assert (await register_consumer(new, "c", 2, instance=8)).error == pb.ConsumerBusy
-    assert given((await register_consumer(new, "c", 2, instance=7)).assignment) == [0, 1]
-    assert (await register_consumer(old, "c", 1, instance=7)).error == pb.ConsumerBusy, "it has come later"
-    old.close()
-    await (await world[leader].controllers.controller(ORDERS)).split(0)
-    update = await new.expect(pb.CommandScalableTopicAssignmentUpdate)
-    assert given(update.assignment) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("number", [0, 1])
-async def test_a_member_is_sent_to_hear_that_its_subscription_was_deleted_and_others_read_nothing(
-    world: World, number: int
-) -> None:
-    await world[0].controllers.create_topic(ORDERS, 2)
-    ours, java = await world.connect(number), await world.connect(number, "Pulsar-Java-v5.0.0-M1")
-    registered = await register_consumer(ours, "ours", instance=7)
-    assert registered.HasField("incarnation")
-    assert not (await register_consumer(java, "java")).HasField("incarnation"), "theirs would skip it"
-    await ours.expect(pb.CommandScalableTopicAssignmentUpdate)
-    controller = await world[1 - number].controllers.controller(ORDERS)
-    await controller.delete_subscription("stream", force=True)
-    for client in (ours, java):
-        assert given((await client.expect(pb.CommandScalableTopicAssignmentUpdate)).assignment) == []
-    assert (await ours.expect(pb.CommandCloseConsumer)).consumer_id == 1
-    refused = await register_consumer(ours, "ours", instance=7, opened_in=registered.incarnation)
-    assert refused.error == pb.SubscriptionNotFound
-    await settle()
-    assert java.inbox == []
-    assert not java.hung_up
-    other = registered.incarnation + 1
-    assert given((await register_consumer(ours, "ours", instance=7, opened_in=other)).assignment) == [0, 1]
-
-
-async def test_a_leader_that_gives_its_store_back_sends_its_consumers_to_the_next(world: World) -> None:
-    await world[0].controllers.create_topic(ORDERS, 2)
-    home = world.leader_of(ORDERS)
-    await world.stop(home)
-    await hand_over()
-    foster = await world.connect(1 - home)
-    await register_consumer(foster, "c")
-    await world.start(home)
-    assert (await foster.expect(pb.CommandCloseConsumer)).consumer_id == 1
-    await hand_over()
-    assert world.leader_of(ORDERS) == home
-    assert given((await register_consumer(foster, "c")).assignment) == [0, 1]
-
-
-@pytest.mark.parametrize("version", ["Anabranch-Test", "Pulsar-Java-v5.0.0-M1"])
-async def test_consumers_come_back_when_their_leader_goes_and_find_the_next_one(
-    world: World, version: str
-) -> None:
-    await world[0].controllers.create_topic(ORDERS, 2)
-    leader = world.leader_of(ORDERS)
-    far = await world.connect(1 - leader, version)
-    await register_consumer(far, "far")
-    await world.stop(leader)
-    await hand_over()
-    if version.startswith("Pulsar"):
-        assert far.hung_up
-        far = await world.connect(1 - leader, version)
-    else:
-        assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
-    assert given((await register_consumer(far, "far")).assignment) == [0, 1]
-    assert world.leader_of(ORDERS) == 1 - leader
-
-
 async def test_a_layout_is_told_again_when_owners_change_and_never_an_older_one(world: World) -> None:
     await world[0].controllers.create_topic(ORDERS, 4)
     client = await world.connect(0)
@@ -359,21 +234,6 @@ async def test_a_client_that_a_lookup_sent_to_a_broker_creates_its_topic_there(
         assert [await look_up(client, name) for client in clients] == [world[1].url] * 2
 
 
-async def test_a_registration_ends_with_the_connection_between_the_brokers_and_is_made_again(
-    world: World,
-) -> None:
-    await world[0].controllers.create_topic(ORDERS, 2)
-    leader = world.leader_of(ORDERS)
-    far = await world.connect(1 - leader)
-    await register_consumer(far, "c")
-    for connection in list(world[leader].connections):
-        if connection.is_peer:
-            connection.hang_up()
-    assert (await far.expect(pb.CommandCloseConsumer)).consumer_id == 1
-    assert given((await register_consumer(far, "c")).assignment) == [0, 1]
-    assert not far.hung_up
-
-
 async def test_a_change_that_was_begun_is_finished_by_the_next_owner_of_the_home_store(
     world: World,
 ) -> None:
@@ -419,29 +279,6 @@ async def test_requests_wait_for_a_leader_and_fail_politely_when_none_comes(worl
     await other.controllers.store_closing(record.store)
     with pytest.raises(ServiceNotReadyError, match="store 7"):
         await other.controllers.controller(ORDERS)
-
-
-@pytest.mark.parametrize("near", [True, False])
-async def test_a_consumer_whose_leave_failed_does_not_stay_a_member(
-    world: World, near: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await world[0].controllers.create_topic(ORDERS, 2)
-    leader = world.leader_of(ORDERS)
-    at = leader if near else 1 - leader
-    client = await world.connect(at)
-    await register_consumer(client, "c")
-
-    async def fail(self: TopicController, membership: Membership) -> None:
-        raise MetadataError("the store is away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TopicController, "leave", fail)
-        left = await client.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
-    assert left.error == pb.MetadataError
-    await settle()
-    again = await register_consumer(await world.connect(at), "c")
-    assert given(again.assignment) == [0, 1]
-    assert sessions_of_peers(world) == (0 if near else 1)
 
 
 async def test_a_topic_that_many_make_at_once_by_looking_is_made_once(world: World) -> None:
