@@ -18,7 +18,7 @@ from anabranch.transport.pump import Pump
 
 @dataclass(frozen=True, slots=True)
 class BrokerEnvironment:
-    """What one broker needs from outside: storage, metadata, time, randomness and injected faults."""
+    """The outside world of one broker: storage, metadata, time, randomness and injected faults."""
 
     storage_of: StorageOf
     store: MetadataStore
