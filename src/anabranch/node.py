@@ -32,7 +32,7 @@ from anabranch.clock import Clock, SystemClock
 from anabranch.config import BrokerConfig
 from anabranch.errors import ConflictError, HeldError, InvalidConfigurationError
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
-from anabranch.ledger.files import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage, StorageLimits
 from anabranch.ledger.os_disk import LOCK_FILE, OsDisk, make_root
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.transport.pump import Pump

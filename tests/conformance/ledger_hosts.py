@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from anabranch.clock import SystemClock
-from anabranch.ledger.files import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage, StorageLimits
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.ledger.os_disk import OsDisk
 from anabranch.ledger.storage import Entry, SegmentLog, SegmentStorage

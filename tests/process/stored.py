@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch.clock import SystemClock
-from anabranch.ledger.files import FileStorage
+from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.os_disk import OsDisk
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.sqlite import SqliteStore

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.ledger.files import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage, StorageLimits
 from anabranch.ledger.format.changes import LogDeleted
 from anabranch.ledger.format.commits import (
     COMMIT_HEAD_BYTES,

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from anabranch.errors import CorruptDataError
-from anabranch.ledger.behind import WriteBehind
 from anabranch.ledger.cursors import replay
 from anabranch.ledger.disk import Disk
 from anabranch.ledger.format.catalog import Catalog, LedgerRecord, decode_catalog, encode_catalog
@@ -42,6 +41,7 @@ from anabranch.ledger.journal import journal_file
 from anabranch.ledger.ledgers import FOLDER as LEDGERS
 from anabranch.ledger.ledgers import Ledger
 from anabranch.ledger.stored_log import StoredLog
+from anabranch.ledger.write_behind import WriteBehind
 from anabranch.model.acks import AckSet
 
 CATALOG = "catalog"

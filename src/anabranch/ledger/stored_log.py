@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anabranch.errors import CorruptDataError
-from anabranch.ledger.behind import WriteBehind
 from anabranch.ledger.cache import Cache, CachedTail
 from anabranch.ledger.cursors import CursorJournal, DurableCursors
 from anabranch.ledger.format.catalog import CursorRecord, LogRecord
@@ -20,6 +19,7 @@ from anabranch.ledger.format.records import Rows
 from anabranch.ledger.ledgers import Closed, Ledger, LedgerStart
 from anabranch.ledger.reading import LedgerReader
 from anabranch.ledger.storage import Entry, StoredSequences
+from anabranch.ledger.write_behind import WriteBehind
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces

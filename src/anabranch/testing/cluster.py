@@ -18,7 +18,7 @@ from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AlreadyClosedError, AnabranchError
-from anabranch.ledger.files import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage, StorageLimits
 from anabranch.ledger.storage import SegmentLog, SegmentStorage
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import TopicRecord

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from anabranch.ledger.files import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage, StorageLimits
 from anabranch.ledger.storage import Entry, SegmentLog
 from tests.fakes.disk import DictDisk
 

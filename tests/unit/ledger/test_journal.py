@@ -10,7 +10,7 @@ import pytest
 from anabranch.broker.catalog.stores import Stores
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, PersistenceError
-from anabranch.ledger.files import FileStorage
+from anabranch.ledger.file_storage import FileStorage
 from anabranch.testing.faults import SimClock
 from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from anabranch.errors import AnabranchError
-from anabranch.ledger.files import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage, StorageLimits
 from anabranch.ledger.storage import Cursor, Entry, SegmentLog
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, PersistenceError
-from anabranch.ledger.behind import WriteBehind
 from anabranch.ledger.cache import Cache
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.filelog import FileLog, SharedParts
+from anabranch.ledger.file_log import FileLog, SharedParts
 from anabranch.ledger.format.catalog import Catalog, encode_catalog
 from anabranch.ledger.format.changes import LogCreated, LogDeleted
 from anabranch.ledger.journal import Journal, journal_file
 from anabranch.ledger.reading import LedgerReader
 from anabranch.ledger.recovery import CATALOG, Recovery
 from anabranch.ledger.stored_log import LedgerFiles, StoredLog
+from anabranch.ledger.write_behind import WriteBehind
 
 LEDGER_BYTES_MAX = 2**30
 """Upper bound of `ledger_bytes_max`: offsets are 32-bit numbers, and the last entry may exceed the bound."""
@@ -72,11 +72,11 @@ class FileStorage:
         self._catalog: Catalog | None = None
         self._checkpoint_wanted = False
         self._checkpointed = asyncio.Event()
-        self._tending = asyncio.Event()
+        self._files_due = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._task: asyncio.Task[None] | None = None
-        self._idle = False
+        self._commits_done = False
         self._closed = False
         self._hasty = False
 
@@ -172,10 +172,10 @@ class FileStorage:
     async def _run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._tend(), name="ledger files")
+                tasks.create_task(self._write_files(), name="ledger files")
                 await self._journal.run(self._after_commit, self._room)
-                self._idle = True
-                self._tending.set()
+                self._commits_done = True
+                self._files_due.set()
         finally:
             self._checkpointed.set()
 
@@ -188,19 +188,19 @@ class FileStorage:
         if self._catalog is None and (self._checkpoint_wanted or long >= self._limits.journal_bytes_max):
             self._begin_checkpoint()
         if self._catalog is not None or self._behind.waiting_bytes >= self._limits.behind_bytes:
-            self._tending.set()
+            self._files_due.set()
         if (
             self._behind.waiting_bytes >= 16 * self._limits.behind_bytes
             or long >= 4 * self._limits.journal_bytes_max
         ):
             self._room.clear()
 
-    async def _tend(self) -> None:
+    async def _write_files(self) -> None:
         """Write the ledger files and finish checkpoints while commits go on."""
-        while not self._idle:
-            await self._tending.wait()
-            self._tending.clear()
-            if self._idle and self._hasty:
+        while not self._commits_done:
+            await self._files_due.wait()
+            self._files_due.clear()
+            if self._commits_done and self._hasty:
                 return
             try:
                 if self._catalog is not None:
