@@ -108,13 +108,14 @@ class SimLoop(asyncio.BaseEventLoop):
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
 
-    def __init__(self, seed: int | str = 0, *, keep_trace: bool = False) -> None:
+    def __init__(self, seed: int | str = 0) -> None:
         super().__init__()
         self.seed = seed
         self.network: SimNetwork | None = None
         self.processes: list[SimProcess] = []
         self.errors: list[str] = []
-        self.trace: list[str] | None = [] if keep_trace else None
+        self.trace: list[str] | None = None
+        """Receives every noted event, if set."""
         self.digest = 0
         self._now = 0.0
         self._limit = float("inf")

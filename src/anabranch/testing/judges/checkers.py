@@ -79,8 +79,6 @@ class ClientHistory:
     """By subscription: the numbers of received and acknowledged messages after all consumers had closed."""
     layouts: list[Layout] = field(default_factory=list)
     """Each published layout, once."""
-    applied: dict[str, list[int]] = field(default_factory=dict)
-    """By client: the applied epochs."""
     early: list[Early] = field(default_factory=list)
     witnessed: list[str] = field(default_factory=list)
     """Violations that a witness saw at the moment they happened."""
@@ -260,14 +258,6 @@ def bad_layouts(history: ClientHistory) -> Iterator[str]:
         yield from (f"epoch {before.epoch} to {after.epoch}: {wrong}" for wrong in check_step(before, after))
 
 
-def epochs_fell(history: ClientHistory) -> Iterator[str]:
-    """The epoch that a client has applied never falls."""
-    for client, epochs in history.applied.items():
-        for before, after in pairwise(epochs):
-            if after < before:
-                yield f"{client} went from epoch {before} back to {after}"
-
-
 def violations(
     history: ClientHistory,
     *,
@@ -276,7 +266,7 @@ def violations(
     exact: Sequence[str] = (),
 ) -> list[str]:
     """Return all violations; the names are subscriptions, and `exact` ones are in `ordered` too."""
-    found = [*history.witnessed, *bad_layouts(history), *epochs_fell(history), *stored_twice(history)]
+    found = [*history.witnessed, *bad_layouts(history), *stored_twice(history)]
     found += opened_early(history)
     for subscription in ordered:
         found += out_of_order(history, subscription)

@@ -83,10 +83,10 @@ HEAL_S = 60.0
 class ClusterRun:
     """One run of one seed."""
 
-    def __init__(self, seed: int, step: str | None = None, *, keep_trace: bool = False) -> None:
+    def __init__(self, seed: int, step: str | None = None) -> None:
         self.seed = seed
         self.step = step
-        self.loop = SimLoop(f"{seed} {step}", keep_trace=keep_trace)
+        self.loop = SimLoop(f"{seed} {step}")
         self.rng = self.loop.random("scenario")
         self.shape = draw(self.rng, step)
         self.counts: Counter[str] = Counter()

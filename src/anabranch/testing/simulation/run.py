@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import NamedTuple
 
 from anabranch.testing.simulation.cluster_run import SOMETIMES, ClusterRun
@@ -49,13 +50,14 @@ def step_of(seed: int) -> str | None:
     return FAILPOINTS[seed // 2 % len(FAILPOINTS)] if seed % 2 == 0 else None
 
 
-def run_one(seed: int, step: str | None) -> Result:
+def run_one(seed: int, step: str | None, trace: list[str] | None = None) -> Result:
     """Run one simulation without garbage collection, whose times differ between runs."""
     quiet_before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     began = time.perf_counter()
     gc.disable()
     run: ClusterRun | StorageRun = StorageRun(seed) if step == STORAGE else ClusterRun(seed, step)
+    run.loop.trace = trace
     try:
         found = run.run()
     except Exception:
@@ -111,10 +113,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
     parser.add_argument("--seed", type=int, help="run this one only")
     parser.add_argument("--step", choices=[*FAILPOINTS, STORAGE], help="with --seed: where the broker dies")
+    parser.add_argument("--trace", type=Path, help="with --seed: write every event to this file")
     arguments = parser.parse_args(argv)
     if arguments.seed is None:
         return run_many(arguments.first, arguments.seeds, arguments.jobs)
-    result = run_one(arguments.seed, arguments.step)
+    trace: list[str] | None = [] if arguments.trace else None
+    result = run_one(arguments.seed, arguments.step, trace)
+    if trace is not None:
+        arguments.trace.write_text("\n".join(trace))
     if result.found:
         _report(result)
     outcome = "failed" if result.found else "ok"

@@ -144,8 +144,3 @@ def test_a_layout_with_a_hole_is_seen(history: ClientHistory) -> None:
     history.layout(good)
     history.layout(Layout(1, good.next_id, {0: good.segments[0]}))
     assert any("end at" in wrong for wrong in checkers.bad_layouts(history))
-
-
-def test_an_epoch_that_falls_is_seen(history: ClientHistory) -> None:
-    history.applied["client"] = [0, 1, 2, 1]
-    assert list(checkers.epochs_fell(history)) == ["client went from epoch 2 back to 1"]
