@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -45,78 +46,90 @@ def forgetful(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(MemoryLog, "read", read)
 
 
+class FaultyConsumers:
+    """Consumers of one type that ask for entries again, leave entries unacknowledged, and get lost."""
+
+    def __init__(self, world: World, kind: int, rng: random.Random) -> None:
+        self.seen: dict[str, list[int]] = defaultdict(list)
+        """By key the numbers of its messages, in the order of their first delivery."""
+        self.acked: Counter[bytes] = Counter()
+        self.several = kind in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
+        self.connected: dict[int, WireClient] = {}
+        self._world = world
+        self._kind = kind
+        self._rng = rng
+        self._ids = itertools.count(1)
+
+    async def join(self) -> None:
+        client, number = await self._world.connect(), next(self._ids)
+        permits = self._rng.choice([1, 7, 50])
+        await client.subscribe(kind=self._kind, consumer_id=number, permits=permits)
+        self.connected[number] = client
+
+    async def lose_one(self) -> None:
+        gone = self._rng.choice(list(self.connected))
+        self.connected.pop(gone).close()
+        await settle()
+
+    async def take_all(self) -> None:
+        await settle()
+        for consumer_id, client in list(self.connected.items()):
+            got = client.has(Delivery)
+            client.inbox.clear()
+            for delivery in got:
+                self._take(consumer_id, client, delivery)
+            if got:
+                client.flow(len(got), consumer_id)
+
+    def _take(self, consumer_id: int, client: WireClient, delivery: Delivery) -> None:
+        key, text = value_of(delivery).decode().split(":")
+        if int(text) not in self.seen[key]:
+            self.seen[key].append(int(text))
+        if self.several and self._rng.random() < 0.1:
+            again = pb.MessageIdData(ledgerId=delivery.ledger, entryId=delivery.entry)
+            client.send(
+                pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id, message_ids=[again])
+            )
+        elif self._rng.random() < 0.9:
+            client.acknowledge(delivery, consumer_id=consumer_id)
+            self.acked[value_of(delivery)] += 1
+
+
+async def publish_and_consume(world: World, consumers: FaultyConsumers, rng: random.Random) -> None:
+    producer = await world.connect()
+    await producer.producer()
+    await consumers.join()
+    for sequence in range(COUNT):
+        key = sequence % KEYS
+        producer.publish(b"%d:%d" % (key, sequence), sequence, key=str(key))
+        if sequence % 20 == 0:
+            await consumers.take_all()
+            if consumers.several and len(consumers.connected) < 4:
+                await consumers.join()
+            elif rng.random() < 0.3:
+                await consumers.lose_one()
+                if not consumers.connected:
+                    await consumers.join()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("forgetful")
 async def test_everything_is_delivered_in_order_through_losses_and_redeliveries(
     world: World, kind: int
 ) -> None:
-    ordered = kind != pb.CommandSubscribe.Shared
-    several = kind in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
-
     rng = random.Random(kind)
-    producer = await world.connect()
-    await producer.producer()
-    seen: dict[str, list[int]] = defaultdict(list)
-    acked: Counter[bytes] = Counter()
-    consumers: dict[int, WireClient] = {}
-    number = 0
-
-    async def join() -> None:
-        nonlocal number
-        number += 1
-        client = await world.connect()
-        await client.subscribe(kind=kind, consumer_id=number, permits=rng.choice([1, 7, 50]))
-        consumers[number] = client
-
-    def take(consumer_id: int, client: WireClient) -> None:
-        got = client.has(Delivery)
-        client.inbox.clear()
-        for delivery in got:
-            key, text = value_of(delivery).decode().split(":")
-            if not seen[key] or int(text) not in seen[key]:
-                seen[key].append(int(text))
-            nack = several and rng.random() < 0.1
-            if nack:
-                again = pb.MessageIdData(ledgerId=delivery.ledger, entryId=delivery.entry)
-                client.send(
-                    pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id, message_ids=[again])
-                )
-            elif rng.random() < 0.9:
-                client.acknowledge(delivery, consumer_id=consumer_id)
-                acked[value_of(delivery)] += 1
-        if got:
-            client.flow(len(got), consumer_id)
-
-    await join()
-    for sequence in range(COUNT):
-        key = sequence % KEYS
-        producer.publish(b"%d:%d" % (key, sequence), sequence, key=str(key))
-        if sequence % 20 == 0:
-            await settle()
-            for consumer_id, client in list(consumers.items()):
-                take(consumer_id, client)
-            if several and len(consumers) < 4:
-                await join()
-            elif consumers and rng.random() < 0.3:
-                gone = rng.choice(list(consumers))
-                consumers.pop(gone).close()
-                await settle()
-                if not consumers:
-                    await join()
+    consumers = FaultyConsumers(world, kind, rng)
+    await publish_and_consume(world, consumers, rng)
     subscription = world.broker.logs.served[0].subscriptions["sub"]
     for _ in range(300):
-        await settle()
-        for consumer_id, client in list(consumers.items()):
-            take(consumer_id, client)
+        await consumers.take_all()
         if subscription.backlog == 0:
             break
         if rng.random() < 0.2:
-            gone = rng.choice(list(consumers))
-            consumers.pop(gone).close()
-            await settle()
-            await join()
+            await consumers.lose_one()
+            await consumers.join()
     assert subscription.backlog == 0
-    assert len(acked) == COUNT
-    if ordered:
-        for name, numbers in seen.items():
+    assert len(consumers.acked) == COUNT
+    if kind != pb.CommandSubscribe.Shared:
+        for name, numbers in consumers.seen.items():
             assert numbers == sorted(numbers), f"first deliveries of key {name} are in order"
