@@ -209,7 +209,7 @@ class SegmentConsumer:
     async def _attempt(self) -> ReconnectEvent:
         try:
             if not await self._owner.attempt(self._attach):
-                return ReconnectEvent.RETRIED
+                return ReconnectEvent.BEGUN
         except (AnabranchError, TimeoutError) as error:
             if isinstance(error, AnabranchError) and self.home.is_final(self, error):
                 self.give_up(error)

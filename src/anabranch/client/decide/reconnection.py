@@ -32,8 +32,10 @@ class ReconnectEvent(Enum):
     """The attempt succeeded."""
     FAILED = auto()
     """The attempt failed, and may succeed later."""
+    BEGUN = auto()
+    """The shell begins an attempt anew; earlier events do not make it out of date."""
     RETRIED = auto()
-    """The next attempt begins: the pause is over, a layout names another broker, or the leader assigns."""
+    """The pause is over, or the leader assigned the segment again."""
     LOST = auto()
     """The connection was lost, or the broker ended the attachment."""
     CHANGED = auto()
@@ -54,7 +56,7 @@ _TRANSITIONS = {
     (_ATTACHING, ReconnectEvent.CHANGED): _OUTDATED,
     (_OUTDATED, ReconnectEvent.ATTACHED): _ATTACHING,
     (_OUTDATED, ReconnectEvent.FAILED): _WAITING,
-    (_OUTDATED, ReconnectEvent.RETRIED): _ATTACHING,
+    (_OUTDATED, ReconnectEvent.BEGUN): _ATTACHING,
     (_ATTACHED, ReconnectEvent.LOST): _ATTACHING,
     (_ATTACHED, ReconnectEvent.CHANGED): _ATTACHING,
     (_ATTACHED, ReconnectEvent.REFUSED): _WAITING,

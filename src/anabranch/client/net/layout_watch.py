@@ -151,7 +151,7 @@ class LayoutWatch:
 
     async def look_up(self) -> TopicLayout:
         """Begin a new session and return its first layout; raises the broker's refusal."""
-        self._reconnector.handle(ReconnectEvent.RETRIED)
+        self._reconnector.handle(ReconnectEvent.BEGUN)
         self._end_session()
         # Any broker of ours sends layouts. Watching at the leader would lose leader and watch at once.
         connection = await self._pool.any_connection()

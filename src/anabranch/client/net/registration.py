@@ -159,7 +159,7 @@ class Registration:
         return self._broker_is_ours and isinstance(error, (ConsumerBusyError, SubscriptionNotFoundError))
 
     async def _register(self) -> Assignment:
-        self._reconnector.handle(ReconnectEvent.RETRIED)
+        self._reconnector.handle(ReconnectEvent.BEGUN)
         connection, self._connection = self._connection, None
         if connection is not None:
             # The consumer is registered there, and reports more finished segments.

@@ -1,0 +1,35 @@
+"""The consumer of one segment: which events make it subscribe again."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from anabranch.aio import TaskRegistry
+from anabranch.client.consume.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.decide.permits import Permits
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.unit.client.fakes import FakePool, settle_down
+
+
+async def test_a_new_assignment_does_not_hide_that_the_broker_ended_the_subscription() -> None:
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    answers: list[Any] = [answer]
+    pool = FakePool(lambda _: answers.pop(0) if answers else pb.CommandSuccess(request_id=1))
+    home: Any = SimpleNamespace(
+        pool=pool, tasks=TaskRegistry(), opened_in=None, voided=lambda _: None, dropped=lambda _: None
+    )
+    attachment = Attachment("s", pb.CommandSubscribe.Exclusive, "me")
+    consumer = SegmentConsumer(home, SegmentAddress(0, "segment", False), attachment, Permits(10))
+    await settle_down()
+    # The broker's answer, the end of the subscription and an assignment arrive together.
+    answer.set_result(pb.CommandSuccess(request_id=1))
+    (connection,) = pool.connections
+    connection.consumers.clear()
+    consumer.closed_by_broker()
+    consumer.renew(2)
+    await settle_down()
+    assert list(connection.consumers.values()) == [consumer], "it has subscribed again"
+    await home.tasks.stop()
