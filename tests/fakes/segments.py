@@ -29,7 +29,7 @@ class StoredSegment:
     sequences: dict[str, int] = field(default_factory=dict)
     inherited: Pieces = ()
     attached: dict[str, int] = field(default_factory=dict)
-    """Consumers of each subscription, as far as a test says that there are any."""
+    """Number of attached consumers by subscription, set by the test."""
     load: SegmentLoad = field(default_factory=SegmentLoad)
 
 

@@ -95,7 +95,7 @@ class Plant:
         return self.service
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something as the running process."""
+        """Run a coroutine in the running process."""
         process = self.process
         died = self.loop.create_future()
         process.on_death.append(lambda: None if died.done() else died.set_result(None))
@@ -158,7 +158,7 @@ class Plant:
             self.world.acknowledge(self.segment(layout, id_), sub)
 
     async def audit(self, name: TopicName = TOPIC) -> Layout:
-        """Everything that must hold of a topic when nothing is under way; returns its layout."""
+        """Check a topic with no operation under way; return its layout."""
         topics = TopicStore(SimStore(self.tree, SimProcess(self.loop, "auditor")))
         record = await topics.load(name)
         layout = layout_of(record)

@@ -46,7 +46,7 @@ Event = dict[str, Any]
 
 @pytest.fixture(scope="session")
 def classpath() -> str:
-    """Build the Java side, unless what is built is of these very sources."""
+    """Build the Java side, unless its build is newer than its sources."""
     for tool in ("java", "javac", "mvn"):
         if shutil.which(tool) is None:
             pytest.fail(f"`{tool}` is not installed; this test needs a JDK 17 and Maven (and Maven Central)")
@@ -68,7 +68,7 @@ def _all_there(jars: Path) -> bool:
 
 
 class Role:
-    """One Java process, and what it said so far."""
+    """One Java process, and the events that it has printed."""
 
     def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name = name
@@ -93,7 +93,7 @@ class Role:
         return [event for event in list(self.events) if event["event"] == kind]
 
     def wait(self, what: str, true: Callable[[], bool], timeout_s: float = 60.0) -> None:
-        """Wait until something holds of the events; a process that ended will not say more."""
+        """Wait until a condition holds of the events; fail at once if the process has ended."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while not true():
@@ -101,7 +101,7 @@ class Role:
                 if ended or time.monotonic() > deadline:
                     verdict = "ended without" if ended else "waited in vain for"
                     log = self.log.read_text()[-6000:]
-                    pytest.fail(f"{self.name} {verdict} {what}; it last said {self.events[-3:]}, log:\n{log}")
+                    pytest.fail(f"{self.name} {verdict} {what}; last event: {self.events[-3:]}, log:\n{log}")
                 self._changed.wait(0.2)
 
     def wait_for(self, kind: str, count: int = 1, timeout_s: float = 60.0) -> None:
@@ -137,7 +137,7 @@ Start = Callable[[str, object], Role]
 
 @pytest.fixture(params=[1, 2], ids=["one-process", "two-workers"])
 def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
-    """M1 has no way to say that a consumer leaves for good: its share is free after the grace period."""
+    """M1 cannot announce that a consumer leaves for good: its share is free after the grace period."""
     settings = {"consumer_grace_s": 1, "workers": request.param, "scalableTopicAutoScaleEnabled": "false"}
     with BrokerProcess(tmp_path / "data", settings) as process:
         yield process
@@ -180,7 +180,7 @@ def stored_where(events: Iterable[Event]) -> dict[str, set[tuple[int, str]]]:
 
 
 def check_received(role: str, received: list[Event], sent: dict[str, str]) -> None:
-    """Nothing lost, nothing made up, nothing stored twice."""
+    """Check that no message is lost, invented or stored twice."""
     seen = stored_where(received)
     assert seen.keys() == sent.keys(), f"{role}: lost {sorted(sent.keys() - seen.keys())[:5]}"
     assert {event["value"]: event["key"] for event in received} == sent, role
@@ -189,7 +189,7 @@ def check_received(role: str, received: list[Event], sent: dict[str, str]) -> No
 
 
 def check_key_order(role: str, received: list[Event]) -> None:
-    """Blocking sends come in order of their key; what a crash made come again is left out."""
+    """Check the order of blocking sends per key, without redeliveries after a crash."""
     firsts: dict[str, Event] = {}
     for event in received:
         firsts.setdefault(event["value"], event)
@@ -205,7 +205,7 @@ def check_key_order(role: str, received: list[Event]) -> None:
 def check_children_come_soon(
     received: list[Event], sent: list[Event], *, parents: set[int], children: set[int]
 ) -> None:
-    """A stream consumer gets the children's first message once it is there and the parents are read."""
+    """A stream consumer receives the first message of the children once the parents are read."""
 
     def times(events: list[Event], segments: set[int]) -> list[int]:
         return [event["at_ms"] for event in events if position(event)[0] in segments]
@@ -299,7 +299,7 @@ def test_stream_consumers_come_and_go(broker: BrokerProcess, start: Start) -> No
     assert len(sent) == 4 * COUNT
     deadline = time.monotonic() + 30
     while missing := sent.keys() - {event["value"] for c in consumers for event in c.of("received")}:
-        assert time.monotonic() < deadline, f"{len(missing)} messages did not come"
+        assert time.monotonic() < deadline, f"{len(missing)} messages did not arrive"
         time.sleep(0.1)
     for consumer in consumers:
         if consumer is not leaver:
@@ -307,11 +307,11 @@ def test_stream_consumers_come_and_go(broker: BrokerProcess, start: Start) -> No
     received = sorted((e for c in consumers for e in c.of("received")), key=lambda e: e["at_ms"])
     check_received("streams", received, sent)
     check_key_order("streams", received)
-    assert consumers[-1].of("received"), "the newcomer got nothing"
+    assert consumers[-1].of("received"), "the newcomer received no message"
 
 
 def test_stream_consumers_that_start_at_once_find_their_shares(broker: BrokerProcess, start: Start) -> None:
-    """M1 drops an assignment that comes while it carries out its first one; it is told again."""
+    """M1 drops an assignment that arrives while it carries out its first one; the leader sends it again."""
     with AdminClient(broker.http_url) as control:
         control.create_topic(TOPIC, 4)
         consumers = [start("stream", "s") for _ in range(4)]
@@ -322,11 +322,11 @@ def test_stream_consumers_that_start_at_once_find_their_shares(broker: BrokerPro
         sent = {event["value"]: event["key"] for event in blocking.of("sent")}
         deadline = time.monotonic() + 60
         while missing := sent.keys() - {event["value"] for c in consumers for event in c.of("received")}:
-            assert time.monotonic() < deadline, f"{len(missing)} messages did not come"
+            assert time.monotonic() < deadline, f"{len(missing)} messages did not arrive"
             time.sleep(0.1)
     for consumer in consumers:
         consumer.stop()
-        assert consumer.of("received"), f"{consumer.name} got nothing"
+        assert consumer.of("received"), f"{consumer.name} received no message"
     received = sorted((e for c in consumers for e in c.of("received")), key=lambda e: e["at_ms"])
     check_received("streams", received, sent)
     check_key_order("streams", received)

@@ -28,7 +28,7 @@ def connected(broker: BrokerProcess) -> Iterator[Any]:
 
 
 class Published:
-    """Sends without waiting and collects what became of each message."""
+    """Sends without waiting and collects the outcome of each message."""
 
     def __init__(self) -> None:
         self.failed: list[Any] = []
@@ -141,7 +141,7 @@ def test_shared_consumers_split_the_work(broker: BrokerProcess) -> None:
 
         receive_all(consumers, 1500, count)
         assert len(counts) == 3
-        assert sum(counts.values()) == 1500, "nothing was delivered twice"
+        assert sum(counts.values()) == 1500, "no message was delivered twice"
 
 
 def test_negative_acknowledgement_brings_the_message_again(broker: BrokerProcess) -> None:

@@ -1,7 +1,7 @@
-"""A process that writes to segment storage until it is killed, and says what was confirmed.
+"""A process that writes to segment storage until it is killed, and prints each confirmation.
 
 One line on standard output for each confirmed append (`put LOG ORDINAL LEDGER ENTRY INDEX`) and for each
-confirmed acknowledgement (`ack LOG ORDINAL`); written at once, so that a kill loses none that was told.
+confirmed acknowledgement (`ack LOG ORDINAL`); written at once, so a kill loses no line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A disk that takes no more: the worker ends by itself, and the next one goes on with what was confirmed."""
+"""A full disk: the worker ends by itself, and the next worker continues with all confirmed messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generations of backlog, read by consumers that come while the broker goes: each key in strict order."""
+"""Backlog of several layout generations, read while brokers die: each key in strict order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Seen:
         self.changed = asyncio.Condition()
 
     async def take(self, key: str, number: int) -> None:
-        """Each comes after the one before it; what was not acknowledged when the broker died comes again."""
+        """Numbers of a key rise; unacknowledged numbers come again after a broker died."""
         assert number <= self.last[key] + 1, f"{key}: {number} came after {self.last[key]}"
         self.last[key] = number
         if number > self.newest[key]:

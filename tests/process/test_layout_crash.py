@@ -73,7 +73,7 @@ class Prepared:
 
 
 class Crashes:
-    """The broker of this file, and what was prepared on it."""
+    """The broker of this file, and the topics prepared on it."""
 
     def __init__(self, data: Path, **settings: object) -> None:
         self.broker = BrokerProcess(data, {"scalableTopicAutoScaleEnabled": "false", **settings})
@@ -157,7 +157,7 @@ async def publish(client: AsyncClient, name: TopicName, numbers: range) -> None:
 @asynccontextmanager
 async def reading(client: AsyncClient, name: TopicName, sub: str) -> AsyncIterator[Consumer]:
     subscribe = client.subscribe_queue if sub == "queue" else client.subscribe_stream
-    # A cursor that got lost would be made again at this position, and miss what is there.
+    # A lost cursor would be made again at this position, and miss earlier messages.
     consumer = await subscribe(str(name), sub, initial_position="earliest" if sub == "fresh" else "latest")
     yield consumer
     await consumer.close()
@@ -194,7 +194,7 @@ async def fill(client: AsyncClient, topic: Prepared) -> None:
 
 
 async def drain(client: AsyncClient, name: TopicName, sub: str, expected: set[int]) -> None:
-    """The subscription gets these numbers, each once, a stream in key order."""
+    """Check that the subscription receives these numbers once each, a stream in key order."""
     by_key: dict[str, list[int]] = defaultdict(list)
     async with reading(client, name, sub) as consumer:
         for message in await take(consumer, len(expected), acknowledge=True):
@@ -261,7 +261,7 @@ async def test_an_operation_killed_at_a_step_is_finished_by_the_next_start(
 
 
 async def check_finished(crashes: Crashes, kind: str, topic: Prepared, writable_s_max: float) -> None:
-    """Every hash is writable in time, and each subscription has what it must have."""
+    """Check that every hash is writable in time, and each subscription receives its messages."""
     async with AsyncClient(crashes.broker.url) as client:
         await publish(client, topic.name, range(BEFORE, BEFORE + AFTER))
         assert time.monotonic() - crashes.ready_at < writable_s_max, "writable soon, without help"
@@ -276,7 +276,7 @@ async def finished(broker: BrokerProcess, name: TopicName) -> None:
     """Wait, without asking the broker, until nothing of the topic is left half done."""
     deadline = time.monotonic() + 5
     while (await stored_topics(broker.data))[0][name].at_work:
-        assert time.monotonic() < deadline, "what was begun is not finished"
+        assert time.monotonic() < deadline, "an operation is not finished"
         await asyncio.sleep(0.01)
 
 
@@ -344,7 +344,7 @@ async def test_pruning_killed_after_its_commit_is_finished_by_the_next_start(mak
             admin.split(name, 0)
             await publish(client, name, range(BEFORE, BEFORE + AFTER))
             await asyncio.sleep(0.5)
-            assert broker.running, "what one subscription has not read is kept"
+            assert broker.running, "messages that one subscription has not read are kept"
             async with reading(client, name, "stream") as consumer:
                 await take(consumer, BEFORE, acknowledge=True)
     assert broker.wait(10) == -9

@@ -1,4 +1,4 @@
-"""SIGKILL of a writing process, again and again: what it said was confirmed is there, at the same place."""
+"""SIGKILL of a writing process, repeated: each confirmed entry is stored at the confirmed place."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Confirmed:
                 continue
             ledger, entry, index = map(int, place)
             told = self.places.setdefault((log, int(ordinal)), (ledger, entry, index))
-            assert told == (ledger, entry, index), f"{log} {ordinal} was told twice, differently"
+            assert told == (ledger, entry, index), f"{log} {ordinal} was confirmed twice, differently"
 
 
 def run_and_kill(root: Path, seed: int, lives_s: float) -> bytes:
     command = [sys.executable, "-m", "tests.process.ledger_writer", str(root), str(seed)]
-    # Unbuffered, so that a read gives what is there instead of waiting for more.
+    # Unbuffered, so a read returns the available bytes instead of waiting for more.
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
         heard = process.stdout.readline()
@@ -53,7 +53,7 @@ def run_and_kill(root: Path, seed: int, lives_s: float) -> bytes:
 
 
 async def check(root: Path, confirmed: Confirmed) -> int:
-    """Compare what is stored with what was confirmed; returns how many entries are stored."""
+    """Compare the stored entries with the confirmed ones; return the number of stored entries."""
     storage = FileStorage(OsDisk(root), clock=SystemClock())
     await storage.open()
     found: dict[tuple[str, int], Entry] = {}
@@ -86,7 +86,7 @@ async def test_confirmed_writes_survive_a_kill(tmp_path: Path) -> None:
     rounds = 0
     while rounds < ROUNDS and time.monotonic() - begun < SECONDS_MAX:
         confirmed.hear(run_and_kill(tmp_path / "data", rounds, rng.uniform(0.0, 0.5)))
-        # A copy is looked at, so that the next round meets exactly what the kill left.
+        # The check opens a copy, so the next round begins with exactly the files that the kill left.
         shutil.copytree(tmp_path / "data", tmp_path / f"copy-{rounds}")
         stored = await check(tmp_path / f"copy-{rounds}", confirmed)
         shutil.rmtree(tmp_path / f"copy-{rounds}")

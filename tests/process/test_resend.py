@@ -1,4 +1,4 @@
-"""A sender that begins anew after a broker was killed within a layout change: each number is stored once."""
+"""A sender that restarts after a broker was killed within a layout change: each number is stored once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def send(url: str, numbers: range, *, keyless: int = 3) -> None:
 
 
 async def stored(url: str, count: int) -> Counter[int]:
-    """What is found when so many have come and nothing follows."""
+    """All stored numbers, after `count` arrived and no more follow."""
     found: Counter[int] = Counter()
     async with AsyncClient(url) as client:
         consumer = await client.create_checkpoint_consumer(str(TOPIC), start=Checkpoint.earliest())

@@ -58,7 +58,7 @@ async def test_a_topic_keeps_its_size_of_what_is_acknowledged_and_all_that_is_no
         admin.create_subscription(TOPIC, "s", "QUEUE")
 
         def stored() -> dict[str, int]:
-            """Sizes of the segments, as soon as each has an owner that says so."""
+            """Sizes of the segments, as soon as each segment has an owner."""
             while True:
                 segments = admin.topic_stats(TOPIC)["segments"]
                 if all("storageSize" in segment for segment in segments.values()):

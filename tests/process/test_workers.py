@@ -29,7 +29,7 @@ KEYS = 16
 
 
 class WorkerTraffic:
-    """A producer and a stream consumer that run until they are asked what became of it."""
+    """A producer and a stream consumer that run until `finish` checks their messages."""
 
     def __init__(self) -> None:
         self.sent: dict[str, list[int]] = defaultdict(list)
@@ -83,7 +83,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def traffic(broker: BrokerProcess) -> AsyncIterator[WorkerTraffic]:
-    """Traffic through the service URL; at the end every message must have come once, each key in order."""
+    """Traffic through the service URL; at the end every message must have arrived once, each key in order."""
     with AdminClient(broker.http_url) as admin:
         admin.create_topic(TopicName.parse(TOPIC), 4)
     made = WorkerTraffic()

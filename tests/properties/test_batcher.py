@@ -23,7 +23,7 @@ LIMITS = st.builds(
 def fill(
     messages: list[tuple[str, bytes]], buckets: int, limits: Batching, flush_after: set[int]
 ) -> list[Outgoing]:
-    """Add messages as a producer does; closes when full and wherever the case says so."""
+    """Add messages as a producer does; close batches when full and where the case says so."""
     batcher = SegmentBatcher(equal_bucket_splits(buckets), limits)
     closed: list[Outgoing] = []
     for sequence, (key, value) in enumerate(messages):

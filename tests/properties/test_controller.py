@@ -1,4 +1,4 @@
-"""Random lives of a topic: changes, faults and kills at any moment, then peace; everything must agree."""
+"""Random lives of a topic: changes, faults and kills at any moment; after healing, all records agree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEEDS = 120
 
 
 class Life:
-    """One random run; remembers what was confirmed, to hold the controllers to it."""
+    """One random run; remembers confirmed changes and compares the controllers with them."""
 
     def __init__(self, plant: Plant, rng: random.Random) -> None:
         self.plant = plant

@@ -68,7 +68,7 @@ class DispatchMachine(RuleBasedStateMachine):
             earlier = self.history.first_seen[slot]
             assert not earlier or earlier[-1] < ordinal, "first deliveries of a slot are in order"
             waiting = [o for o, s in self.slots.items() if s == slot and o < ordinal and o not in self.out]
-            assert all(o in self.acked for o in waiting), "nothing of the slot was left behind"
+            assert all(o in self.acked for o in waiting), "no earlier entry of the slot was left behind"
             earlier.append(ordinal)
             self.history.seen.add(ordinal)
         self.out[ordinal] = Out(receiver, slot, messages)
@@ -154,7 +154,7 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @invariant()
     def held_is_counted(self) -> None:
-        # Held entries that were acknowledged meanwhile are found out only when their turn comes.
+        # The dispatch notices an acknowledged held entry only when it is next.
         left = [o for o in self.slots if o not in self.out and o not in self.acked]
         assert len(left) <= self.keyed.held <= len(self.slots) - len(self.out)
 
@@ -173,7 +173,7 @@ class DispatchMachine(RuleBasedStateMachine):
             out.receiver.settle(out.messages)
             self.keyed.settle(out.slot)
             self.drain()
-        assert self.acked == set(self.slots), "with permits and acks everything goes out"
+        assert self.acked == set(self.slots), "with permits and acks all entries go out"
         assert self.keyed.held == 0
 
 

@@ -1,4 +1,4 @@
-"""Laws of what opens when parts of sealed segments are drained, against looking at single slots."""
+"""Laws of open buckets after partial drains of sealed segments, compared slot by slot."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class ModelMessage:
 
 @dataclass
 class ModelLog:
-    """A segment: what it stored last of each producer, what it inherited, and what did not arrive yet."""
+    """A segment: its last stored id of each producer, its inheritance, and messages in flight."""
 
     range: HashRange
     inherited: Pieces = ()
@@ -151,7 +151,7 @@ class TopicMachine(RuleBasedStateMachine):
 
 
 class BoundedTopicMachine(TopicMachine):
-    """With next to no room for what is inherited, only the safe half of the promise is left."""
+    """With a tiny bound on the inheritance, a repetition may be stored, but no message is dropped."""
 
     pieces_max = 2
     bytes_max = 40

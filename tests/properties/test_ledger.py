@@ -1,4 +1,4 @@
-"""Laws of segment storage: files and memory tell the same story, and a crash takes back nothing confirmed."""
+"""Laws of segment storage: files and memory agree, and a crash loses no confirmed entry."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def apply(storage: SegmentStorage, operation: tuple[Any, ...]) -> None:
 
 
 async def story(storage: SegmentStorage) -> dict[str, object]:
-    """Everything the port tells about all logs."""
+    """The visible state of all logs, through the port."""
     return {name: await _story_of(log) for name in storage.names() if (log := storage.get(name)) is not None}
 
 

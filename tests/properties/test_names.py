@@ -18,7 +18,7 @@ from anabranch.model.ranges import HASH_SLOTS, HashRange
 entities = st.text(string.ascii_letters + string.digits + "-=:._", min_size=1, max_size=8).filter(
     lambda text: text not in (".", "..")
 )
-# Few characters, and those that could confuse an encoding, so that near misses are common.
+# Few characters that could confuse an encoding, so near misses are common.
 tricky = st.text("aAbB~%+/._-2fFéÉßẞıİſK日", min_size=1, max_size=12)
 elements = st.one_of(tricky, st.text("aA", min_size=150, max_size=400)).map(
     lambda text: text.replace("/", "")

@@ -1,4 +1,4 @@
-"""Laws of what a topic gives back to the disk, over any layouts, sizes and limits."""
+"""Laws of retention over any layouts, sizes and limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMITS = st.builds(
 
 
 def newer(layout: Layout, than: Segment, sizes: Mapping[int, int]) -> int:
-    """How many bytes a topic has of what is active still, or was sealed later."""
+    """Bytes in segments that are active or were sealed later."""
     place = than.sealed_ms, than.id
     return sum(sizes[s.id] for s in layout.segments.values() if s.active or (s.sealed_ms, s.id) > place)
 

@@ -145,7 +145,7 @@ async def test_an_evicted_consumer_stops_before_the_next_one_starts(loop: SimLoo
     fresh = play.process("fresh")
     await fresh.spawn(play.consume(fresh, acknowledge=True))
     await asyncio.sleep(5)
-    assert play.numbers("fresh") == {key: [0, 1, 2] for key in held}, "nothing of it was acknowledged"
+    assert play.numbers("fresh") == {key: [0, 1, 2] for key in held}, "none was acknowledged"
 
     last = play.received["stale"][-1]
     await stale.spawn(holder.acknowledge_cumulative(last))

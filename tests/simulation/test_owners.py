@@ -104,7 +104,7 @@ async def test_clients_follow_segments_from_broker_to_broker(loop: SimLoop, seed
         cluster.kill_broker(victim)
     else:
         cluster.pause_broker(victim, 60.0)
-    # Time for the takeover, for the broker to come back, and for the segments to go home again.
+    # Time for the takeover, the restart of the broker, and the return of its stores.
     await asyncio.sleep(45)
     traffic.over = True
     await work
@@ -185,7 +185,7 @@ async def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_com
     sent = await producing
     await consuming
     for key in KEYS:
-        # A segment that goes to the other member is read again from the start that member was given.
+        # The other member reads a reassigned segment again from the start position of its assignment.
         assert list(dict.fromkeys(seen[key])) == list(range(sent)), key
     keeping.cancel()
 

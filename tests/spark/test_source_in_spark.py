@@ -1,4 +1,4 @@
-"""The source and sink inside real Spark, over topics in files: what only Spark itself can show."""
+"""The source and sink inside real Spark, over topics in files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def values(frame: Any) -> list[int]:
 
 
 def run_available(stream: Any, target: FileTopic, checkpoint: Path) -> Any:
-    """Copy what is there now, keys and values, and return the progress reports."""
+    """Copy the available keys and values, and return the progress reports."""
     query = (
         stream.select("key", "value")
         .writeStream.format(FORMAT)

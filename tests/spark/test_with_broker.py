@@ -187,7 +187,7 @@ def test_every_column_goes_out_and_comes_back(spark: Any, broker: BrokerProcess)
     assert (text.value, bytes(binary.value)) == (None, b"\x00")
     assert [(header.key, bytes(header.value)) for header in text.headers] == [("a", b"b")]
     assert (binary.headers, binary.eventTime) == ([], None)
-    # The session's time is UTC; what is collected is the machine's.
+    # The session's time zone is UTC; collected times are in the machine's.
     assert text.eventTime.astimezone(UTC) == datetime(2024, 1, 2, 3, 4, 5, 678_000, UTC)
 
 

@@ -1,4 +1,4 @@
-"""A classic topic that becomes a scalable one: nothing lost, every key in order, clients follow."""
+"""A classic topic becomes a scalable one: no message is lost, every key stays in order, clients follow."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_a_subscription_made_while_a_topic_is_migrated_loses_nothing(admin
         seen: dict[str, list[int]] = defaultdict(list)
         await take(await one.subscribe_stream(TOPIC.local, "late"), seen, "cumulative")
         for key in KEYS:
-            assert seen[key] == [5, 6, 7], "all since it was made, and nothing from before"
+            assert seen[key] == [5, 6, 7], "messages since the subscription was made, and none from before"
 
 
 async def test_old_clients_are_in_the_way_unless_forced(admin: Admin) -> None:
@@ -161,7 +161,7 @@ async def test_old_clients_are_in_the_way_unless_forced(admin: Admin) -> None:
     assert (type(answer), answer.error) == (pb.CommandError, pb.TopicTerminatedError)
     assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 409
     await old.subscribe(NAME, "late", consumer_id=7)
-    assert len(await old.deliveries(1)) == 1, "what was written before can still be read"
+    assert len(await old.deliveries(1)) == 1, "messages from before the migration can still be read"
 
 
 async def test_a_migrated_topic_is_not_made_again_by_old_clients_once_retention_took_it(admin: Admin) -> None:

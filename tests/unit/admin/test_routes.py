@@ -1,4 +1,4 @@
-"""Every path and verb of `/admin/v2/scalable` and `/admin/v2/segments`, and what it answers when.
+"""Every path and verb of `/admin/v2/scalable` and `/admin/v2/segments`, with its statuses.
 
 The topic has the segments 0 (0000-7fff, sealed by a split), 1 (8000-ffff), 2 (0000-3fff) and 3 (4000-7fff),
 and the subscription `known`.
@@ -29,7 +29,7 @@ TOPIC = f"{NAMESPACE}/orders"
 SEGMENTS = "/admin/v2/segments/public/default/orders"
 SEALED, ACTIVE, NEVER = "0000-7fff-0", "8000-ffff-1", "0000-ffff-9"
 
-# Verb, path, body, what it answers, and what it answers when there is no such topic (None: does not matter).
+# Verb, path, body, status, and the status without the topic (None: not tested).
 TABLE: list[tuple[str, str, object, int, int | None]] = [
     ("GET", NAMESPACE, None, 200, None),
     ("GET", f"{NAMESPACE}?property=colour=red", None, 200, None),
@@ -161,7 +161,7 @@ def test_answers(admin: Admin, method: str, path: str, body: object, status: int
     if status >= 400:
         assert answer.json["reason"]
     for query in ("authoritative=true",):
-        # Pulsar's clients mark calls they were redirected with; nothing depends on it here.
+        # Pulsar's clients mark redirected calls with this option; it has no effect here.
         more = "&" if "?" in path else "?"
         assert admin(method, f"{path}{more}{query}", body).status != 500
 

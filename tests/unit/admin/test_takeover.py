@@ -1,4 +1,4 @@
-"""Admin calls that meet a leader that goes, or whose answer is lost: answered, and done once."""
+"""Admin calls whose leader stops or whose answer is lost: each is answered and carried out once."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ async def test_a_process_that_stands_still_for_longer_than_its_lease_is_taken_fo
     process.resume()
     await process.spawn(store.put("/here", b"2", ephemeral=True))
     await asyncio.sleep(20)
-    assert "/here" in tree.values, "it goes on"
+    assert "/here" in tree.values, "the process continues"
 
 
 async def test_watchers_are_told_late_and_twice_but_never_of_nothing(loop: SimLoop) -> None:

@@ -14,7 +14,7 @@ from anabranch.testing.simtransport import SimTransport
 
 
 class ProtocolRecorder(asyncio.Protocol):
-    """Keeps what it got."""
+    """Keeps the bytes that it received."""
 
     def __init__(self) -> None:
         self.received = bytearray()

@@ -1,4 +1,4 @@
-"""The witness of simulations: what it must call wrong, and what it must not."""
+"""The witness of simulations: the behaviour that it must report, and the behaviour that it must accept."""
 
 from __future__ import annotations
 
