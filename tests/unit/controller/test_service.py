@@ -182,6 +182,15 @@ async def test_a_recreated_topic_repeats_no_id_epoch_term_or_incarnation(plant: 
     assert epochs.told.count(-1) == 5, "the first time there was no topic yet"
 
 
+async def test_a_repeated_deletion_does_not_disturb_the_topic_that_was_created_since(plant: Plant) -> None:
+    controller = await plant.lead()
+    incarnation = controller.record.incarnation
+    with pytest.raises(TopicNotFoundError, match="deleted before"):
+        await plant.call(plant.service.delete_topic(TOPIC, force=True, incarnation=incarnation - 1))
+    await asyncio.sleep(1)
+    assert await plant.controller() is controller
+
+
 async def test_storage_listed_after_the_deletion_is_deleted_by_the_next_creation(plant: Plant) -> None:
     service = await plant.boot()
     await plant.call(service.create_topic(TOPIC))

@@ -220,10 +220,10 @@ class TopicController:
         await self.changes.run(lambda: self._lead.update(lambda record: with_properties(record, properties)))
 
     async def delete(self, *, force: bool = False, incarnation: int | None = None) -> None:
+        if incarnation not in (None, self.record.incarnation):
+            raise TopicNotFoundError(f"incarnation {incarnation} of {self.name} was deleted before")
 
         async def mark() -> None:
-            if incarnation not in (None, self.record.incarnation):
-                raise TopicNotFoundError(f"incarnation {incarnation} of {self.name} was deleted before")
             if not force and self.members.connected():
                 raise ConsumerBusyError(f"{self.name} has connected consumers; close them, or force it")
             await self._lead.update(lambda record: replace(record, deleted=True))
@@ -265,9 +265,8 @@ class TopicController:
     async def admit(self, sub: str, request: AttachRequest) -> Admission:
         await self.ensure_subscription(sub, request.kind, request.start, request.opened_in)
         self._check_leads()
-        admitted = Admission()
-        if request.kind == "STREAM" == self._subscriptions.records.existing(sub).type:
-            admitted = self._announcements.admit(sub, request)
+        ordered = self._subscriptions.records.existing(sub).type == request.kind == "STREAM"
+        admitted = self._announcements.admit(sub, request) if ordered else Admission()
         return dataclasses.replace(admitted, incarnation=self.record.incarnation)
 
     async def remind(self, sub: str) -> None:

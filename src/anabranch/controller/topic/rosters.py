@@ -76,11 +76,11 @@ class Rosters:
             *admission.given(before, after),
             *self._opened(before, after),
         }
+        for name in admission.left(before, after):
+            touched |= self._visited.pop((sub, name), set())
         for name, member in after.consumers.items():
             visited = self._visited.setdefault((sub, name), set())
             visited.update(held.segment_id for held in member.segments)
-        for name in admission.left(before, after):
-            touched |= self._visited.pop((sub, name), set())
         self._due.update(dict.fromkeys((sub, id_) for id_ in sorted(touched)))
 
     def layout_changed(self) -> None:

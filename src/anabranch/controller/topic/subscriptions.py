@@ -77,7 +77,6 @@ class Subscriptions:
         """Read all records again, after a write whose outcome is unknown."""
         for change in await self.records.read_all():
             self._announcements.note(change)
-        self.troubles = {sub: why for sub, why in self.troubles.items() if sub in self.records}
         self._restore()
         await self._announcements.send()
 
@@ -97,6 +96,7 @@ class Subscriptions:
         unfinished = (sub for sub, record in self.records.items() if record.unfinished is not None)
         due = sorted({*unfinished, *self._stale, *self.troubles} & self.records.keys())
         await in_batches((self._settle(sub) for sub in due), SETTLED_AT_ONCE)
+        self.troubles = {sub: why for sub, why in self.troubles.items() if sub in self.records}
         return not self.troubles
 
     async def _settle(self, sub: str) -> None:
@@ -113,8 +113,6 @@ class Subscriptions:
             # One subscription that fails must not hold up the others, but its record must be known.
             self.troubles[sub] = in_words(error)
             await self._announcements.announce(await self.records.read(sub))
-            if sub not in self.records:
-                del self.troubles[sub]
 
     def is_ready(self, sub: str, kind: SubscriptionKind) -> bool:
         """Whether the subscription is on all segments already, or needs to be on none."""
