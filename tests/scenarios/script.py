@@ -16,7 +16,7 @@ from anabranch.config import BrokerConfig
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
-from anabranch.testing.cluster import Cluster
+from anabranch.testing.cluster import Cluster, Death
 from anabranch.testing.judges.wiretap import WireTap
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
@@ -64,6 +64,7 @@ class Script:
             (r"consumer (\w+) dies", self._die),
             (r"acknowledge (\w+)", self._acknowledge),
             (r"kill the leader", self._kill_leader),
+            (r"let the leader die at (\S+)", self._arm),
             (r"wait (\d+) s", self._wait),
         )
 
@@ -154,6 +155,10 @@ class Script:
         assert number is not None, "the topic has no leader now"
         self.trace.note(f"broker {number} is killed")
         self.cluster.kill_broker(self.cluster.hosts[number])
+
+    async def _arm(self, step: str) -> None:
+        """Kill the leader when it reaches a named step of its next operation."""
+        self.cluster.deaths.append(Death(step))
 
     async def _wait(self, seconds: str) -> None:
         await asyncio.sleep(int(seconds) - SETTLE_S)
