@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from anabranch.model.hashing import bucket_hash, key_hash, segment_hash
 from anabranch.model.names import TopicName
@@ -154,16 +155,14 @@ class WireFlood:
         active = sorted(
             (info for info in dag.segments if info.state == pb.ACTIVE), key=lambda i: i.hash_start
         )
-        gone = [
-            self._segments.pop(id_) for id_ in self._segments.keys() - {info.segment_id for info in active}
-        ]
+        self._starts = [info.hash_start for info in active]
+        self._routes = [info.segment_id for info in active]
+        gone = [self._segments.pop(id_) for id_ in self._segments.keys() - set(self._routes)]
         assert all(segment.sealed for segment in gone), "a layout arrived before its parents were closed"
         for info in active:
             if info.segment_id not in self._segments:
                 self._open_segment(info)
-        self._starts = [info.hash_start for info in active]
-        self._routes = [info.segment_id for info in active]
-        for number in sorted(number for segment in gone for number in segment.unanswered):
+        for number in sorted(chain.from_iterable(segment.unanswered for segment in gone)):
             self._send(number)
 
     def _open_segment(self, info: pb.SegmentInfoProto) -> None:

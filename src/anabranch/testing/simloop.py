@@ -115,7 +115,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self.processes: list[SimProcess] = []
         self.errors: list[str] = []
         self.trace: list[str] | None = None
-        """Receives every noted event, if set."""
         self.digest = 0
         self._now = 0.0
         self._limit = float("inf")
