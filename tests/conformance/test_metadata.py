@@ -28,7 +28,7 @@ class StoreProcesses(NamedTuple):
 
 
 @pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.real_time)])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreProcesses]:
+async def processes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreProcesses]:
     made: list[MetadataStore] = []
     tree = MemoryTree()
 
@@ -52,8 +52,8 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.fixture
-def store(world: StoreProcesses) -> MetadataStore:
-    return world.process()
+def store(processes: StoreProcesses) -> MetadataStore:
+    return processes.process()
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -126,8 +126,8 @@ async def test_delete_leaves_descendants(store: MetadataStore) -> None:
     assert await store.children("/t") == ["a"]
 
 
-async def test_sequences_count_up_apart_from_values(world: StoreProcesses) -> None:
-    first, second = world.process(), world.process()
+async def test_sequences_count_up_apart_from_values(processes: StoreProcesses) -> None:
+    first, second = processes.process(), processes.process()
     assert [await first.increment("/s") for _ in range(3)] == [0, 1, 2]
     assert await first.get("/s") is None
     assert await first.children("/") == []
@@ -135,12 +135,12 @@ async def test_sequences_count_up_apart_from_values(world: StoreProcesses) -> No
     await first.delete("/s")
     assert await second.increment("/s") == 3
     assert await first.increment("/other") == 0
-    await world.crash(first)
+    await processes.crash(first)
     assert await second.increment("/s") == 4
 
 
-async def test_of_many_concurrent_puts_with_one_version_exactly_one_wins(world: StoreProcesses) -> None:
-    stores = [world.process() for _ in range(3)]
+async def test_of_many_concurrent_puts_with_one_version_exactly_one_wins(processes: StoreProcesses) -> None:
+    stores = [processes.process() for _ in range(3)]
     await stores[0].put("/a", b"start")
 
     async def attempt(store: MetadataStore, value: bytes) -> bool:
@@ -156,8 +156,8 @@ async def test_of_many_concurrent_puts_with_one_version_exactly_one_wins(world: 
     assert await stores[1].get("/a") == (values[won.index(True)], 1)
 
 
-async def test_concurrent_increments_give_each_number_once(world: StoreProcesses) -> None:
-    stores = [world.process() for _ in range(3)]
+async def test_concurrent_increments_give_each_number_once(processes: StoreProcesses) -> None:
+    stores = [processes.process() for _ in range(3)]
     numbers = await asyncio.gather(*(stores[n % 3].increment("/s") for n in range(60)))
     assert sorted(numbers) == list(range(60))
 
@@ -244,8 +244,8 @@ async def test_a_failing_watcher_harms_no_other(store: MetadataStore) -> None:
     assert len(reported) == 1
 
 
-async def test_watches_cross_processes(world: StoreProcesses) -> None:
-    writer, reader = world.process(), world.process()
+async def test_watches_cross_processes(processes: StoreProcesses) -> None:
+    writer, reader = processes.process(), processes.process()
     heard: list[str] = []
     await reader.get("/t")
     reader.watch("/t", lambda change: heard.append(change.path))
@@ -261,8 +261,8 @@ async def test_watches_cross_processes(world: StoreProcesses) -> None:
     await eventually(a_heard)
 
 
-async def test_ephemeral_values_go_with_a_closed_session_and_tell_watchers(world: StoreProcesses) -> None:
-    leaver, stayer = world.process(), world.process()
+async def test_ephemeral_values_go_with_a_closed_session_and_tell_watchers(processes: StoreProcesses) -> None:
+    leaver, stayer = processes.process(), processes.process()
     await leaver.put("/lock/a", b"leaver", expected=ABSENT, ephemeral=True)
     await leaver.put("/kept", b"")
     await stayer.put("/lock/b", b"stayer", ephemeral=True)
@@ -281,11 +281,11 @@ async def test_ephemeral_values_go_with_a_closed_session_and_tell_watchers(world
     assert await stayer.get("/kept") is not None
 
 
-async def test_ephemeral_values_of_a_crashed_process_go_after_its_lease(world: StoreProcesses) -> None:
-    victim, stayer, judge = (world.process(lease_s=0.5) for _ in range(3))
+async def test_ephemeral_values_of_a_crashed_process_go_after_its_lease(processes: StoreProcesses) -> None:
+    victim, stayer, judge = (processes.process(lease_s=0.5) for _ in range(3))
     await victim.put("/lock/a", b"victim", ephemeral=True)
     await stayer.put("/lock/b", b"stayer", ephemeral=True)
-    await world.crash(victim)
+    await processes.crash(victim)
 
     async def gone() -> bool:
         return await judge.get("/lock/a") is None
@@ -295,16 +295,16 @@ async def test_ephemeral_values_of_a_crashed_process_go_after_its_lease(world: S
     assert await judge.get("/lock/b") == (b"stayer", 0), "the lease of a living session is renewed"
 
 
-async def test_a_lasting_put_makes_an_ephemeral_value_last(world: StoreProcesses) -> None:
-    leaver, stayer = world.process(), world.process()
+async def test_a_lasting_put_makes_an_ephemeral_value_last(processes: StoreProcesses) -> None:
+    leaver, stayer = processes.process(), processes.process()
     await leaver.put("/a", b"1", ephemeral=True)
     await leaver.put("/a", b"2")
     await leaver.close()
     assert await stayer.get("/a") == (b"2", 1)
 
 
-async def test_an_ephemeral_value_belongs_to_its_last_writer(world: StoreProcesses) -> None:
-    first, second, stayer = world.process(), world.process(), world.process()
+async def test_an_ephemeral_value_belongs_to_its_last_writer(processes: StoreProcesses) -> None:
+    first, second, stayer = processes.process(), processes.process(), processes.process()
     await first.put("/lasting", b"1")
     await first.put("/taken", b"1", ephemeral=True)
     for path in ("/lasting", "/taken"):
@@ -320,8 +320,8 @@ async def test_an_ephemeral_value_belongs_to_its_last_writer(world: StoreProcess
     await eventually(gone)
 
 
-async def test_a_closed_store_refuses_calls_and_hears_nothing_more(world: StoreProcesses) -> None:
-    store, other = world.process(), world.process()
+async def test_a_closed_store_refuses_calls_and_hears_nothing_more(processes: StoreProcesses) -> None:
+    store, other = processes.process(), processes.process()
     heard: list[str] = []
     store.watch("/", lambda change: heard.append(change.path))
     await store.put("/a", b"1")

@@ -33,7 +33,7 @@ class StoredSegment:
     load: SegmentLoad = field(default_factory=SegmentLoad)
 
 
-class SegmentWorld:
+class SegmentDisk:
     """The storage that outlives processes; it keeps the newest term per topic, as owners do."""
 
     def __init__(self) -> None:
@@ -81,15 +81,15 @@ class SegmentWorld:
 
 
 class MemorySegments:
-    """The controller's port on a world; gives way at each call, and fails where a test wants it to."""
+    """The controller's port on a disk; gives way at each call, and fails where a test wants it to."""
 
-    def __init__(self, world: SegmentWorld) -> None:
-        self.world = world
+    def __init__(self, disk: SegmentDisk) -> None:
+        self.disk = disk
         self.fails: Callable[[str, TopicName], Exception | None] = lambda verb, name: None
 
     async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> None:
         await self._enter("create", place.name, term)
-        stored = self.world.stored.setdefault(place.name, StoredSegment())
+        stored = self.disk.stored.setdefault(place.name, StoredSegment())
         for subscription, start in subscriptions.items():
             stored.cursors.setdefault(subscription, 0 if start == "earliest" else len(stored.entries))
 
@@ -112,7 +112,7 @@ class MemorySegments:
 
     async def delete(self, place: Place, term: int) -> None:
         await self._enter("delete", place.name, term)
-        self.world.stored.pop(place.name, None)
+        self.disk.stored.pop(place.name, None)
 
     async def create_subscription(
         self, place: Place, subscription: str, start: InitialPosition, term: int
@@ -147,9 +147,9 @@ class MemorySegments:
 
     async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
         await self._enter("restrict", place.name, term)
-        rosters = self.world.rosters
+        rosters = self.disk.rosters
         known = rosters.get((place.name, subscription))
-        if place.name in self.world.stored and (known is None or known.generation <= roster.generation):
+        if place.name in self.disk.stored and (known is None or known.generation <= roster.generation):
             rosters[place.name, subscription] = roster
 
     async def consumers(self, place: Place, subscription: str) -> int:
@@ -159,11 +159,11 @@ class MemorySegments:
     async def backlog(self, place: Place, subscription: str) -> int | None:
         await self._enter("backlog", place.name, None)
         self._stored(place.name)
-        return self.world.backlog(place.name, subscription)
+        return self.disk.backlog(place.name, subscription)
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
         await self._enter("drained", place.name, None)
-        stored, left = self._stored(place.name), self.world.backlog(place.name, subscription)
+        stored, left = self._stored(place.name), self.disk.backlog(place.name, subscription)
         if left is None:
             return None
         return ALL if left == 0 else stored.parts.get(subscription, ())
@@ -173,13 +173,13 @@ class MemorySegments:
         return self._stored(place.name).load
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
-        self.world.listeners.setdefault(topic, []).append(drained)
+        self.disk.listeners.setdefault(topic, []).append(drained)
 
         def undo() -> None:
-            if drained in self.world.listeners.get(topic, ()):
-                self.world.listeners[topic].remove(drained)
-                if not self.world.listeners[topic]:
-                    del self.world.listeners[topic]
+            if drained in self.disk.listeners.get(topic, ()):
+                self.disk.listeners[topic].remove(drained)
+                if not self.disk.listeners[topic]:
+                    del self.disk.listeners[topic]
 
         return undo
 
@@ -189,10 +189,10 @@ class MemorySegments:
         if error is not None:
             raise error
         if term is not None:
-            self.world.check_term(segment, term)
-            self.world.log.append(f"{verb} {segment.segment or segment}")
+            self.disk.check_term(segment, term)
+            self.disk.log.append(f"{verb} {segment.segment or segment}")
 
     def _stored(self, segment: TopicName) -> StoredSegment:
-        if segment not in self.world.stored:
+        if segment not in self.disk.stored:
             raise NotFoundError(f"{segment} is not stored")
-        return self.world.stored[segment]
+        return self.disk.stored[segment]

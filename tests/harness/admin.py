@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from anabranch.admin.server import create_app
 from anabranch.broker.broker import Broker
-from tests.harness.cluster import World, host_of
+from tests.harness.cluster import Brokers, host_of
 
 ORDERS = "/admin/v2/scalable/public/default/orders"
 CLASSIC = "/admin/v2/persistent/public/default/classic"
@@ -28,18 +28,20 @@ class AdminAnswer(NamedTuple):
 
 
 class Admin:
-    """Calls the HTTP application of each broker of a world in turn."""
+    """Calls the HTTP application of each broker of a brokers in turn."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.loop = world.loop
-        self._apps = {n: create_app(world[n], world.clock, f"http://{host_of(n)}:8080") for n in world.living}
+    def __init__(self, brokers: Brokers) -> None:
+        self.brokers = brokers
+        self.loop = brokers.loop
+        self._apps = {
+            n: create_app(brokers[n], brokers.clock, f"http://{host_of(n)}:8080") for n in brokers.living
+        }
         self._turns = cycle(self._apps)
 
     @property
     def broker(self) -> Broker:
-        """The broker of a world that has one."""
-        return self.world.broker
+        """The broker of a brokers that has one."""
+        return self.brokers[0]
 
     def __call__(self, method: str, path: str, body: object = None) -> AdminAnswer:
         """Call from a test that is not asynchronous."""

@@ -39,11 +39,11 @@ def host_of(number: int) -> str:
 HOST = host_of(0)
 
 
-class World:
+class Brokers:
     """Brokers 0 to n - 1, each a process on a host of its own; storage and metadata outlive them.
 
-    The fixture `world` starts and stops one. The marker `world` changes the number of brokers (`count`), the
-    factory of their storages (`storage`), and any setting of `BrokerConfig`. Auto scaling is off unless a
+    The fixture `brokers` starts one and stops it. The marker `brokers` changes their number (`count`), the
+    factory of their storages (`storage`), and any setting of `BrokerConfig`. Auto scaling is off unless the
     marker turns it on.
     """
 
@@ -71,16 +71,6 @@ class World:
 
     def __getitem__(self, number: int) -> Broker:
         return self.living[number]
-
-    @property
-    def broker(self) -> Broker:
-        """The broker of a world that has one."""
-        return self.living[0]
-
-    @property
-    def process(self) -> SimProcess:
-        """The process of the broker of a world that has one."""
-        return self.processes[0]
 
     def _storage_of(self, store: int) -> SegmentStorage:
         if store not in self.storages:
@@ -157,7 +147,7 @@ class World:
         return number
 
     async def controller(self, topic: str = TOPIC) -> TopicController:
-        return await self.broker.controllers.lead(TopicName.parse(topic))
+        return await self.living[0].controllers.lead(TopicName.parse(topic))
 
     async def change_layout(self, rng: random.Random, topic: str = TOPIC) -> Layout:
         """Split or merge segments that `rng` picks."""

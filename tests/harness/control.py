@@ -31,7 +31,7 @@ from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTro
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 from tests.fakes.metadata import FailingStore
-from tests.fakes.segments import MemorySegments, SegmentWorld
+from tests.fakes.segments import MemorySegments, SegmentDisk
 
 T = TypeVar("T")
 
@@ -49,14 +49,14 @@ class DiedError(Exception):
     """The process was killed before the call returned."""
 
 
-class Plant:
-    """One durable world, and the process that runs on it at the moment."""
+class ControlPlane:
+    """One durable disk, and the process that runs on it at the moment."""
 
     def __init__(self, loop: SimLoop, settings: ControllerSettings) -> None:
         self.loop = loop
         self.settings = settings
         self.tree = MemoryTree()
-        self.world = SegmentWorld()
+        self.disk = SegmentDisk()
         self.clock = SimClock(loop)
         self.reached: Counter[str] = Counter()
         self.boots = 0
@@ -78,8 +78,8 @@ class Plant:
         self.boots += 1
         process = SimProcess(self.loop, f"broker-{self.boots}")
         self.process = process
-        process.on_death.append(self.world.listeners.clear)
-        self.segments = MemorySegments(self.world)
+        process.on_death.append(self.disk.listeners.clear)
+        self.segments = MemorySegments(self.disk)
         trouble = StoreTrouble(refuse=refuse, lose_reply=lose_reply)
         store = wrap(SimStore(self.tree, process, trouble=trouble))
         self.context = ControllerContext(
@@ -143,7 +143,7 @@ class Plant:
         await self.call(self.service.stop())
         await asyncio.sleep(0)
         assert self.process.unfinished() == []
-        assert not self.world.listeners, "listeners left"
+        assert not self.disk.listeners, "listeners left"
 
     def segment(self, layout: Layout, id_: int, name: TopicName = TOPIC) -> TopicName:
         return segment_name(name, layout.segment(id_))
@@ -151,11 +151,11 @@ class Plant:
     def publish(self, layout: Layout, *ids: int) -> None:
         """One message on each of these segments, or on all active ones."""
         for id_ in ids or [segment.id for segment in layout.active]:
-            self.world.publish(self.segment(layout, id_), self.clock.wall_ms())
+            self.disk.publish(self.segment(layout, id_), self.clock.wall_ms())
 
     def drain(self, layout: Layout, sub: str, *ids: int) -> None:
         for id_ in ids:
-            self.world.acknowledge(self.segment(layout, id_), sub)
+            self.disk.acknowledge(self.segment(layout, id_), sub)
 
     async def audit(self, name: TopicName = TOPIC) -> Layout:
         """Check a topic with no operation under way; return its layout."""
@@ -166,20 +166,20 @@ class Plant:
         assert record.intent is None
         assert not record.garbage
         expected = {self.segment(layout, id_, name) for id_ in layout.segments}
-        stored = {found for found in self.world.stored if found.partitioned_topic.topic == name}
+        stored = {found for found in self.disk.stored if found.partitioned_topic.topic == name}
         assert stored == expected, "storage and layout list the same segments"
         for segment in layout.segments.values():
-            sealed = self.world.stored[self.segment(layout, segment.id, name)].sealed
+            sealed = self.disk.stored[self.segment(layout, segment.id, name)].sealed
             assert sealed != segment.active, f"segment {segment.id} is writable exactly if it is active"
         for sub, subscription in (await topics.load_subscriptions(name)).items():
             assert subscription.unfinished is None
             for segment in layout.segments.values() if has_cursors(subscription) else ():
-                cursors = self.world.stored[self.segment(layout, segment.id, name)].cursors
+                cursors = self.disk.stored[self.segment(layout, segment.id, name)].cursors
                 assert sub in cursors or segment.id in subscription.drained, f"{sub} lacks {segment.id}"
             _audit_assignment(layout, subscription)
         known = set(await topics.load_subscriptions(name))
         for found in sorted(stored, key=str):
-            assert set(self.world.stored[found].cursors) <= known, "no cursor without a subscription"
+            assert set(self.disk.stored[found].cursors) <= known, "no cursor without a subscription"
         return layout
 
 
@@ -233,7 +233,7 @@ class SilentConsumer(FakeConsumer):
         return self._lives
 
 
-async def lead_on_failing_store(plant: Plant, segments: int) -> tuple[TopicController, FailingStore]:
+async def lead_on_failing_store(plane: ControlPlane, segments: int) -> tuple[TopicController, FailingStore]:
     """Lead a new topic on a metadata store that a test can make fail."""
     stores: list[FailingStore] = []
 
@@ -241,14 +241,14 @@ async def lead_on_failing_store(plant: Plant, segments: int) -> tuple[TopicContr
         stores.append(FailingStore(store))
         return stores[-1]
 
-    await plant.boot(wrap=wrap)
-    await plant.call(plant.service.create_topic(TOPIC, segments))
-    return await plant.controller(), stores[-1]
+    await plane.boot(wrap=wrap)
+    await plane.call(plane.service.create_topic(TOPIC, segments))
+    return await plane.controller(), stores[-1]
 
 
-async def stored_assignments(plant: Plant, sub: str = "s") -> dict[str, list[int]]:
+async def stored_assignments(plane: ControlPlane, sub: str = "s") -> dict[str, list[int]]:
     """Return the stored segments of each consumer of a subscription."""
-    record = await plant.stored(sub)
+    record = await plane.stored(sub)
     return {n: [given.segment_id for given in c.segments] for n, c in record.consumers.items()}
 
 

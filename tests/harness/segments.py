@@ -7,7 +7,7 @@ from typing import Any
 from anabranch.controller.topic.controller import TopicController
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.harness.cluster import World
+from tests.harness.cluster import Brokers
 from tests.harness.wire import WireClient, register_consumer, settle
 
 NAME = "topic://public/default/orders"
@@ -16,17 +16,17 @@ LOWER = "segment://public/default/orders/0000-7fff-0"
 UPPER = "segment://public/default/orders/8000-ffff-1"
 
 
-async def create_topic(world: World, segments: int) -> WireClient:
+async def create_topic(brokers: Brokers, segments: int) -> WireClient:
     """The topic, and a client that has published to its last segment."""
-    await world.broker.controllers.create_topic(TopicName.parse(NAME), segments)
-    client = await world.connect()
+    await brokers[0].controllers.create_topic(TopicName.parse(NAME), segments)
+    client = await brokers.connect()
     await client.producer(WHOLE if segments == 1 else UPPER)
     await client.publish_all([b"0", b"1", b"2", b"3"])
     return client
 
 
-async def leader_of_topic(world: World) -> TopicController:
-    controller = await world.broker.controllers.controller(TopicName.parse(NAME))
+async def leader_of_topic(brokers: Brokers) -> TopicController:
+    controller = await brokers[0].controllers.controller(TopicName.parse(NAME))
     assert isinstance(controller, TopicController)
     return controller
 
@@ -59,8 +59,8 @@ def assigned_topics(assignment: pb.ScalableConsumerAssignment) -> list[str]:
     return sorted(segment.segment_topic for segment in assignment.segments)
 
 
-async def split_segment(world: World, segment: int = 0) -> None:
-    controller = await world.broker.controllers.controller(TopicName.parse(NAME))
+async def split_segment(brokers: Brokers, segment: int = 0) -> None:
+    controller = await brokers[0].controllers.controller(TopicName.parse(NAME))
     await controller.split(segment)
 
 

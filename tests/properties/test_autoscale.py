@@ -127,26 +127,26 @@ def loads(draw: st.DrawFn) -> Cells:
 def test_a_steady_load_leads_to_silence(
     layout: Layout, cells: Cells, consumers: int, policy: AutoScalePolicy, sketch: bool
 ) -> None:
-    world = SteadyLoad(layout, cells, consumers, policy, sketch)
-    world.run_until_silent()
-    steps, layout = world.steps, world.layout
+    load = SteadyLoad(layout, cells, consumers, policy, sketch)
+    load.run_until_silent()
+    steps, layout = load.steps, load.layout
     for _ in range(48):
-        world.now_s += 1800
-        assert world.look().action == Keep()
-    assert (world.steps, world.layout) == (steps, layout)
+        load.now_s += 1800
+        assert load.look().action == Keep()
+    assert (load.steps, load.layout) == (steps, layout)
 
 
 @given(layouts(steps=3), loads(), st.integers(0, 12), policies())
 def test_after_the_silence_nothing_that_can_be_cut_is_too_full(
     layout: Layout, cells: Cells, consumers: int, policy: AutoScalePolicy
 ) -> None:
-    world = SteadyLoad(layout, cells, consumers, policy)
-    world.run_until_silent()
-    active = world.layout.active
+    load = SteadyLoad(layout, cells, consumers, policy)
+    load.run_until_silent()
+    active = load.layout.active
     full = [
         segment
         for segment in active
-        if world.rates(segment.range).msg_rate_in > policy.split_msg_rate_in_threshold
+        if load.rates(segment.range).msg_rate_in > policy.split_msg_rate_in_threshold
         and segment.range.width > 1
     ]
     assert not full or len(active) >= policy.max_segments
@@ -156,12 +156,12 @@ def test_after_the_silence_nothing_that_can_be_cut_is_too_full(
 @given(st.integers(1, 16), st.integers(0, 16), st.integers(1, 16))
 def test_an_idle_topic_with_any_consumers_never_swings(segments: int, consumers: int, budget: int) -> None:
     layout = Layout.initial(segments, now_ms=0, bucket_budget=budget)
-    world = SteadyLoad(layout, [], consumers, AutoScalePolicy())
+    load = SteadyLoad(layout, [], consumers, AutoScalePolicy())
     actions = []
     for _ in range(3 * 60):
-        decision = world.look()
+        decision = load.look()
         actions += [type(step) for step in (decision.action, *decision.then) if not isinstance(step, Keep)]
-        world.now_s += 60
+        load.now_s += 60
     assert Split not in actions
     assert actions.count(Merge) <= 1
 
@@ -172,22 +172,22 @@ def test_merges_of_one_lineage_stay_bounded_however_the_load_swings(
     times: list[tuple[int, Cells]],
 ) -> None:
     policy = AutoScalePolicy(max_dag_depth=2, max_segments=16)
-    world = SteadyLoad(Layout.initial(4, now_ms=0), [], 0, policy)
+    load = SteadyLoad(Layout.initial(4, now_ms=0), [], 0, policy)
     for consumers, cells in times:
-        world.consumers, world.cells = consumers, cells
+        load.consumers, load.cells = consumers, cells
         for _ in range(20):
-            world.look()
-            world.now_s += 100
-    assert all(count <= 2 for _, count in world.history.merges)
+            load.look()
+            load.now_s += 100
+    assert all(count <= 2 for _, count in load.history.merges)
 
 
 @given(layouts(steps=2), loads(), st.integers(0, 12), policies(), st.data())
 def test_stale_or_missing_load_never_causes_a_merge(
     layout: Layout, cells: Cells, consumers: int, policy: AutoScalePolicy, data: st.DataObject
 ) -> None:
-    world = SteadyLoad(layout, cells, consumers, policy)
-    world.now_s = 1e6
-    observed = world.observe()
+    load = SteadyLoad(layout, cells, consumers, policy)
+    load.now_s = 1e6
+    observed = load.observe()
     old = observed.now_s - policy.load_stale_seconds - 1
     rates = {
         id_: replace(found, measured_s=old)

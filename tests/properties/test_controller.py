@@ -18,7 +18,7 @@ from anabranch.model.layout import Layout
 from anabranch.model.layout_checks import check_step
 from anabranch.model.names import TopicName
 from anabranch.testing.simloop import SimLoop
-from tests.harness.control import MANUAL, TOPIC, DiedError, Plant
+from tests.harness.control import MANUAL, TOPIC, ControlPlane, DiedError
 
 SUBSCRIPTIONS = ("s1", "s2", "q")
 SEEDS = 120
@@ -27,8 +27,8 @@ SEEDS = 120
 class Life:
     """One random run; remembers confirmed changes and compares the controllers with them."""
 
-    def __init__(self, plant: Plant, rng: random.Random) -> None:
-        self.plant = plant
+    def __init__(self, plane: ControlPlane, rng: random.Random) -> None:
+        self.plane = plane
         self.rng = rng
         self.registrations: list[Membership] = []
         self.confirmed: set[str] = set()
@@ -36,11 +36,11 @@ class Life:
         self.calm = False
 
     async def run(self) -> None:
-        await self.plant.boot()
-        await self.plant.call(self.plant.service.create_topic(TOPIC, self.rng.randint(1, 3)))
-        self.plant.kill()
+        await self.plane.boot()
+        await self.plane.call(self.plane.service.create_topic(TOPIC, self.rng.randint(1, 3)))
+        self.plane.kill()
         for _ in range(self.rng.randint(5, 40)):
-            if not self.plant.process.alive:
+            if not self.plane.process.alive:
                 await self.boot()
             with suppress(AnabranchError, DiedError):
                 await asyncio.gather(*(self.step() for _ in range(self.rng.randint(1, 3))))
@@ -52,15 +52,15 @@ class Life:
         while True:
             faults = {} if self.calm else self.rng.choice([{}, {"refuse": 0.1}, {"lose_reply": 0.1}])
             try:
-                await self.plant.boot(**faults)  # type: ignore[arg-type]
+                await self.plane.boot(**faults)  # type: ignore[arg-type]
                 break
             except (DiedError, AnabranchError):
-                self.plant.kill()
-        self.plant.segments.fails = self.fails
-        self.plant.service.watch_layout(TOPIC, self.watch())
+                self.plane.kill()
+        self.plane.segments.fails = self.fails
+        self.plane.service.watch_layout(TOPIC, self.watch())
         if not self.calm and self.rng.random() < 0.5:
             delay_s = self.rng.choice([0.002, 0.02, 0.2])
-            self.plant.loop.call_later(self.rng.uniform(0, delay_s), self.plant.process.kill)
+            self.plane.loop.call_later(self.rng.uniform(0, delay_s), self.plane.process.kill)
 
     def watch(self) -> Callable[[Layout | None], None]:
         last = -1
@@ -79,75 +79,75 @@ class Life:
         return ConnectError("owner is away") if not self.calm and self.rng.random() < 0.05 else None
 
     async def step(self) -> None:
-        plant, rng = self.plant, self.rng
-        controller = await plant.controller()
+        plane, rng = self.plane, self.rng
+        controller = await plane.controller()
         layout = controller.layout
         sub = rng.choice(SUBSCRIPTIONS)
         kind = "QUEUE" if sub == "q" else "STREAM"
         what = rng.randrange(12)
         if what <= 1:
-            await plant.call(controller.split(rng.choice(layout.active).id))
+            await plane.call(controller.split(rng.choice(layout.active).id))
         elif what == 2 and len(layout.active) > 1:
             at = rng.randrange(len(layout.active) - 1)
-            await plant.call(controller.merge([segment.id for segment in layout.active[at : at + 2]]))
+            await plane.call(controller.merge([segment.id for segment in layout.active[at : at + 2]]))
         elif what == 3:
-            await plant.call(controller.rebucket(rng.choice(layout.active).id, [rng.randint(2, 60000)]))
+            await plane.call(controller.rebucket(rng.choice(layout.active).id, [rng.randint(2, 60000)]))
         elif what <= 5:
             start = rng.choice(["earliest", "latest"])
-            await plant.call(controller.ensure_subscription(sub, kind, start))  # type: ignore[arg-type]
+            await plane.call(controller.ensure_subscription(sub, kind, start))  # type: ignore[arg-type]
             self.confirmed.add(sub)
         elif what == 6 and sub != "q":
             start_at: InitialPosition | None = rng.choice(["latest", None])
             request = RegistrationRequest(start=start_at)
-            self.registrations.append(await plant.join(f"c{rng.randrange(3)}", None, sub, request))
+            self.registrations.append(await plane.join(f"c{rng.randrange(3)}", None, sub, request))
         elif what == 7 and self.registrations:
             registration = rng.choice(self.registrations)
             if rng.random() < 0.5:
                 controller.connection_lost(registration)
             else:
-                await plant.call(controller.leave(registration))
+                await plane.call(controller.leave(registration))
         elif what == 8:
-            await plant.call(controller.seek(sub, rng.choice([0, plant.clock.wall_ms()])))
+            await plane.call(controller.seek(sub, rng.choice([0, plane.clock.wall_ms()])))
         elif what == 9:
-            await plant.call(controller.delete_subscription("s2", force=True))
+            await plane.call(controller.delete_subscription("s2", force=True))
         elif what == 10:
-            await plant.call(controller.upkeep.prune())
+            await plane.call(controller.upkeep.prune())
         else:
             self.traffic(layout, sub)
 
     def traffic(self, layout: Layout, sub: str) -> None:
         for segment in layout.segments.values():
-            name = self.plant.segment(layout, segment.id)
-            stored = self.plant.world.stored.get(name)
+            name = self.plane.segment(layout, segment.id)
+            stored = self.plane.disk.stored.get(name)
             if stored is None:
                 continue
             if not stored.sealed:
-                stored.entries.append(self.plant.clock.wall_ms())
+                stored.entries.append(self.plane.clock.wall_ms())
             if sub in stored.cursors and self.rng.random() < 0.7:
-                self.plant.world.acknowledge(name, sub)
+                self.plane.disk.acknowledge(name, sub)
 
     async def settle(self) -> None:
         """All faults heal; within 30 s the controller must repair everything without a request."""
         self.calm = True
-        self.plant.kill()
+        self.plane.kill()
         await self.boot()
         await asyncio.sleep(30)
-        layout = await self.plant.audit()
-        controller = await self.plant.controller()
+        layout = await self.plane.audit()
+        controller = await self.plane.controller()
         assert controller.why()["troubles"] == {}
         for sub in sorted(self.confirmed - {"s2"}):
             assert sub in controller.subscriptions(), f"{sub} was confirmed and is gone"
         for before, after in zip(self.seen, self.seen[1:], strict=False):
             assert check_step(before, after) == ()
         for sub in SUBSCRIPTIONS:
-            for name, stored in self.plant.world.stored.items():
+            for name, stored in self.plane.disk.stored.items():
                 if sub in stored.cursors:
-                    self.plant.world.acknowledge(name, sub)
+                    self.plane.disk.acknowledge(name, sub)
         await asyncio.sleep(1)
         for sub, record in controller.subscriptions().items():
             if record.initial_position is not None:
                 assert set(record.drained) == {s.id for s in layout.sealed}, f"{sub} waits for nothing"
-        await self.plant.stop()
+        await self.plane.stop()
 
 
 @pytest.mark.parametrize(
@@ -155,5 +155,5 @@ class Life:
 )
 async def test_layout_storage_and_subscriptions_agree_in_the_end(loop: SimLoop, seed: int) -> None:
     retention_s = random.Random(seed).choice([None, 0.0, 0.5])
-    plant = Plant(loop, replace(MANUAL, retention_s=retention_s))
-    await Life(plant, random.Random(seed)).run()
+    plane = ControlPlane(loop, replace(MANUAL, retention_s=retention_s))
+    await Life(plane, random.Random(seed)).run()

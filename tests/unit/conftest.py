@@ -10,24 +10,24 @@ from anabranch.ledger.memory import MemoryStorage
 from anabranch.ledger.storage import SegmentStorage
 from anabranch.testing.plugin import marker_options
 from anabranch.testing.simloop import SimLoop
-from tests.harness.cluster import World
+from tests.harness.cluster import Brokers
 
 
 @pytest.fixture
 def storage(request: pytest.FixtureRequest) -> Callable[[], SegmentStorage]:
-    """The factory of the storages of `world`: the option `storage` of the marker `world`, else memory."""
-    factory: Callable[[], SegmentStorage] = marker_options(request.node, "world").get(
+    """The factory of the storages of `brokers`: the option `storage` of the marker `brokers`, else memory."""
+    factory: Callable[[], SegmentStorage] = marker_options(request.node, "brokers").get(
         "storage", MemoryStorage
     )
     return factory
 
 
 @pytest.fixture
-async def world(
+async def brokers(
     loop: SimLoop, storage: Callable[[], SegmentStorage], request: pytest.FixtureRequest
-) -> AsyncIterator[World]:
-    """Started brokers; the marker `world` changes their number and settings."""
-    world = World(loop, **{**marker_options(request.node, "world"), "storage": storage})
-    await world.start_all()
-    yield world
-    await world.stop_all()
+) -> AsyncIterator[Brokers]:
+    """Started brokers; the marker `brokers` changes their number and settings."""
+    brokers = Brokers(loop, **{**marker_options(request.node, "brokers"), "storage": storage})
+    await brokers.start_all()
+    yield brokers
+    await brokers.stop_all()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.admin import ORDERS, Admin
-from tests.harness.cluster import World
+from tests.harness.cluster import Brokers
 
 
 @pytest.fixture
-def admin(world: World) -> Admin:
-    """Calls each broker of `world` in turn."""
-    return Admin(world)
+def admin(brokers: Brokers) -> Admin:
+    """Calls each broker of `brokers` in turn."""
+    return Admin(brokers)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from tests.harness.admin import CLASSIC, ORDERS, Admin
 
 @pytest.fixture(
     autouse=True,
-    params=[pytest.param(count, marks=pytest.mark.world(count=count), id=f"{count}") for count in (1, 2)],
+    params=[pytest.param(count, marks=pytest.mark.brokers(count=count), id=f"{count}") for count in (1, 2)],
 )
-def brokers() -> None:
+def each_count() -> None:
     """Run each test on one broker, and on two that are called in turn."""
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness.admin import CLASSIC, ORDERS, Admin
 
-two_brokers = pytest.mark.world(count=2)
+two_brokers = pytest.mark.brokers(count=2)
 
 
 @two_brokers
@@ -54,7 +54,7 @@ def test_partitions_are_served_by_their_owners_and_added_up(admin: Admin) -> Non
     assert admin("DELETE", f"{CLASSIC}/subscription/s").status == 204
     assert len(admin("POST", f"{CLASSIC}/terminate/partitions").json) == 4
     assert admin("DELETE", f"{CLASSIC}/partitions").status == 204
-    assert [names for storage in admin.world.storages.values() for names in storage.names()] == []
+    assert [names for storage in admin.brokers.storages.values() for names in storage.names()] == []
 
 
 def test_health_version_lists_and_lookups(admin: Admin) -> None:

@@ -112,7 +112,7 @@ def test_rebuckets_are_counted_and_forgotten_segments_leave_no_series(admin: Adm
 async def test_consumers_that_share_a_segment_are_seen_with_the_buckets_that_change_hands(
     admin: Admin,
 ) -> None:
-    client = admin.world.client()
+    client = admin.brokers.client()
     await admin.ask("PUT", ORDERS)
 
     async def publish() -> None:

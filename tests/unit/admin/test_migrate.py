@@ -44,7 +44,7 @@ async def test_clients_follow_a_topic_that_is_migrated_under_them(admin: Admin, 
         assert (await admin.ask("PUT", f"{CLASSIC}/partitions", partitions)).status == 204
     else:
         assert (await admin.ask("PUT", CLASSIC, {"colour": "red"})).status == 204
-    async with admin.world.client() as one:
+    async with admin.brokers.client() as one:
         producer = await one.create_producer(NAME)
         queue = await one.subscribe_queue(NAME, "queue", initial_position="earliest")
         reader = await one.create_checkpoint_consumer(NAME, start=Checkpoint.earliest())
@@ -85,7 +85,7 @@ async def test_clients_follow_a_topic_that_is_migrated_under_them(admin: Admin, 
 
 async def test_a_stream_goes_on_where_a_classic_subscription_was(admin: Admin) -> None:
     assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-    async with admin.world.client() as one:
+    async with admin.brokers.client() as one:
         producer = await one.create_producer(NAME)
         await publish(producer, 0, 5)
         for sub in ("skipped", "whole"):
@@ -106,7 +106,7 @@ async def test_a_stream_goes_on_where_a_classic_subscription_was(admin: Admin) -
 
 async def test_the_segments_that_were_partitions_are_looked_at_where_they_are(admin: Admin) -> None:
     assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-    async with admin.world.client() as one:
+    async with admin.brokers.client() as one:
         await publish(await one.create_producer(NAME), 0, 5)
     assert (await admin.ask("PUT", f"{CLASSIC}/subscription/s", "earliest")).status == 204
     assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 204
@@ -126,7 +126,7 @@ async def test_the_segments_that_were_partitions_are_looked_at_where_they_are(ad
 
 async def test_a_subscription_made_while_a_topic_is_migrated_loses_nothing(admin: Admin) -> None:
     assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-    async with admin.world.client() as one:
+    async with admin.brokers.client() as one:
         producer = await one.create_producer(NAME)
         await publish(producer, 0, 5)
         mark = admin.broker.classic.mark_migrated
@@ -149,7 +149,7 @@ async def test_a_subscription_made_while_a_topic_is_migrated_loses_nothing(admin
 async def test_old_clients_are_in_the_way_unless_forced(admin: Admin) -> None:
     assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 404
     assert (await admin.ask("PUT", CLASSIC, None)).status == 204
-    old = await admin.world.connect(version="Pulsar-Java-v4.0.0")
+    old = await admin.brokers.connect(version="Pulsar-Java-v4.0.0")
     await old.producer(NAME, producer_name="from-before")
     refused = await admin.ask("POST", f"{SCALABLE}/migrate", None)
     assert refused.status == 409
@@ -173,7 +173,7 @@ async def test_a_migrated_topic_is_not_made_again_by_old_clients_once_retention_
     await asyncio.sleep(600)
     layout = layout_of(await admin.broker.records.load(TOPIC))
     assert not layout.sealed, "retention deleted the segments that were classic topics"
-    old = await admin.world.connect(version="Pulsar-Java-v4.0.0")
+    old = await admin.brokers.connect(version="Pulsar-Java-v4.0.0")
     answer = await old.producer(f"{NAME}-partition-0")
     assert (type(answer), answer.error) == (pb.CommandError, pb.TopicTerminatedError)
     for path in ("partitioned-stats", "partitioned-internalStats", "subscriptions"):
@@ -192,11 +192,11 @@ def test_a_migrated_topic_that_was_deleted_can_be_made_again(admin: Admin) -> No
     assert all(segment.legacy_topic is None for segment in layout.segments.values())
 
 
-@pytest.mark.world(count=2)
+@pytest.mark.brokers(count=2)
 @pytest.mark.parametrize("at", [0, 1])
 async def test_any_broker_migrates_partitions_wherever_they_are(admin: Admin, at: int) -> None:
     assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 4, at=at)).status == 204
-    async with admin.world.client() as one:
+    async with admin.brokers.client() as one:
         producer = await one.create_producer(NAME)
         await publish(producer, 0, 5)
         assert (await admin.ask("PUT", f"{CLASSIC}/subscription/s", "earliest", at=at)).status == 204
@@ -215,7 +215,7 @@ async def test_a_subscription_that_is_deleted_later_stays_gone_from_what_was_mig
     admin: Admin, kind: str
 ) -> None:
     assert (await admin.ask("PUT", f"{CLASSIC}/partitions", 2)).status == 204
-    async with admin.world.client() as one:
+    async with admin.brokers.client() as one:
         await publish(await one.create_producer(NAME), 0, 5)
         assert (await admin.ask("POST", f"{SCALABLE}/migrate", None)).status == 204
         subscribe: Any = one.subscribe_queue if kind == "queue" else one.subscribe_stream

@@ -22,7 +22,7 @@ from anabranch.errors import (
 )
 from anabranch.model.names import TopicName
 from tests.harness.admin import Admin
-from tests.harness.cluster import World
+from tests.harness.cluster import Brokers
 
 NAMESPACE = "/admin/v2/scalable/public/default"
 TOPIC = f"{NAMESPACE}/orders"
@@ -141,7 +141,7 @@ def topic(admin: Admin) -> None:
     make_topic(admin)
 
 
-@pytest.mark.world(count=2)
+@pytest.mark.brokers(count=2)
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize(("method", "path", "body", "status", "_"), TABLE)
 def test_answers_of_any_broker(
@@ -203,7 +203,7 @@ async def test_stats_contain_the_owner_of_each_segment_and_the_state_of_each_sub
     admin: Admin,
 ) -> None:
     whole: dict[str, Any] = {}
-    async with admin.world.client() as client:
+    async with admin.brokers.client() as client:
         producer = await client.create_producer("orders")
         await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
         consumer = await client.subscribe_stream("orders", "known", name="me")
@@ -232,7 +232,7 @@ async def test_stats_contain_the_owner_of_each_segment_and_the_state_of_each_sub
     assert backlog.json == segment["msgBacklog"], "entries, as in Pulsar"
 
 
-@pytest.mark.world(count=2)
+@pytest.mark.brokers(count=2)
 def test_ranges_and_buckets_are_cut_where_the_call_says(admin: Admin) -> None:
     make_topic(admin)
     calls = ("split/1?parts=4", "split/2?points=1,0x3fff", "rebucket/3?boundaries=100,0x9c40")
@@ -244,17 +244,17 @@ def test_ranges_and_buckets_are_cut_where_the_call_says(admin: Admin) -> None:
     assert active[0x4000]["entryBucketSplits"] == [100, 40000]
 
 
-async def publish_twice(world: World) -> int:
+async def publish_twice(brokers: Brokers) -> int:
     """Publish 50 messages twice, a minute apart; return a wall time between the two."""
-    async with world.client(0) as client:
+    async with brokers.client(0) as client:
         producer = await client.create_producer("orders")
         for _ in range(2):
             await asyncio.sleep(60)
             await producer.send_many([b"v"] * 50, keys=[f"key-{n}" for n in range(50)])
-    return world.clock.wall_ms() - 30_000
+    return brokers.clock.wall_ms() - 30_000
 
 
-@pytest.mark.world(count=2)
+@pytest.mark.brokers(count=2)
 def test_a_subscription_has_the_kind_and_the_time_that_the_call_says(admin: Admin) -> None:
     make_topic(admin)
     for kind in ("QUEUE", "CHECKPOINT"):
@@ -269,7 +269,7 @@ def test_a_subscription_has_the_kind_and_the_time_that_the_call_says(admin: Admi
         "CHECKPOINT": "CHECKPOINT",
     }
 
-    between_ms = admin.loop.run(publish_twice(admin.world))
+    between_ms = admin.loop.run(publish_twice(admin.brokers))
     moved = f"{TOPIC}/subscriptions/known"
     for call, left in ((f"seek?timestamp={between_ms}", 50), ("seek?timestamp=0", 100), ("skip-all", 0)):
         assert admin("POST", f"{moved}/{call}").status == 204
@@ -277,10 +277,10 @@ def test_a_subscription_has_the_kind_and_the_time_that_the_call_says(admin: Admi
         assert known()["QUEUE"]["backlog"] == 100
 
 
-@pytest.mark.world(count=2)
+@pytest.mark.brokers(count=2)
 @pytest.mark.usefixtures("topic")
 async def test_why_names_the_ancestor_and_the_consumer_that_are_waited_for(admin: Admin) -> None:
-    async with admin.world.client(0) as client:
+    async with admin.brokers.client(0) as client:
         producer = await client.create_producer("orders")
         await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
         consumer = await client.subscribe_stream("orders", "known", name="me")
@@ -322,10 +322,10 @@ def test_a_subscription_that_only_a_segment_knows_is_moved_and_removed_there(adm
 
 @pytest.mark.usefixtures("topic")
 async def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> None:
-    async with admin.world.client() as client:
+    async with admin.brokers.client() as client:
         producer = await client.create_producer("orders")
         await producer.send_many([b"v"] * 100, keys=[f"key-{n}" for n in range(100)])
-    later_ms = admin.world.clock.wall_ms() + 1000
+    later_ms = admin.brokers.clock.wall_ms() + 1000
     for call, left in ((f"seek?timestamp={later_ms}", 0), ("seek?timestamp=1", 100), ("skip-all", 0)):
         assert (await admin.ask("POST", f"{SEGMENTS}/{ACTIVE}/subscription/known/{call}")).status == 204
         assert (await admin.ask("GET", f"{TOPIC}/stats")).json["subscriptions"]["known"]["backlog"] == left
@@ -333,13 +333,13 @@ async def test_a_subscription_of_the_topic_is_moved_as_a_whole(admin: Admin) -> 
     assert (await admin.ask("GET", f"{TOPIC}/stats")).json["subscriptions"] == {}
 
 
-@pytest.mark.world(count=2)
+@pytest.mark.brokers(count=2)
 @pytest.mark.parametrize("kind", ["queue", "stream"])
 @pytest.mark.usefixtures("topic")
 async def test_a_subscription_or_topic_with_consumers_is_deleted_only_by_force(
     admin: Admin, kind: str
 ) -> None:
-    async with admin.world.client() as client:
+    async with admin.brokers.client() as client:
         subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
         consumer = await subscribe("orders", "used", initial_position="earliest")
         segment = f"{SEGMENTS}/{ACTIVE}/subscription/used"
@@ -353,7 +353,7 @@ async def test_a_subscription_or_topic_with_consumers_is_deleted_only_by_force(
         await consumer.close()
     again = await admin.ask("DELETE", f"{TOPIC}/subscriptions/used", None)
     assert again.status in (204, 404)
-    async with admin.world.client() as client:
+    async with admin.brokers.client() as client:
         subscribe = client.subscribe_queue if kind == "queue" else client.subscribe_stream
         consumer = await subscribe("orders", "used", initial_position="earliest")
         assert (await admin.ask("DELETE", f"{TOPIC}?force=true", None)).status == 204

@@ -16,7 +16,7 @@ from anabranch.errors import NotConnectedError
 from anabranch.metadata.records import TopicRecord
 from anabranch.model.names import TopicName
 from tests.harness.admin import CLASSIC, ORDERS, Admin, AdminAnswer
-from tests.harness.cluster import World
+from tests.harness.cluster import Brokers
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 FRESH = [TopicName.parse(f"topic://public/default/fresh-{number}") for number in (0, 3)]
@@ -29,17 +29,17 @@ DELAYS_MS = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0]
 
 LEASE_S = 5.0
 
-pytestmark = pytest.mark.world(count=2, lease_s=LEASE_S)
+pytestmark = pytest.mark.brokers(count=2, lease_s=LEASE_S)
 
 
 class Far:
     """Calls the broker that does not lead the topic."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.admin = Admin(world)
-        self.leader = world.leader_of(TOPIC)
-        self.broker = world[1 - self.leader]
+    def __init__(self, brokers: Brokers) -> None:
+        self.brokers = brokers
+        self.admin = Admin(brokers)
+        self.leader = brokers.leader_of(TOPIC)
+        self.broker = brokers[1 - self.leader]
 
     async def ask(self, method: str, path: str, body: object = None) -> AdminAnswer:
         return await self.admin.ask(method, path, body, at=self.broker.id)
@@ -49,10 +49,10 @@ class Far:
 
 
 @pytest.fixture
-async def far(world: World) -> Far:
+async def far(brokers: Brokers) -> Far:
     """Two brokers, with a topic of four segments, a subscription, and a classic topic."""
-    await world[0].controllers.create_topic(TOPIC, 4)
-    far = Far(world)
+    await brokers[0].controllers.create_topic(TOPIC, 4)
+    far = Far(brokers)
     for path in (f"{ORDERS}/subscriptions/s", f"{CLASSIC}/partitions", f"{CLASSIC}/subscription/s"):
         assert (await far.ask("PUT", path, 2 if "partitions" in path else None)).status == 204
     return far
@@ -101,9 +101,9 @@ async def test_a_call_is_answered_and_done_once_whenever_its_leader_is_lost(
     call = asyncio.get_running_loop().create_task(far.ask(*asked[:3]))
     await asyncio.sleep(delay_ms / 1000)
     if what == "answers lost":
-        far.world.reset_links()
+        far.brokers.reset_links()
     else:
-        await far.world.stop(far.leader)
+        await far.brokers.stop(far.leader)
     answer = await call
     assert answer.status in (200, 204), answer
     record = await far.record()
@@ -134,7 +134,7 @@ async def test_a_change_that_was_under_way_is_answered_when_it_is_made(far: Far)
 
     split = asyncio.get_running_loop().create_task(far.ask("POST", f"{ORDERS}/split/0"))
     await until(begun)
-    far.world.reset_links()
+    far.brokers.reset_links()
     assert (await split).status == 204
     record = await far.record()
     assert record is not None
@@ -146,10 +146,10 @@ async def test_a_change_that_was_under_way_is_answered_when_it_is_made(far: Far)
 async def test_a_change_that_another_one_came_before_is_refused_though_it_was_asked_for_again(
     far: Far,
 ) -> None:
-    leader = await far.world[far.leader].controllers.lead(TOPIC)
+    leader = await far.brokers[far.leader].controllers.lead(TOPIC)
     thirds = asyncio.get_running_loop().create_task(far.ask("POST", f"{ORDERS}/split/0?parts=3"))
     await asyncio.sleep(0)
-    far.world.reset_links()
+    far.brokers.reset_links()
     await leader.split(0)
     assert (await thirds).status == 412
     assert len(leader.layout.active) == 5
@@ -162,8 +162,8 @@ async def test_a_topic_made_anew_after_a_deletion_whose_answer_was_lost_stays(fa
 
     deletion = asyncio.get_running_loop().create_task(far.ask("DELETE", ORDERS))
     await until(deleted)
-    far.world.reset_links()
-    await far.world[far.leader].controllers.create_topic(TOPIC, 1)
+    far.brokers.reset_links()
+    await far.brokers[far.leader].controllers.create_topic(TOPIC, 1)
     assert (await deletion).status == 204
     assert (await far.ask("GET", f"{ORDERS}/stats")).json["totalSegments"] == 1
 
@@ -175,10 +175,10 @@ async def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_s
     async def deleted() -> bool:
         return await far.broker.records.load_subscription(TOPIC, "s") is None
 
-    leader = await far.world[far.leader].controllers.lead(TOPIC)
+    leader = await far.brokers[far.leader].controllers.lead(TOPIC)
     deletion = asyncio.get_running_loop().create_task(far.ask("DELETE", path))
     await until(deleted)
-    far.world.reset_links()
+    far.brokers.reset_links()
     await leader.ensure_subscription("s", "STREAM", "earliest")
     assert (await deletion).status == 204
     assert list(leader.subscriptions()) == ["s"]
@@ -186,13 +186,13 @@ async def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_s
 
 async def test_a_change_without_a_leader_fails_in_time_and_says_that_it_may_be_made(far: Far) -> None:
     await far.broker.records.update(TOPIC, lambda record: replace(record, store=7))
-    await far.world[far.leader].controllers.store_closing(1 - far.broker.id)
-    began = far.world.loop.time()
+    await far.brokers[far.leader].controllers.store_closing(1 - far.broker.id)
+    began = far.brokers.loop.time()
     change, read = await asyncio.gather(
         far.ask("POST", f"{ORDERS}/split/0"), far.ask("GET", f"{ORDERS}/stats")
     )
     assert (change.status, read.status) == (503, 503)
-    assert LEASE_S < far.world.loop.time() - began <= LEASE_S + 3 * TAKEOVER_S
+    assert LEASE_S < far.brokers.loop.time() - began <= LEASE_S + 3 * TAKEOVER_S
     assert "store 7" in read.json["reason"]
     assert change.json["reason"].startswith(read.json["reason"])
     assert "may have been done" in change.json["reason"]

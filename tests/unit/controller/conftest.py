@@ -9,14 +9,14 @@ import pytest
 
 from anabranch.testing.plugin import marker_options
 from anabranch.testing.simloop import SimLoop
-from tests.harness.control import MANUAL, Plant
+from tests.harness.control import MANUAL, ControlPlane
 
 
 @pytest.fixture
-async def plant(loop: SimLoop, request: pytest.FixtureRequest) -> AsyncIterator[Plant]:
-    """A control plane without a process; the marker `plant` changes its settings."""
-    changes = marker_options(request.node, "plant")
+async def plane(loop: SimLoop, request: pytest.FixtureRequest) -> AsyncIterator[ControlPlane]:
+    """A control plane without a process; the marker `plane` changes its settings."""
+    changes = marker_options(request.node, "plane")
     settings = changes.pop("settings", MANUAL)
-    plant = Plant(loop, replace(settings, **changes))
-    yield plant
-    await plant.stop()
+    plane = ControlPlane(loop, replace(settings, **changes))
+    yield plane
+    await plane.stop()

@@ -31,7 +31,7 @@ def test_dependence_on_more_than_public_behaviour_is_refused(source: str, proble
         "class Fake(Real):\n    def f(self): return super()._f()",
         "place._replace(term=2)",
         "patch.setattr(Layout, 'merge', merge)",
-        "from tests.harness.cluster import World",
+        "from tests.harness.cluster import Brokers",
         "os._exit(0)",
         "module.__file__",
     ],

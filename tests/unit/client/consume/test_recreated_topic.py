@@ -1,0 +1,72 @@
+"""Consumers that stay attached while their topic is deleted and created again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from anabranch import AsyncClient, Checkpoint
+from anabranch.errors import DataLossError
+from anabranch.model.names import TopicName
+from tests.harness.cluster import TOPIC, Brokers
+
+NAME = TopicName.parse(TOPIC)
+
+
+async def open_consumer(client: AsyncClient, kind: str) -> Any:
+    if kind == "queue":
+        return await client.subscribe_queue(TOPIC, "s", initial_position="earliest")
+    if kind == "stream":
+        return await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+    return await client.create_checkpoint_consumer(
+        TOPIC, start=Checkpoint.earliest(), fail_on_data_loss=False
+    )
+
+
+async def drain(consumer: Any) -> list[bytes]:
+    values: list[bytes] = []
+    while got := await consumer.receive_many(1000, timeout=5):
+        values += [message.value for message in got]
+    return values
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 5.0])
+@pytest.mark.parametrize("kind", ["queue", "stream", "checkpoint"])
+async def test_an_attached_consumer_reads_the_new_topic_and_no_old_message(
+    brokers: Brokers, kind: str, pause_s: float
+) -> None:
+    controllers = brokers[0].controllers
+    await controllers.create_topic(NAME, 2)
+    async with brokers.client() as client:
+        consumer = await open_consumer(client, kind)
+        producer = await client.create_producer(TOPIC)
+        await producer.send_many([b"read"] * 10, keys=[f"k{n}" for n in range(10)])
+        got = await consumer.receive_many(3, timeout=5)
+        assert {message.value for message in got} == {b"read"}
+        await producer.send_many([b"old"] * 500, keys=[f"k{n}" for n in range(500)])
+        await controllers.delete_topic(NAME, force=True)
+        await asyncio.sleep(pause_s)
+        await controllers.create_topic(NAME, 2)
+        await asyncio.sleep(2)
+        # The application may still receive messages that the client had buffered before.
+        await drain(consumer)
+        async with brokers.client() as another:
+            late = await open_consumer(another, "checkpoint")
+            assert await late.receive_many(10, timeout=2) == [], "no old data in the new topic"
+            fresh = await another.create_producer(TOPIC)
+            await fresh.send_many([b"new"] * 10, keys=[f"k{n}" for n in range(10)])
+        assert await drain(consumer) == [b"new"] * 10
+
+
+async def test_a_checkpoint_consumer_raises_because_messages_are_gone(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        producer = await client.create_producer(TOPIC)
+        await producer.send_many([b"old"] * 50)
+        reader = await client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest())
+        assert await reader.receive_many(1, timeout=5)
+        await brokers[0].controllers.delete_topic(NAME, force=True)
+        await brokers[0].controllers.create_topic(NAME)
+        with pytest.raises(DataLossError):
+            await drain(reader)

@@ -1,0 +1,97 @@
+"""Raw entries and tails, as bulk readers use them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch import Batching
+from anabranch.client.consume import segment_reader
+from anabranch.client.consume.segment_reader import RawEntry
+from anabranch.errors import AlreadyClosedError, TopicNotFoundError
+from anabranch.protocol.entries import decode_columns
+from tests.harness.cluster import TOPIC, Brokers, read_all
+
+
+async def publish(brokers: Brokers, count: int) -> str:
+    """Publish numbers to a topic of one segment and one bucket; returns the segment's name."""
+    async with brokers.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=7))
+        await producer.send_many([b"%d" % n for n in range(count)], keys=["k"] * count)
+        layout = await client.layout(TOPIC)
+        return layout.segment_topic(layout.layout.segment(0))
+
+
+def values(entries: list[RawEntry]) -> dict[int, bytes]:
+    """The values of entries by message index."""
+    return {
+        entry.first_index + index: value or b""
+        for entry in entries
+        for index, value in enumerate(decode_columns(entry.data, 2**20).values)
+    }
+
+
+async def test_entries_hold_the_messages_asked_for_under_their_indexes(brokers: Brokers) -> None:
+    topic = await publish(brokers, 100)
+    async with brokers.client() as client:
+        for start, stop in ((0, 100), (0, 1), (13, 14), (50, 90), (99, 100)):
+            reader = client.read_segment(topic, start, stop)
+            found = values(await read_all(reader))
+            wanted = {index: found[index] for index in range(start, stop)}
+            assert wanted == {index: b"%d" % index for index in range(start, stop)}
+            assert min(found) > start - 7
+            assert max(found) < stop + 7
+
+
+async def test_an_empty_span_reads_nothing(brokers: Brokers) -> None:
+    topic = await publish(brokers, 10)
+    async with brokers.client() as client:
+        assert await client.read_segment(topic, 5, 5).read() == []
+
+
+async def test_reading_goes_on_after_a_lost_connection(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_reader, "PERMITS", 50)
+    topic = await publish(brokers, 2000)
+    async with brokers.client() as client:
+        reader = client.read_segment(topic, 3, 1990)
+        entries: list[RawEntry] = []
+        while some := await reader.read():
+            entries += some
+            if brokers.rng.random() < 0.3:
+                brokers.reset_links()
+        found = values(entries)
+        assert sum(entry.message_count for entry in entries) == len(found), "no entry was read twice"
+        assert all(found[index] == b"%d" % index for index in range(3, 1990))
+
+
+async def test_tails_say_what_a_segment_holds_and_whether_it_will_grow(brokers: Brokers) -> None:
+    topic = await publish(brokers, 10)
+    async with brokers.client() as client:
+        tails = client.tails()
+        assert await tails.tail(topic) == (0, 10, False)
+        await publish(brokers, 5)
+        brokers.reset_links()
+        assert await tails.tail(topic) == (0, 15, False)
+        layout = await (await brokers.controller()).split(0)
+        name = (await client.layout(TOPIC)).name
+        children = [str(name.segment_name(segment.range, segment.id)) for segment in layout.active]
+        found = await tails.tails([topic, *children])
+        assert found == {topic: (0, 15, True), children[0]: (0, 0, False), children[1]: (0, 0, False)}
+        tails.forget(topic)
+        await tails.close()
+        with pytest.raises(AlreadyClosedError):
+            await tails.tail(topic)
+
+
+async def test_a_segment_that_does_not_exist_is_not_found(brokers: Brokers) -> None:
+    await publish(brokers, 1)
+    async with brokers.client() as client:
+        missing = "segment://public/default/orders/0000-7fff-77"
+        with pytest.raises(TopicNotFoundError):
+            await client.read_segment(missing, 0, 1).read()
+        with pytest.raises(TopicNotFoundError):
+            await client.tails().tail(missing)
+        await asyncio.sleep(0)
