@@ -29,6 +29,10 @@ _recent_heads: tuple[tuple[int, int], _Heads] = ((0, 0), {})
 """Header bytes of recent keys up to the sequence id, for one size of values and of sequence ids; bounded."""
 
 
+_Values = Sequence[bytes]
+_Keys = Sequence[bytes | str | None]
+
+
 class MessageBatch:
     """Messages that will be stored as one entry, in the order they were added."""
 
@@ -58,37 +62,20 @@ class MessageBatch:
                 value, key, sequence_id, properties, event_time_ms, ordering_key, null_value
             )
             self._parts += (_pack_size(len(header)), header, value)
-            self.size += 4 + len(header) + len(value)
+            self._added(4 + len(header) + len(value), 1, sequence_id, (key, ordering_key))
         else:
-            prefix = cached_key_headers.get(key) or _key_header(key)
-            length = len(value)
-            size = SHORT[length] if length < 0x4000 else encode_varint(length)
-            high = sequence_id >> 14
-            sequence = (
-                MORE[sequence_id & 0x3FFF] + SHORT[high] if 0 < high < 0x4000 else encode_varint(sequence_id)
-            )
-            header_size = len(prefix) + len(size) + len(sequence) + 1
-            header_size_bytes = _SIZES[header_size] if header_size < 0x100 else _pack_size(header_size)
-            self._parts += (header_size_bytes, prefix, size, b"\x40", sequence, value)
-            self.size += header_size + length + 4
-        if not self.count:
-            self._first = (key, ordering_key)
-        self.count += 1
-        if sequence_id > self.highest_sequence_id:
-            self.highest_sequence_id = sequence_id
+            size_bytes = self._add_each((value,), (key,), (sequence_id,))
+            self._added(size_bytes, 1, sequence_id, (key, None))
 
     def add_many(
         self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | str | None],
+        values: _Values,
+        keys: _Keys,
         sequence_ids: Sequence[int],
     ) -> None:
         """Append messages given as columns of one length; sequence ids must ascend."""
         if not values:
             return
-        parts = self._parts
-        cached = cached_key_headers.get
-        before = len(parts)
         high = sequence_ids[0] >> 14
         length = len(values[0])
         if (
@@ -97,46 +84,59 @@ class MessageBatch:
             and length < 0x4000
             and len(set(map(len, values))) == 1
         ):
-            # Values of one size with neighbouring sequence ids: headers differ in the key and in two bytes of
-            # the sequence id.
-            tail = SHORT[high]
-            heads = _heads_for(length, 2 + len(tail))
-            for value, key, sequence_id in zip(values, keys, sequence_ids, strict=True):
-                head = heads.get(key) or _head(heads, key, length, 2 + len(tail))
-                parts += (head, MORE[sequence_id & 0x3FFF], tail, value)
-            added_bytes = sum(map(len, parts[before::4])) + len(values) * (2 + len(tail) + length)
+            size_bytes = self._add_alike(values, keys, sequence_ids)
         else:
-            added_bytes = 4 * len(values)
-            for value, key, sequence_id in zip(values, keys, sequence_ids, strict=True):
-                prefix = cached(key) or _key_header(key)
-                length = len(value)
-                size = SHORT[length] if length < 0x4000 else encode_varint(length)
-                high = sequence_id >> 14
-                sequence = (
-                    MORE[sequence_id & 0x3FFF] + SHORT[high]
-                    if 0 < high < 0x4000
-                    else encode_varint(sequence_id)
-                )
-                header_size = len(prefix) + len(size) + len(sequence) + 1
-                header_size_bytes = _SIZES[header_size] if header_size < 0x100 else _pack_size(header_size)
-                parts += (header_size_bytes, prefix, size, b"\x40", sequence, value)
-                added_bytes += header_size + length
+            size_bytes = self._add_each(values, keys, sequence_ids)
+        self._added(size_bytes, len(values), sequence_ids[-1], (keys[0], None))
+
+    def _add_alike(self, values: _Values, keys: _Keys, sequence_ids: Sequence[int]) -> int:
+        """Append values of one size whose sequence ids share their upper bytes; returns the bytes added.
+
+        The headers differ only in the key and in two bytes of the sequence id, which halves the work.
+        """
+        parts = self._parts
+        before, length = len(parts), len(values[0])
+        tail = SHORT[sequence_ids[0] >> 14]
+        heads = _heads_for(length, 2 + len(tail))
+        for value, key, sequence_id in zip(values, keys, sequence_ids, strict=True):
+            head = heads.get(key) or _head(heads, key, length, 2 + len(tail))
+            parts += (head, MORE[sequence_id & 0x3FFF], tail, value)
+        return sum(map(len, parts[before::4])) + len(values) * (2 + len(tail) + length)
+
+    def _add_each(self, values: _Values, keys: _Keys, sequence_ids: Sequence[int]) -> int:
+        """Append messages with headers of the usual shape; returns the bytes added."""
+        parts = self._parts
+        cached = cached_key_headers.get
+        size_bytes = 4 * len(values)
+        for value, key, sequence_id in zip(values, keys, sequence_ids, strict=True):
+            prefix = cached(key) or _key_header(key)
+            length = len(value)
+            size = SHORT[length] if length < 0x4000 else encode_varint(length)
+            high = sequence_id >> 14
+            sequence = (
+                MORE[sequence_id & 0x3FFF] + SHORT[high] if 0 < high < 0x4000 else encode_varint(sequence_id)
+            )
+            header_size = len(prefix) + len(size) + len(sequence) + 1
+            header_size_bytes = _SIZES[header_size] if header_size < 0x100 else _pack_size(header_size)
+            parts += (header_size_bytes, prefix, size, b"\x40", sequence, value)
+            size_bytes += header_size + length
+        return size_bytes
+
+    def _added(
+        self, size_bytes: int, count: int, highest: int, first: tuple[str | bytes | None, bytes | None]
+    ) -> None:
         if not self.count:
-            self._first = (keys[0], None)
-        self.count += len(values)
-        self.size += added_bytes
-        self.highest_sequence_id = max(self.highest_sequence_id, sequence_ids[-1])
+            self._first = first
+        self.count += count
+        self.size += size_bytes
+        self.highest_sequence_id = max(self.highest_sequence_id, highest)
 
     def add_encoded(
         self, messages: bytes, count: int, highest_sequence_id: int, first_key: bytes | str | None
     ) -> None:
         """Append messages that are already encoded in the form of a batch."""
         self._parts.append(messages)
-        if not self.count:
-            self._first = (first_key, None)
-        self.count += count
-        self.size += len(messages)
-        self.highest_sequence_id = max(self.highest_sequence_id, highest_sequence_id)
+        self._added(len(messages), count, highest_sequence_id, (first_key, None))
 
     def build(
         self,

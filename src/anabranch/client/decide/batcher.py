@@ -132,19 +132,19 @@ class Outgoing:
     def _build_batch(self, producer_name: str, now_ms: int, compression: Compression) -> None:
         batch = MessageBatch()
         values, keys, sequences, slots = zip(*self.rows, strict=True)
-        if self.extras:
-            for index, (value, key, sequence, _) in enumerate(self.rows):
-                extras = self.extras.get(index) or Extras()
-                batch.add(
-                    value,
-                    key,
-                    sequence,
-                    extras.properties,
-                    extras.event_time_ms,
-                    null_value=extras.null_value,
-                )
-        else:
-            batch.add_many(values, keys, sequences)
+        added = 0
+        for index, extras in (self.extras or {}).items():
+            batch.add_many(values[added:index], keys[added:index], sequences[added:index])
+            batch.add(
+                values[index],
+                keys[index],
+                sequences[index],
+                extras.properties,
+                extras.event_time_ms,
+                null_value=extras.null_value,
+            )
+            added = index + 1
+        batch.add_many(values[added:], keys[added:], sequences[added:])
         self.sequence = batch.highest_sequence_id
         hash_range = min(slots), max(slots)
         self.entry = batch.build(producer_name, now_ms, compression, hash_range, self.slot)
