@@ -30,7 +30,7 @@ from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 from tests.fakes.disk import DictDisk
-from tests.unit.ledger.support import FixedClock
+from tests.harness.storage import FixedClock
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)

@@ -7,7 +7,7 @@ import pytest
 from anabranch.errors import CorruptDataError
 from anabranch.ledger.storage import SegmentLog
 from tests.fakes.disk import DictDisk
-from tests.unit.ledger.support import NAME, contents, flip, opened, put
+from tests.harness.storage import NAME, contents, flip, opened, put
 
 FOLDER = "ledgers/segment~public~default~orders~0000-ffff-0"
 DATA, INDEX = f"{FOLDER}/00000001.data", f"{FOLDER}/00000001.index"

@@ -16,7 +16,7 @@ from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 from tests.fakes.disk import DictDisk
-from tests.unit.ledger.support import NAME, OTHER, Outcomes, contents, crashed, make, opened, put
+from tests.harness.storage import NAME, OTHER, Outcomes, contents, crashed, make, opened, put
 
 
 async def test_all_logs_share_one_sync() -> None:

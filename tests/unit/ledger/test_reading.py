@@ -14,7 +14,7 @@ from anabranch.ledger.cache import Block, Cache, CachedTail, ReadAhead
 from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.ids import Position
 from tests.fakes.disk import DictDisk
-from tests.unit.ledger.support import NAME, contents, opened, put
+from tests.harness.storage import NAME, contents, opened, put
 
 
 async def settle(log: SegmentLog) -> None:

@@ -9,7 +9,7 @@ import pytest
 from anabranch.errors import CorruptDataError
 from anabranch.ledger.storage import SegmentLog
 from tests.fakes.disk import DictDisk
-from tests.unit.ledger.support import (
+from tests.harness.storage import (
     JOURNAL,
     NAME,
     OTHER,

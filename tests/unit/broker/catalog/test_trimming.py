@@ -22,8 +22,8 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX
 from tests.fakes.disk import DictDisk
 from tests.harness.cluster import Brokers
+from tests.harness.storage import make
 from tests.harness.wire import TOPIC, WireClient, batch, settle, values_of
-from tests.unit.ledger.support import make
 
 RETENTION_S = 200.0
 pytestmark = pytest.mark.brokers(segment_retention_s=RETENTION_S)

@@ -1,4 +1,4 @@
-"""Storage on a dictionary, and the few moves that tests of it share."""
+"""File storage on a disk in memory, and steps that tests of storage share."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ async def opened(disk: DictDisk, **limits: Any) -> AsyncIterator[FileStorage]:
 
 
 async def crashed(disk: DictDisk, storage: FileStorage) -> DictDisk:
-    """The disk as a process that is killed now leaves it; the storage is closed behind the curtain."""
+    """Return the disk as a process that is killed now leaves it."""
     left = DictDisk(disk.files)
     await storage.close()
     return left
 
 
 class Outcomes:
-    """A callback for appends that keeps what it was told."""
+    """A callback for appends that keeps their places and errors."""
 
     def __init__(self) -> None:
         self.places: list[Entry] = []
@@ -61,7 +61,7 @@ class Outcomes:
 
 
 async def put(log: SegmentLog, *datas: bytes) -> list[Entry]:
-    """One commit that holds all of `datas`."""
+    """Append all of `datas` in one commit."""
     outcomes = Outcomes()
     for data in datas:
         log.append(data, 1, 1000, outcomes)
@@ -81,5 +81,5 @@ async def entries(log: SegmentLog) -> Sequence[Entry]:
 
 
 def flip(data: bytes, at: int, bit: int = 0) -> bytes:
-    """The data with one bit turned over."""
+    """Return the data with one bit inverted."""
     return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
