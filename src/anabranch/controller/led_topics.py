@@ -86,7 +86,7 @@ class LedTopics:
 
     async def _take_over(self, name: TopicName) -> TopicController:
         controller = await TopicController.lead(self._context, name, self._watches, self._tokens, self._lost)
-        if controller.changes.closed or not self.owns(controller.record.store):
+        if controller.changes.queue.closed or not self.owns(controller.record.store):
             await controller.stop()
             raise NotLeaderError(f"{name} is not led here any more")
         self._controllers[name] = controller

@@ -1,4 +1,4 @@
-"""Decides what a leader does after a change of its topic: go on, retry, read records again, or step down.
+"""Decides what a leader does after a change of its topic failed: go on, read records again, or step down.
 
 Pure: takes the error that a change raised and returns the next step; `topic/change_runner.py` takes the step.
 """
@@ -7,37 +7,23 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from anabranch.errors import (
-    ConflictError,
-    ConsumerBusyError,
-    InvalidConfigurationError,
-    LayoutError,
-    NotAllowedError,
-    SegmentNotFoundError,
-    StaleTermError,
-    SubscriptionNotFoundError,
-    TopicNotFoundError,
-)
+from anabranch import errors
 
 REFUSALS = (
-    ConflictError,
-    ConsumerBusyError,
-    InvalidConfigurationError,
-    LayoutError,
-    NotAllowedError,
-    SegmentNotFoundError,
-    SubscriptionNotFoundError,
+    errors.ConflictError,
+    errors.ConsumerBusyError,
+    errors.InvalidConfigurationError,
+    errors.LayoutError,
+    errors.NotAllowedError,
+    errors.SegmentNotFoundError,
+    errors.SubscriptionNotFoundError,
 )
 """A change that raises one of these has written nothing; only its caller has to know."""
 
 
 class NextStep(Enum):
-    """The step that follows a change, or an attempt to finish earlier changes."""
-
     CONTINUE = auto()
     """The leader knows the stored state, and nothing is left to do."""
-    RETRY_LATER = auto()
-    """The leader knows the stored state, but some segments or subscriptions do not follow it yet."""
     READ_AGAIN = auto()
     """The change may be stored in part: read the records before the next change, and retry later."""
     STEP_DOWN = auto()
@@ -46,23 +32,12 @@ class NextStep(Enum):
     """The topic was deleted."""
 
 
-def after_change(error: Exception | None) -> NextStep:
-    """Return what follows a change that a caller requested."""
-    if error is None or isinstance(error, REFUSALS):
-        return NextStep.CONTINUE
-    return _after_failure(error)
-
-
-def after_settling(error: Exception | None, *, complete: bool) -> NextStep:
-    """Return what follows the attempt to finish earlier changes; `complete` if nothing is left of them."""
-    if error is not None:
-        return _after_failure(error)
-    return NextStep.CONTINUE if complete else NextStep.RETRY_LATER
-
-
-def _after_failure(error: Exception) -> NextStep:
-    if isinstance(error, StaleTermError):
+def after_failure(error: Exception, *, settling: bool) -> NextStep:
+    """Return what follows a failed change, or a failed attempt to finish earlier changes (`settling`)."""
+    if isinstance(error, errors.StaleTermError):
         return NextStep.STEP_DOWN
-    if isinstance(error, TopicNotFoundError):
+    if isinstance(error, errors.TopicNotFoundError):
         return NextStep.TOPIC_GONE
+    if isinstance(error, REFUSALS) and not settling:
+        return NextStep.CONTINUE
     return NextStep.READ_AGAIN

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from anabranch.errors import NotLeaderError, TooManyRequestsError
+from anabranch.errors import NotLeaderError, TooManyRequestsError, TopicNotFoundError
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ Change = Callable[[], Awaitable[T]]
 @dataclass(slots=True)
 class _Waiting(Generic[T]):
     change: Change[T]
-    answer: asyncio.Future[T] | None
+    answer: asyncio.Future[T] | None = None
     orphaned: Callable[[T], None] | None = None
     key: object = None
 
@@ -31,21 +31,18 @@ class ChangeQueue:
     """Runs changes in the order of their arrival; `limit` bounds those that callers wait for."""
 
     def __init__(self, limit: int, name: str) -> None:
+        self.closed = False
         self._limit = limit
         self._name = name
+        self._deleted = False
         self._waiting: deque[_Waiting[Any]] = deque()
         self._posted: set[object] = set()
         """The keys of posted changes that have not begun."""
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._refusal: Callable[[], Exception] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    @property
-    def closed(self) -> bool:
-        return self._refusal is not None
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._serve(), name=f"changes {self._name}")
@@ -53,22 +50,29 @@ class ChangeQueue:
     async def run(self, change: Change[T], *, orphaned: Callable[[T], None] | None = None) -> T:
         """Run `change` in turn and return its result.
 
-        If the caller was cancelled while the change ran, `orphaned` gets the result instead.
+        If the caller was cancelled after the change began, `orphaned` gets the result instead.
         """
-        if self._refusal is not None:
+        if self.closed:
             raise self._refusal()
         waiting = len(self._waiting) - len(self._posted)
         if waiting >= self._limit:
             raise TooManyRequestsError(f"{waiting} changes of {self._name} wait already")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._push(_Waiting(change, answer, orphaned))
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # The caller may be cancelled between the end of the change and its own turn.
+            ended = answer.done() and not answer.cancelled()
+            if orphaned is not None and ended and answer.exception() is None:
+                orphaned(answer.result())
+            raise
 
     def post(self, change: Change[None], key: object) -> None:
         """Run `change` in turn unless one with the same key waits; the change must not raise."""
-        if self._refusal is None and key not in self._posted:
+        if not self.closed and key not in self._posted:
             self._posted.add(key)
-            self._push(_Waiting(change, None, key=key))
+            self._push(_Waiting(change, key=key))
 
     async def stop(self) -> None:
         """Cancel the running change; waiting callers get NotLeaderError."""
@@ -77,19 +81,21 @@ class ChangeQueue:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def close(self, refusal: Callable[[], Exception] | None = None) -> None:
-        """Refuse waiting and later changes, with NotLeaderError unless `refusal` makes another error."""
-        if self._refusal is None:
-            self._refusal = refusal or self._not_led
+    def close(self, *, deleted: bool = False) -> None:
+        """Refuse waiting and later changes with NotLeaderError, or TopicNotFoundError of a deleted topic."""
+        if not self.closed:
+            self.closed, self._deleted = True, deleted
         while self._waiting:
             self._refuse(self._waiting.popleft())
 
-    def _not_led(self) -> Exception:
+    def _refusal(self) -> Exception:
+        if self._deleted:
+            return TopicNotFoundError(f"{self._name} was deleted")
         return NotLeaderError(f"{self._name} is not led here any more")
 
     def _refuse(self, waiting: _Waiting[Any]) -> None:
         if waiting.answer is not None and not waiting.answer.done():
-            waiting.answer.set_exception((self._refusal or self._not_led)())
+            waiting.answer.set_exception(self._refusal())
 
     def _push(self, waiting: _Waiting[Any]) -> None:
         self._waiting.append(waiting)
@@ -103,26 +109,21 @@ class ChangeQueue:
             waiting = self._waiting.popleft()
             if waiting.answer is None:
                 self._posted.discard(waiting.key)
-            elif waiting.answer.cancelled():
-                continue
-            try:
-                result = await waiting.change()
-            except asyncio.CancelledError:
-                self._refuse(waiting)
-                raise
-            except Exception as error:
-                if waiting.answer is None:
-                    raise
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(error)
-            else:
-                _answer(waiting, result)
+                await waiting.change()
+            elif not waiting.answer.cancelled():
+                await self._answer(waiting, waiting.answer)
 
-
-def _answer(waiting: _Waiting[T], result: T) -> None:
-    if waiting.answer is None:
-        return
-    if not waiting.answer.done():
-        waiting.answer.set_result(result)
-    elif waiting.orphaned is not None:
-        waiting.orphaned(result)
+    async def _answer(self, waiting: _Waiting[T], answer: asyncio.Future[T]) -> None:
+        try:
+            result = await waiting.change()
+        except asyncio.CancelledError:
+            self._refuse(waiting)
+            raise
+        except Exception as error:
+            if not answer.done():
+                answer.set_exception(error)
+        else:
+            if not answer.done():
+                answer.set_result(result)
+            elif waiting.orphaned is not None:
+                waiting.orphaned(result)

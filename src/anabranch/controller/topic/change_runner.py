@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from anabranch.controller.decide.after_change import NextStep, after_change, after_settling
+from anabranch.controller.decide.after_change import NextStep, after_failure
 from anabranch.controller.topic.change_queue import Change, ChangeQueue
-from anabranch.controller.topic.events import LeadershipLost, Notify
+from anabranch.controller.topic.events import Happened, Notify
 from anabranch.controller.topic.leadership import Leadership
-from anabranch.errors import NotLeaderError, StaleTermError, TopicNotFoundError, in_words
+from anabranch.errors import NotLeaderError, StaleTermError, in_words
 
 T = TypeVar("T")
 
@@ -38,53 +38,36 @@ class ChangeRunner:
         self._lead = lead
         self._settling = settling
         self._notify = notify
-        self._queue = ChangeQueue(lead.context.settings.waiting_changes_max, str(lead.name))
+        self.queue = ChangeQueue(lead.context.settings.waiting_changes_max, str(lead.name))
         self._must_read = False
         self._delays_s = lead.context.delays_s()
         self._retry_timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._queue)
-
     async def start(self) -> None:
         """Finish the changes of earlier leaders, now or later; raises if this broker leads no more."""
-        self._queue.start()
+        self.queue.start()
         try:
             await self.settled()
         except Exception as error:
-            if self.closed:
+            if self.queue.closed:
                 raise
             self.troubles["settle"] = in_words(error)
 
     async def stop(self) -> None:
         """Cancel the running change; waiting callers get NotLeaderError."""
-        self.close()
-        await self._queue.stop()
-
-    @property
-    def closed(self) -> bool:
-        """Whether changes are refused."""
-        return self._queue.closed
-
-    def close(self) -> None:
-        """Refuse waiting and later changes with NotLeaderError."""
-        self._queue.close()
-        self._cancel_retry()
-
-    def close_deleted(self) -> None:
-        """Refuse waiting and later changes with TopicNotFoundError."""
-        self._queue.close(lambda: TopicNotFoundError(f"{self._lead.name} was deleted"))
-        self._cancel_retry()
+        await self.queue.stop()
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
 
     async def run(
         self, change: Change[T], *, settle: bool = True, orphaned: Callable[[T], None] | None = None
     ) -> T:
         """Run `change` in turn; `orphaned` gets its result if the caller was cancelled meanwhile.
 
-        Unless `settle` is False, earlier changes are finished first.
+        Earlier changes are finished first if `settle` is set.
         """
         try:
-            return await self._queue.run(lambda: self._run(change, settle), orphaned=orphaned)
+            return await self.queue.run(lambda: self._run(change, settle), orphaned=orphaned)
         except StaleTermError as error:
             raise NotLeaderError(f"another broker leads {self._lead.name} now") from error
 
@@ -98,7 +81,7 @@ class ChangeRunner:
             except Exception as error:
                 self.troubles["background"] = in_words(error)
 
-        self._queue.post(in_background, key)
+        self.queue.post(in_background, key)
 
     async def settled(self) -> None:
         """Return when no earlier change is unfinished; raises the error that prevents it."""
@@ -110,7 +93,7 @@ class ChangeRunner:
         try:
             result = await change()
         except Exception as error:
-            self._take(after_change(error))
+            self._take(after_failure(error, settling=False))
             raise
         if settle:
             # The change is committed, so its caller gets the result; failed consequences are retried later.
@@ -127,40 +110,32 @@ class ChangeRunner:
                 self._must_read = False
             complete = await self._settling.finish()
         except Exception as error:
-            self._take(after_settling(error, complete=False))
+            self._take(after_failure(error, settling=True))
             raise
         if complete:
             self._delays_s = self._lead.context.delays_s()
             self.troubles.pop("settle", None)
-        self._take(after_settling(None, complete=complete))
+        else:
+            self._retry_later()
 
     def _take(self, step: NextStep) -> None:
         match step:
             case NextStep.CONTINUE:
                 return
-            case NextStep.RETRY_LATER:
-                self._retry_later()
             case NextStep.READ_AGAIN:
                 self._must_read = True
                 self._retry_later()
-            case NextStep.STEP_DOWN:
-                self.close()
-                self._notify(LeadershipLost())
-            case NextStep.TOPIC_GONE:
-                self.close_deleted()
-                self._notify(LeadershipLost())
+            case NextStep.STEP_DOWN | NextStep.TOPIC_GONE:
+                self.queue.close(deleted=step is NextStep.TOPIC_GONE)
+                self._notify(Happened.LEADERSHIP_LOST)
 
     def _retry_later(self) -> None:
-        if self._retry_timer is None and not self.closed:
+        if self._retry_timer is None and not self.queue.closed:
             self._retry_timer = asyncio.get_running_loop().call_later(next(self._delays_s), self._retry)
 
     def _retry(self) -> None:
         self._retry_timer = None
         self.post(_no_change, _no_change)
-
-    def _cancel_retry(self) -> None:
-        if self._retry_timer is not None:
-            self._retry_timer.cancel()
 
 
 async def _no_change() -> None:

@@ -20,15 +20,15 @@ from anabranch.controller.decide.operation import LayoutVersion, RequestedChange
 from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.ports.leader import Membership, Push
 from anabranch.controller.ports.segments import Aim, Drained
-from anabranch.controller.topic import events, reports
+from anabranch.controller.topic import reports
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.change_runner import ChangeRunner
+from anabranch.controller.topic.events import GraceOver, Happened, TopicEvent
 from anabranch.controller.topic.layout_changes import LayoutChanges
 from anabranch.controller.topic.leadership import ControllerContext, Leadership
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.registrations import Registrations
 from anabranch.controller.topic.scaling import Scaling, Tally
-from anabranch.controller.topic.settling import TopicSettling
 from anabranch.controller.topic.subscription_records import SubscriptionRecords
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.controller.topic.upkeep import Upkeep
@@ -69,13 +69,11 @@ class TopicController:
             lead, self._subscriptions, self.members, self._announcements, self._handle
         )
         self._scaling = Scaling(lead)
-        self._layouts = LayoutChanges(lead, self._subscriptions, self._scaling, watches)
-        self._settling = TopicSettling(lead, self._layouts, self._subscriptions, self._scaling, self._handle)
-        self.changes = ChangeRunner(lead, self._settling, self._handle)
+        self._layouts = LayoutChanges(lead, self._subscriptions, self._scaling, watches, self._handle)
+        self.changes = ChangeRunner(lead, self._layouts, self._handle)
         self.upkeep = Upkeep(lead, self.changes, self._layouts, self._subscriptions, self._scaling)
-        self._undo_drained = self._lead.context.segments.on_drained(
-            self.name, self._subscriptions.report_drained
-        )
+        segments = lead.context.segments
+        self._undo_drained = segments.on_drained(lead.name, self._subscriptions.report_drained)
 
     @staticmethod
     async def lead(
@@ -108,26 +106,26 @@ class TopicController:
 
     async def stop(self) -> None:
         """Stop at once, as a crash would; the next leader finishes what is unfinished."""
-        self.changes.close()
+        self.changes.queue.close()
         self._undo_drained()
         await self.upkeep.stop()
         await self.changes.stop()
         self._announcements.close()
         self.members.close()
 
-    def _handle(self, event: events.TopicEvent) -> None:
+    def _handle(self, event: TopicEvent) -> None:
         match event:
-            case events.GraceOver(sub, token):
+            case GraceOver(sub, token):
                 self.changes.post(lambda: self._registrations.evict(sub, token), event)
-            case events.DrainsReported():
+            case Happened.DRAINS_REPORTED:
                 self.changes.post(self._subscriptions.take_drains, event)
-            case events.RostersDue():
+            case Happened.ROSTERS_DUE:
                 self.changes.post(self._announcements.send, event)
-            case events.MembersChanged():
+            case Happened.MEMBERS_CHANGED:
                 self.upkeep.look_soon()
-            case events.GarbageFound():
+            case Happened.GARBAGE_FOUND:
                 self.upkeep.collect_within(0)
-            case events.LeadershipLost():
+            case Happened.LEADERSHIP_LOST:
                 self._lost(self)
 
     @property
@@ -155,9 +153,9 @@ class TopicController:
             "epoch": self.layout.epoch,
             "term": self._lead.term,
             "operation": self._layouts.describe(),
-            "waitingChanges": len(self.changes),
+            "waitingChanges": len(self.changes.queue),
             "garbage": [garbage.name for garbage in self.record.garbage],
-            "troubles": {**self.changes.troubles, **self._settling.unreached, **self.upkeep.troubles()},
+            "troubles": {**self.changes.troubles, **self._layouts.unreached, **self.upkeep.troubles()},
             "subscriptions": self._describe_subscriptions(),
             "decisions": self._scaling.describe(),
         }
@@ -230,7 +228,7 @@ class TopicController:
             await self._lead.context.failpoints.reach("delete.marked")
             self._watches.offer(self.name, None)
             self._announcements.topic_deleted()
-            self.changes.close_deleted()
+            self.changes.queue.close(deleted=True)
 
         # Unfinished changes are deleted with the topic, so they are not finished first.
         await self.changes.run(mark, settle=False)
@@ -295,5 +293,5 @@ class TopicController:
             raise
 
     def _check_leads(self) -> None:
-        if self.changes.closed:
+        if self.changes.queue.closed:
             raise NotLeaderError(f"{self.name} is not led here any more")

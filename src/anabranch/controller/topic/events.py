@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class GraceOver:
+class GraceOver(NamedTuple):
     """The grace period of a lost consumer ended; reported again until the consumer is gone or back."""
 
     subscription: str
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class MembersChanged:
+class Happened(Enum):
+    MEMBERS_CHANGED = auto()
     """A consumer joined or left a group."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrainsReported:
+    DRAINS_REPORTED = auto()
     """Owners have reported drained segments."""
-
-
-@dataclass(frozen=True, slots=True)
-class RostersDue:
+    ROSTERS_DUE = auto()
     """Rosters that owners did not take have to be sent again."""
-
-
-@dataclass(frozen=True, slots=True)
-class GarbageFound:
+    GARBAGE_FOUND = auto()
     """The topic's record lists segments whose storage has to be deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeadershipLost:
+    LEADERSHIP_LOST = auto()
     """Another broker leads the topic, or the topic is gone."""
 
 
-TopicEvent = GraceOver | MembersChanged | DrainsReported | RostersDue | GarbageFound | LeadershipLost
+TopicEvent = GraceOver | Happened
 
 Notify = Callable[[TopicEvent], None]

@@ -1,7 +1,8 @@
 """Carries layout operations out: intent, children, seal, inheritance, commit; and pruning with its garbage.
 
 Runs in the topic's change queue. Every effect may be repeated, so an interrupted operation is finished by
-carrying all of it out again. Must not know which request or decision led to an operation.
+carrying all of it out again. Must not know which request or decision led to an operation, nor when a failed
+step is retried.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from anabranch.controller.decide import operation
 from anabranch.controller.decide.places import Place
 from anabranch.controller.decide.retention import NO_SIZES, Sizes, kept_sizes, prunable
 from anabranch.controller.layout_watches import LayoutWatches
+from anabranch.controller.topic.events import Happened, Notify
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
@@ -50,24 +52,49 @@ class LayoutChanges:
     """The one writer of a topic's layout."""
 
     def __init__(
-        self, lead: Leadership, subscriptions: Subscriptions, scaling: Scaling, watches: LayoutWatches
+        self,
+        lead: Leadership,
+        subscriptions: Subscriptions,
+        scaling: Scaling,
+        watches: LayoutWatches,
+        notify: Notify,
     ) -> None:
-        self.phase: str | None = None
+        self.unreached: dict[str, str] = {}
+        """Segments that do not know this leader's term yet, and why."""
+        self._phase: str | None = None
         """The phase that the running operation is in, or failed in."""
         self._lead = lead
         self._context = lead.context
         self._subscriptions = subscriptions
         self._scaling = scaling
         self._watches = watches
+        self._notify = notify
         self._unfenced = [segment.id for segment in lead.layout.active]
 
     def describe(self) -> dict[str, object] | None:
         """The running operation and its phase, for operators."""
         intent = self._lead.record.intent
-        return None if intent is None else {**msgspec.to_builtins(intent), "phase": self.phase}
+        return None if intent is None else {**msgspec.to_builtins(intent), "phase": self._phase}
 
-    async def fence(self) -> dict[str, str]:
-        """Announce the term to the active segments and create missing ones; returns the failures.
+    async def read_again(self) -> None:
+        """Read all records, after a write whose outcome is unknown."""
+        await self._lead.reload()
+        await self._subscriptions.reload()
+        self._scaling.reload()
+        self._publish()
+        if self._lead.record.garbage:
+            # A pruning may have been stored although its answer was lost.
+            self._notify(Happened.GARBAGE_FOUND)
+
+    async def finish(self) -> bool:
+        """Finish the recorded operation and let segments and subscriptions follow; False if some cannot."""
+        if self._lead.record.intent is not None:
+            await self._carry_out(self._lead.record.intent)
+        await self._fence()
+        return await self._subscriptions.settle() and not self.unreached
+
+    async def _fence(self) -> None:
+        """Announce the term to the active segments and create missing ones.
 
         A missing sealed segment is not created: that would hide the loss of its data.
         """
@@ -84,7 +111,7 @@ class LayoutChanges:
 
         await together(announce(id_) for id_ in self._unfenced if id_ in self._lead.layout.segments)
         self._unfenced = [id_ for id_ in self._unfenced if f"segment {id_}" in troubles]
-        return troubles
+        self.unreached = troubles
 
     async def operate(self, plan: Plan) -> Layout:
         """Record the intent and reserve its ids in one write, then carry it out."""
@@ -98,15 +125,12 @@ class LayoutChanges:
         intent = self._lead.record.intent
         assert intent is not None
         await self._context.failpoints.reach(f"{intent.kind}.planned")
-        await self.carry_out(intent)
+        await self._carry_out(intent)
         return self._lead.layout
 
-    async def carry_out(self, intent: IntentRecord) -> None:
-        """Create the children with all subscriptions, seal the parents, pass their sequence ids on to the
-        children, commit the next layout, publish it.
-        """
+    async def _carry_out(self, intent: IntentRecord) -> None:
         segments, term, kind = self._context.segments, self._lead.term, intent.kind
-        self.phase = "creating"
+        self._phase = "creating"
         for sub, type_ in sorted(intent.subscriptions.items()):
             await self._subscriptions.adopt(sub, type_)
         subscriptions = self._subscriptions.for_new()
@@ -115,18 +139,18 @@ class LayoutChanges:
         await self._each(
             f"{kind}.created", children, lambda place: segments.create(place, subscriptions, term)
         )
-        self.phase = "sealing"
+        self._phase = "sealing"
         sealed = await self._each(f"{kind}.sealed", parents, lambda place: segments.seal(place, term))
-        self.phase = "inheriting"
+        self._phase = "inheriting"
         heirs = _heirs(children, [piece for pieces in sealed for piece in pieces])
         await self._each(
             f"{kind}.inherited", [*heirs], lambda place: segments.inherit(place, heirs[place], term)
         )
-        self.phase = "committing"
+        self._phase = "committing"
         await self._commit()
-        self.phase = None
+        self._phase = None
         await self._context.failpoints.reach(f"{kind}.committed")
-        self.publish()
+        self._publish()
 
     async def _each(
         self, step: str, places: Sequence[Place], verb: Callable[[Place], Coroutine[Any, Any, T]]
@@ -154,7 +178,7 @@ class LayoutChanges:
         await self._lead.update(commit)
         self._scaling.reload()
 
-    def publish(self) -> None:
+    def _publish(self) -> None:
         """Offer the layout to its watchers, and let subscriptions follow it when they settle."""
         self._watches.offer(self._lead.name, self._lead.layout)
         self._subscriptions.layout_changed()
@@ -201,7 +225,7 @@ class LayoutChanges:
 
         await self._lead.update(forget)
         await self._context.failpoints.reach("prune.committed")
-        self.publish()
+        self._publish()
         return True
 
     async def delete_garbage(self) -> tuple[list[str], dict[str, str]]:

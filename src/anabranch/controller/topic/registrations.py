@@ -10,7 +10,7 @@ from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import Membership, Push
 from anabranch.controller.topic.announcements import Announcements
-from anabranch.controller.topic.events import MembersChanged, Notify
+from anabranch.controller.topic.events import Happened, Notify
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.subscriptions import Subscriptions
@@ -50,7 +50,7 @@ class Registrations:
         record = self._subscriptions.records[sub]
         if joined(record) is not record:
             await self._subscriptions.save(sub, joined)
-            self._notify(MembersChanged())
+            self._notify(Happened.MEMBERS_CHANGED)
         token = self._members.join(sub, name, push, request)
         assignment = self._announcements.assignment(sub, name)
         return Membership(token, sub, name, assignment, self._lead.record.incarnation)
@@ -66,7 +66,7 @@ class Registrations:
 
         await self._subscriptions.save(sub, left)
         self._members.gone(sub, token)
-        self._notify(MembersChanged())
+        self._notify(Happened.MEMBERS_CHANGED)
 
     async def evict(self, sub: str, token: int) -> None:
         """Remove a consumer whose grace period is over, unless it is back."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from anabranch.aio import in_batches
 from anabranch.controller.decide import admission, groups
 from anabranch.controller.decide.admission import Admission, AttachRequest, Roster
-from anabranch.controller.topic.events import Notify, RostersDue
+from anabranch.controller.topic.events import Happened, Notify
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.records import SubscriptionRecord
@@ -29,7 +29,7 @@ SENT_AT_ONCE = 256
 
 
 class Rosters:
-    """The rosters that `records` give for each segment; after RostersDue the caller runs `send` again."""
+    """The rosters that `records` give for each segment; after ROSTERS_DUE the caller runs `send` again."""
 
     def __init__(self, lead: Leadership, records: Mapping[str, SubscriptionRecord], notify: Notify) -> None:
         self._lead = lead
@@ -139,4 +139,4 @@ class Rosters:
         self._timer = None
         self._due.update(dict.fromkeys(self._unreached))
         self._unreached.clear()
-        self._notify(RostersDue())
+        self._notify(Happened.ROSTERS_DUE)

@@ -16,7 +16,7 @@ from anabranch.controller.decide import groups
 from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.cursors import Cursors
-from anabranch.controller.topic.events import DrainsReported, Notify
+from anabranch.controller.topic.events import Happened, Notify
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.subscription_records import SubscriptionRecords
@@ -269,7 +269,7 @@ class Subscriptions:
         segment = self._lead.find(event.segment)
         if segment is not None:
             self._drains.setdefault(event.subscription, set()).add(segment.id)
-            self._notify(DrainsReported())
+            self._notify(Happened.DRAINS_REPORTED)
 
     async def take_drains(self) -> None:
         """Record what owners have reported as drained."""

@@ -69,6 +69,22 @@ async def test_a_cancelled_caller_does_not_cancel_a_change_that_has_begun() -> N
     await queue.stop()
 
 
+async def test_a_result_is_not_lost_with_a_caller_that_is_cancelled_at_the_end_of_its_change() -> None:
+    queue = ChangeQueue(10, "t")
+    queue.start()
+    orphans: list[str] = []
+
+    async def job() -> str:
+        asyncio.get_running_loop().call_soon(caller.cancel)
+        return "done"
+
+    caller = asyncio.ensure_future(queue.run(job, orphaned=orphans.append))
+    await asyncio.gather(caller, return_exceptions=True)
+    assert caller.cancelled()
+    assert orphans == ["done"]
+    await queue.stop()
+
+
 async def test_a_change_whose_caller_gave_up_before_it_began_is_not_run() -> None:
     queue = ChangeQueue(10, "t")
     ran: list[int] = []

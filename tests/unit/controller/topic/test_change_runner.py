@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from anabranch.controller.topic.change_runner import ChangeRunner
-from anabranch.controller.topic.events import LeadershipLost, TopicEvent
+from anabranch.controller.topic.events import Happened, TopicEvent
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import (
     LayoutError,
@@ -39,7 +39,7 @@ class Settler:
         return self.settles
 
     def notify(self, event: TopicEvent) -> None:
-        assert event == LeadershipLost()
+        assert event is Happened.LEADERSHIP_LOST
         self.trace.append("lost")
 
     async def change(self) -> str:
@@ -112,7 +112,7 @@ async def test_a_former_leader_reports_the_loss_and_refuses_later_changes(
     settler: Settler, error: Exception, refusal: type[Exception]
 ) -> None:
     assert await settler.traced(error) == ["settle", "change", "lost"]
-    assert settler.changes.closed
+    assert settler.changes.queue.closed
     with pytest.raises(refusal):
         await settler.changes.run(settler.change)
 
