@@ -21,8 +21,31 @@ def refuse_plainly(connection: ServerConnection, command: Message, error: Except
         connection.send(pb.CommandError(request_id=request_id, error=code_for(error), message=str(error)))
 
 
+Refusal = Callable[["ServerConnection", Any, Exception], None]
+
+
+def refuse_with(
+    response: Callable[..., Message],
+    /,
+    *echoed: str,
+    fields: tuple[str, str] = ("error", "message"),
+    **fixed: Any,
+) -> Refusal:
+    """Answer an error in the response of the command itself.
+
+    `echoed` are the fields that the response repeats from the command, `fields` those of code and text.
+    """
+    code, text = fields
+
+    def refuse(connection: ServerConnection, command: Any, error: Exception) -> None:
+        repeated = {name: getattr(command, name) for name in echoed or ("request_id",)}
+        connection.send(response(**repeated, **fixed, **{code: code_for(error), text: str(error)}))
+
+    return refuse
+
+
 class CommandHandler(NamedTuple):
     """The functions for one type of command."""
 
     act: Callable[[ServerConnection, Any], Coroutine[Any, Any, None] | None]
-    refuse: Callable[[ServerConnection, Any, Exception], None] = refuse_plainly
+    refuse: Refusal = refuse_plainly

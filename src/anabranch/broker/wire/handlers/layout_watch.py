@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.java_m1 import hears_of_deletion
 from anabranch.broker.wire.layouts import Owners, dag_of, owners_of, synthetic_dag
@@ -17,7 +17,6 @@ from anabranch.errors import NotAllowedError, TopicExistsError, TopicNotFoundErr
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for
 
 _LAYOUT = "layout"
 
@@ -129,21 +128,13 @@ async def _ensure_exists(services: Services, name: TopicName, *, create: bool) -
         await services.controllers.create_topic(name)
 
 
-def refuse_layout(
-    connection: ServerConnection, command: pb.CommandScalableTopicLookup, error: Exception
-) -> None:
-    connection.send(
-        pb.CommandScalableTopicUpdate(
-            session_id=command.session_id, error=code_for(error), message=str(error)
-        )
-    )
-
-
 def close_layout(connection: ServerConnection, command: pb.CommandScalableTopicClose) -> None:
     connection.pushes.end_session((_LAYOUT, command.session_id))
 
 
 HANDLERS = {
-    pb.CommandScalableTopicLookup: CommandHandler(look_up_layout, refuse_layout),
+    pb.CommandScalableTopicLookup: CommandHandler(
+        look_up_layout, refuse_with(pb.CommandScalableTopicUpdate, "session_id")
+    ),
     pb.CommandScalableTopicClose: CommandHandler(close_layout),
 }

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from google_crc32c import value as crc32c
 
-from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.services import Services
 from anabranch.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.metadata.records import BrokerRecord
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for
 
 
 async def look_up(connection: ServerConnection, command: pb.CommandLookupTopic) -> None:
@@ -54,17 +53,6 @@ async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
     return owner
 
 
-def refuse_lookup(connection: ServerConnection, command: pb.CommandLookupTopic, error: Exception) -> None:
-    connection.send(
-        pb.CommandLookupTopicResponse(
-            request_id=command.request_id,
-            response=pb.CommandLookupTopicResponse.Failed,
-            error=code_for(error),
-            message=str(error),
-        )
-    )
-
-
 async def partitions(connection: ServerConnection, command: pb.CommandPartitionedTopicMetadata) -> None:
     name = TopicName.parse(command.topic)
     if name.domain == "non-persistent":
@@ -80,19 +68,6 @@ async def partitions(connection: ServerConnection, command: pb.CommandPartitione
             request_id=command.request_id,
             response=pb.CommandPartitionedTopicMetadataResponse.Success,
             partitions=count or 0,
-        )
-    )
-
-
-def refuse_partitions(
-    connection: ServerConnection, command: pb.CommandPartitionedTopicMetadata, error: Exception
-) -> None:
-    connection.send(
-        pb.CommandPartitionedTopicMetadataResponse(
-            request_id=command.request_id,
-            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
-            error=code_for(error),
-            message=str(error),
         )
     )
 
@@ -125,7 +100,15 @@ def topics_hash(names: list[str]) -> str:
 
 
 HANDLERS = {
-    pb.CommandLookupTopic: CommandHandler(look_up, refuse_lookup),
-    pb.CommandPartitionedTopicMetadata: CommandHandler(partitions, refuse_partitions),
+    pb.CommandLookupTopic: CommandHandler(
+        look_up, refuse_with(pb.CommandLookupTopicResponse, response=pb.CommandLookupTopicResponse.Failed)
+    ),
+    pb.CommandPartitionedTopicMetadata: CommandHandler(
+        partitions,
+        refuse_with(
+            pb.CommandPartitionedTopicMetadataResponse,
+            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+        ),
+    ),
     pb.CommandGetTopicsOfNamespace: CommandHandler(topics_of_namespace),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.lookup import topics_hash
 from anabranch.errors import MetadataError
@@ -13,7 +13,6 @@ from anabranch.metadata import records
 from anabranch.metadata.store import Change
 from anabranch.model.names import parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for
 
 COALESCE_S = 0.05
 """Changes of a namespace within this time are sent together."""
@@ -132,21 +131,13 @@ async def watch_namespace(connection: ServerConnection, command: pb.CommandWatch
         raise
 
 
-def refuse_namespace(
-    connection: ServerConnection, command: pb.CommandWatchScalableTopics, error: Exception
-) -> None:
-    connection.send(
-        pb.CommandWatchScalableTopicsUpdate(
-            watch_id=command.watch_id, error=code_for(error), message=str(error)
-        )
-    )
-
-
 def close_namespace(connection: ServerConnection, command: pb.CommandWatchScalableTopicsClose) -> None:
     connection.pushes.end_session((_NAMESPACE, command.watch_id))
 
 
 HANDLERS = {
-    pb.CommandWatchScalableTopics: CommandHandler(watch_namespace, refuse_namespace),
+    pb.CommandWatchScalableTopics: CommandHandler(
+        watch_namespace, refuse_with(pb.CommandWatchScalableTopicsUpdate, "watch_id")
+    ),
     pb.CommandWatchScalableTopicsClose: CommandHandler(close_namespace),
 }

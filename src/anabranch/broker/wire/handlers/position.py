@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.broker.serving.acknowledging import position_from
 from anabranch.broker.serving.kinds import kind_name
 from anabranch.broker.serving.shared_reading import PendingReading
-from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import Attached, ServerConnection
 from anabranch.controller.ports.segments import Aim
 from anabranch.errors import ConsumerNotFoundError, MetadataError, RemoteProtocolError, UnknownServerError
@@ -16,7 +16,6 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for
 
 
 async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
@@ -130,16 +129,10 @@ def _stats(request_id: int, attached: Attached) -> pb.CommandConsumerStatsRespon
     )
 
 
-def refuse_stats(connection: ServerConnection, command: pb.CommandConsumerStats, error: Exception) -> None:
-    connection.send(
-        pb.CommandConsumerStatsResponse(
-            request_id=command.request_id, error_code=code_for(error), error_message=str(error)
-        )
-    )
-
-
 HANDLERS = {
     pb.CommandSeek: CommandHandler(seek),
     pb.CommandGetLastMessageId: CommandHandler(last_message_id),
-    pb.CommandConsumerStats: CommandHandler(stats, refuse_stats),
+    pb.CommandConsumerStats: CommandHandler(
+        stats, refuse_with(pb.CommandConsumerStatsResponse, fields=("error_code", "error_message"))
+    ),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import Registered, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded
 from anabranch.broker.wire.java_m1 import registers_again
@@ -20,7 +20,6 @@ from anabranch.model.assignment import Assignment
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for
 
 
 class AssignmentPush:
@@ -142,16 +141,6 @@ def _finished(command: pb.CommandScalableTopicSubscribe) -> tuple[int, ...] | No
     return tuple(sorted(set(command.finished.segment_ids)))
 
 
-def refuse_registration(
-    connection: ServerConnection, command: pb.CommandScalableTopicSubscribe, error: Exception
-) -> None:
-    connection.send(
-        pb.CommandScalableTopicSubscribeResponse(
-            request_id=command.request_id, error=code_for(error), message=str(error)
-        )
-    )
-
-
 async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUnsubscribe) -> None:
     """Remove a consumer for good; its segments go to the other members at once."""
     connection.cancel_opening("registration", command.consumer_id)
@@ -185,6 +174,8 @@ def to_wire(assignment: Assignment) -> pb.ScalableConsumerAssignment:
 
 
 HANDLERS = {
-    pb.CommandScalableTopicSubscribe: CommandHandler(register, refuse_registration),
+    pb.CommandScalableTopicSubscribe: CommandHandler(
+        register, refuse_with(pb.CommandScalableTopicSubscribeResponse)
+    ),
     pb.CommandScalableTopicUnsubscribe: CommandHandler(leave),
 }

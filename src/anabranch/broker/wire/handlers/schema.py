@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from anabranch.broker.catalog.schemas import to_wire
-from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for
 
 
 async def get_schema(connection: ServerConnection, command: pb.CommandGetSchema) -> None:
@@ -25,14 +24,6 @@ async def get_schema(connection: ServerConnection, command: pb.CommandGetSchema)
     )
 
 
-def refuse_get(connection: ServerConnection, command: pb.CommandGetSchema, error: Exception) -> None:
-    connection.send(
-        pb.CommandGetSchemaResponse(
-            request_id=command.request_id, error_code=code_for(error), error_message=str(error)
-        )
-    )
-
-
 async def get_or_create(connection: ServerConnection, command: pb.CommandGetOrCreateSchema) -> None:
     name = TopicName.parse(command.topic)
     services = connection.services
@@ -44,17 +35,12 @@ async def get_or_create(connection: ServerConnection, command: pb.CommandGetOrCr
     )
 
 
-def refuse_get_or_create(
-    connection: ServerConnection, command: pb.CommandGetOrCreateSchema, error: Exception
-) -> None:
-    connection.send(
-        pb.CommandGetOrCreateSchemaResponse(
-            request_id=command.request_id, error_code=code_for(error), error_message=str(error)
-        )
-    )
-
-
 HANDLERS = {
-    pb.CommandGetSchema: CommandHandler(get_schema, refuse_get),
-    pb.CommandGetOrCreateSchema: CommandHandler(get_or_create, refuse_get_or_create),
+    pb.CommandGetSchema: CommandHandler(
+        get_schema, refuse_with(pb.CommandGetSchemaResponse, fields=("error_code", "error_message"))
+    ),
+    pb.CommandGetOrCreateSchema: CommandHandler(
+        get_or_create,
+        refuse_with(pb.CommandGetOrCreateSchemaResponse, fields=("error_code", "error_message")),
+    ),
 }

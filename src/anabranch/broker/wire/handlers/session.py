@@ -5,15 +5,17 @@ Every request gets an answer, so that a client which wants a transaction does no
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from google.protobuf.message import Message
 
-from anabranch.broker.wire.command_handler import CommandHandler, refuse_plainly
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_plainly, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.errors import NotAllowedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for
 
 _REASON = NotAllowedError("transactions are not supported by this broker")
+_TRANSACTION = ("request_id", "txnid_least_bits", "txnid_most_bits")
 _NO_TOPIC_LIST = NotAllowedError(
     "topic lists cannot be watched here; ask for them with GET_TOPICS_OF_NAMESPACE"
 )
@@ -25,90 +27,16 @@ def ignore(connection: ServerConnection, command: Message) -> None:
 
 def new_transaction(connection: ServerConnection, command: pb.CommandNewTxn) -> None:
     # Clients match the response to its request by the number of the coordinator, also for an error.
-    connection.send(
-        pb.CommandNewTxnResponse(
-            request_id=command.request_id,
-            txnid_most_bits=command.tc_id,
-            error=code_for(_REASON),
-            message=str(_REASON),
-        )
-    )
+    refuse = refuse_with(pb.CommandNewTxnResponse, txnid_most_bits=command.tc_id)
+    refuse(connection, command, _REASON)
 
 
-def coordinator_connect(connection: ServerConnection, command: pb.CommandTcClientConnectRequest) -> None:
-    connection.send(
-        pb.CommandTcClientConnectResponse(
-            request_id=command.request_id, error=code_for(_REASON), message=str(_REASON)
-        )
-    )
-
-
-def add_partition(connection: ServerConnection, command: pb.CommandAddPartitionToTxn) -> None:
-    connection.send(
-        pb.CommandAddPartitionToTxnResponse(
-            request_id=command.request_id,
-            txnid_least_bits=command.txnid_least_bits,
-            txnid_most_bits=command.txnid_most_bits,
-            error=code_for(_REASON),
-            message=str(_REASON),
-        )
-    )
-
-
-def add_subscription(connection: ServerConnection, command: pb.CommandAddSubscriptionToTxn) -> None:
-    connection.send(
-        pb.CommandAddSubscriptionToTxnResponse(
-            request_id=command.request_id,
-            txnid_least_bits=command.txnid_least_bits,
-            txnid_most_bits=command.txnid_most_bits,
-            error=code_for(_REASON),
-            message=str(_REASON),
-        )
-    )
-
-
-def end_transaction(connection: ServerConnection, command: pb.CommandEndTxn) -> None:
-    connection.send(
-        pb.CommandEndTxnResponse(
-            request_id=command.request_id,
-            txnid_least_bits=command.txnid_least_bits,
-            txnid_most_bits=command.txnid_most_bits,
-            error=code_for(_REASON),
-            message=str(_REASON),
-        )
-    )
-
-
-def end_on_partition(connection: ServerConnection, command: pb.CommandEndTxnOnPartition) -> None:
-    connection.send(
-        pb.CommandEndTxnOnPartitionResponse(
-            request_id=command.request_id,
-            txnid_least_bits=command.txnid_least_bits,
-            txnid_most_bits=command.txnid_most_bits,
-            error=code_for(_REASON),
-            message=str(_REASON),
-        )
-    )
-
-
-def end_on_subscription(connection: ServerConnection, command: pb.CommandEndTxnOnSubscription) -> None:
-    connection.send(
-        pb.CommandEndTxnOnSubscriptionResponse(
-            request_id=command.request_id,
-            txnid_least_bits=command.txnid_least_bits,
-            txnid_most_bits=command.txnid_most_bits,
-            error=code_for(_REASON),
-            message=str(_REASON),
-        )
-    )
-
-
-def watch_coordinators(connection: ServerConnection, command: pb.CommandWatchTcAssignments) -> None:
-    connection.send(
-        pb.CommandWatchTcAssignmentsUpdate(
-            watch_id=command.watch_id, error=code_for(_REASON), message=str(_REASON)
-        )
-    )
+def no_transaction(
+    response: Callable[..., Message], *echoed: str
+) -> Callable[[ServerConnection, Message], None]:
+    """The handler that refuses a command of a transaction."""
+    refuse = refuse_with(response, *echoed)
+    return lambda connection, command: refuse(connection, command, _REASON)
 
 
 def watch_topic_list(connection: ServerConnection, command: pb.CommandWatchTopicList) -> None:
@@ -122,13 +50,23 @@ def close_topic_list(connection: ServerConnection, command: pb.CommandWatchTopic
 HANDLERS = {
     pb.CommandAuthResponse: CommandHandler(ignore),
     pb.CommandNewTxn: CommandHandler(new_transaction),
-    pb.CommandTcClientConnectRequest: CommandHandler(coordinator_connect),
-    pb.CommandAddPartitionToTxn: CommandHandler(add_partition),
-    pb.CommandAddSubscriptionToTxn: CommandHandler(add_subscription),
-    pb.CommandEndTxn: CommandHandler(end_transaction),
-    pb.CommandEndTxnOnPartition: CommandHandler(end_on_partition),
-    pb.CommandEndTxnOnSubscription: CommandHandler(end_on_subscription),
-    pb.CommandWatchTcAssignments: CommandHandler(watch_coordinators),
+    pb.CommandTcClientConnectRequest: CommandHandler(no_transaction(pb.CommandTcClientConnectResponse)),
+    pb.CommandAddPartitionToTxn: CommandHandler(
+        no_transaction(pb.CommandAddPartitionToTxnResponse, *_TRANSACTION)
+    ),
+    pb.CommandAddSubscriptionToTxn: CommandHandler(
+        no_transaction(pb.CommandAddSubscriptionToTxnResponse, *_TRANSACTION)
+    ),
+    pb.CommandEndTxn: CommandHandler(no_transaction(pb.CommandEndTxnResponse, *_TRANSACTION)),
+    pb.CommandEndTxnOnPartition: CommandHandler(
+        no_transaction(pb.CommandEndTxnOnPartitionResponse, *_TRANSACTION)
+    ),
+    pb.CommandEndTxnOnSubscription: CommandHandler(
+        no_transaction(pb.CommandEndTxnOnSubscriptionResponse, *_TRANSACTION)
+    ),
+    pb.CommandWatchTcAssignments: CommandHandler(
+        no_transaction(pb.CommandWatchTcAssignmentsUpdate, "watch_id")
+    ),
     pb.CommandWatchTcAssignmentsClose: CommandHandler(ignore),
     pb.CommandWatchTopicList: CommandHandler(watch_topic_list),
     pb.CommandWatchTopicListClose: CommandHandler(close_topic_list),
