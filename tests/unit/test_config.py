@@ -1,4 +1,4 @@
-"""Settings: where they come from, what they may be, and what a mistake is answered with."""
+"""Settings: their sources, their valid values, and the errors for invalid ones."""
 
 from __future__ import annotations
 

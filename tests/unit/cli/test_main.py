@@ -1,4 +1,4 @@
-"""The command line: words, help, exit codes, and what is imported before a command is known."""
+"""The command line: words, help, exit codes, and the imports before a command is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections, a pool and a topic's producer that do only what a test says."""
+"""Connections, a pool and a topic's producer that a test controls."""
 
 from __future__ import annotations
 

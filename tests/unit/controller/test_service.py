@@ -27,7 +27,7 @@ from tests.harness.control import TOPIC, ControlPlane, FakeConsumer
 
 
 class Epochs:
-    """The epochs a watcher was told; -1 is a deletion."""
+    """The epochs that a watcher received; -1 is a deletion."""
 
     def __init__(self) -> None:
         self.told: list[int] = []

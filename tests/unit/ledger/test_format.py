@@ -1,4 +1,4 @@
-"""Bytes on disk: what is damaged, misplaced or torn is never taken for something else."""
+"""Bytes on disk: damaged, misplaced or torn records are never taken for others."""
 
 from __future__ import annotations
 

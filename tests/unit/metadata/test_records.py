@@ -1,4 +1,4 @@
-"""The stored JSON: Pulsar's names, nothing lost, paths that cannot clash."""
+"""The stored JSON: Pulsar's names, no field lost, paths that cannot clash."""
 
 from __future__ import annotations
 

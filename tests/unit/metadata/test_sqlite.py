@@ -209,7 +209,7 @@ async def test_a_process_that_could_not_look_for_long_lets_the_others_renew_firs
 
 
 class FullDisk(sqlite3.Connection):
-    """While there is no room nothing can be committed."""
+    """Refuses commits while the disk is full."""
 
     full = False
 

@@ -105,7 +105,7 @@ async def test_a_late_deletion_of_a_topic_spares_its_successor(topics: TopicStor
         await by.update_subscription(NAME, sub, lambda _: SubscriptionRecord(type="QUEUE", term=term))
 
     class Late(MemoryStore):
-        """Stands still after it has seen the record, until another process has made the topic anew."""
+        """Pauses after it has read the record, until another process has made the topic again."""
 
         async def children(self, path: str) -> list[str]:
             if (await topics.load(NAME)).incarnation == PLAIN.incarnation:

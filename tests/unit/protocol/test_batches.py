@@ -240,7 +240,7 @@ def test_text_that_is_not_utf8_does_not_stop_a_reader() -> None:
         (bytes.fromhex("00000002 400a"), 1),
         (bytes.fromhex("0000000b 18ffffffffffffffffff01"), 1),
         (bytes.fromhex("00000003 18ffff"), 1),
-        # After a number that is remembered: one without an end, and one that ends early.
+        # A number without an end and one that ends early, after a cached number.
         (bytes.fromhex("00000004 18014005 61 00000004 18014085 61"), 2),
         (bytes.fromhex("00000005 1801408501 61 00000005 1801400501 61"), 2),
         # A sequence id of eleven bytes.

@@ -86,7 +86,7 @@ def test_a_partition_of_minus_one_is_read_in_five_bytes_and_in_ten() -> None:
 
 
 def test_a_length_that_is_written_too_long_is_still_a_length() -> None:
-    # The length's first byte happens to be what a short command of this size would have there.
+    # The first byte of the length equals that of a short command of this size.
     command = bytes.fromhex("080632 8400 08011000 f23e7c") + bytes(124)
     sizes = (len(command) + 4 + len(ENTRY)).to_bytes(4, "big") + len(command).to_bytes(4, "big")
     assert command[3] == len(command) - 4
@@ -112,7 +112,7 @@ def test_every_command_of_the_wire_is_wrapped_by_its_own_number() -> None:
 
 
 def example(kind: Descriptor) -> Message:
-    """A message with every required field set to something."""
+    """A message with every required field set."""
     message = GetMessageClass(kind)()
     for field in kind.fields:
         if not field.is_required:

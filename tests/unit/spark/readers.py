@@ -27,7 +27,7 @@ def options(topic: FileTopic, **given: str) -> Any:
 
 
 class FreshStreamReader(StreamReader):
-    """Looks at the topic anew at every call, as if enough time had passed."""
+    """Looks up the topic at every call, as if the cached answer were too old."""
 
     def _current(self) -> dict[str, Topology]:
         self._view_until = 0.0

@@ -17,7 +17,7 @@ def test_spark_finds_the_source_by_its_rule() -> None:
 
     assert AnabranchSource.name() == "anabranch"
     assert issubclass(AnabranchSource, DataSource)
-    assert vars(pyspark_anabranch).get("DefaultSource") is None, "nothing is loaded before it is asked for"
+    assert vars(pyspark_anabranch).get("DefaultSource") is None, "no module is loaded before its use"
     assert getattr(pyspark_anabranch, "DefaultSource") is AnabranchSource  # noqa: B009
 
 

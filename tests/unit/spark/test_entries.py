@@ -17,7 +17,7 @@ from anabranch.spark.entries import Payload, Spans, find_spans, open_entry
 
 LIMIT = 2**24
 
-# Values that look like the start of a message are what the search for candidates can be fooled by.
+# Values that look like the start of a message can fool the search for candidates.
 FOOLS = st.sampled_from(
     [b"\0\0\0\x06\x12\x02k1\x18\x02", b"\0\0\0\x02\x18\x00" * 3, bytes(40), b"\0\0\0\x05\x0a\0"]
 )

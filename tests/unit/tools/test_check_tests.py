@@ -1,4 +1,4 @@
-"""The check of tests: what it refuses, and what it lets pass."""
+"""The check of tests: refused and accepted code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handler of a pump that keeps what it gets."""
+"""A handler of a pump that keeps its events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anabranch.transport.pump import Pump
 
 
 class PumpRecorder:
-    """A handler that remembers what it was told."""
+    """A handler that records its events."""
 
     def __init__(self, reply: Callable[[Pump, list[Command]], None] | None = None) -> None:
         self.log: list[str] = []

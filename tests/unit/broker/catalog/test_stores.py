@@ -1,4 +1,4 @@
-"""Several stores seen as one storage, and what happens to the logs of one that moves."""
+"""Several stores seen as one storage, and the logs of a store that moves to another broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is old and acknowledged leaves the disk, and nothing else does."""
+"""Trimming deletes old acknowledged entries, and no others."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ async def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
 
 
 async def trimmed(brokers: Brokers) -> WireClient:
-    """As `aged`, with everything acknowledged and what is old dropped; the consumer is gone."""
+    """As `aged`, with all entries acknowledged and the old ones trimmed; the consumer is closed."""
     client = await aged(brokers)
     await acknowledge(client, 20)
     await asyncio.sleep(ROUND_S)

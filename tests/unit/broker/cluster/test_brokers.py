@@ -262,7 +262,7 @@ async def test_a_topic_that_is_deleted_and_made_again_elsewhere_is_another_one(b
     assert epochs == sorted(set(epochs))
     await settle()
     names = sorted(name for storage in brokers.storages.values() for name in storage.names())
-    assert len(names) == 2, "what was deleted is swept"
+    assert len(names) == 2, "the deleted topic is swept"
 
 
 async def test_requests_wait_for_a_leader_and_fail_politely_when_none_comes(brokers: Brokers) -> None:

@@ -122,7 +122,7 @@ async def test_a_segment_goes_to_its_next_reader_when_what_is_out_is_acknowledge
     await settle()
     assert one.has(Delivery) == [], "it has permits, but the segment is another's"
     assert error_of(await attach_stream(two, UPPER, "b", given.generation)) == pb.ConsumerBusy
-    assert not (await one.acknowledge_durably(*got)).HasField("error"), "what it holds still counts"
+    assert not (await one.acknowledge_durably(*got)).HasField("error"), "its entries still count"
     await one.request(pb.CommandCloseConsumer(request_id=0, consumer_id=1))
     assert isinstance(await attach_stream(two, UPPER, "b", given.generation), pb.CommandSuccess)
     assert values_of(await two.deliveries(2)) == [b"2", b"3"]
@@ -141,7 +141,7 @@ async def test_a_generation_that_is_over_cannot_attach_where_its_segment_was_ano
     assert assigned_topics(again) == [LOWER, UPPER]
     assert error_of(await attach_stream(one, moved, "a", held.generation)) == pb.ConsumerBusy
     assert assigned_topics(await newest_assignment(one)) == [LOWER, UPPER], (
-        "a consumer that is refused hears what it reads"
+        "a refused consumer receives its assignment"
     )
     assert isinstance(await attach_stream(one, moved, "a", again.generation), pb.CommandSuccess)
 

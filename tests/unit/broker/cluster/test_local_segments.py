@@ -33,7 +33,7 @@ BY_TERM: dict[str, tuple[object, ...]] = {
     "skip_all": ("a",),
     "restrict": ("a", Roster(1)),
 }
-"""The verbs that change something, and what they are given besides place and term."""
+"""The verbs that change a segment, and their arguments besides place and term."""
 
 
 async def append(brokers: Brokers, count: int, messages: int = 1) -> None:
@@ -118,7 +118,7 @@ async def test_a_trim_drops_what_is_acknowledged_as_long_as_enough_stays(brokers
     await append(brokers, 10)
     log = brokers[0].logs.require(SEGMENT).log
     await segments.trim(PLACE, 0, 1)
-    assert log.extent.first_ordinal == 0, "nothing is acknowledged"
+    assert log.extent.first_ordinal == 0, "no entry is acknowledged"
     await segments.seek(PLACE, "a", 1_005, 1)
     await segments.trim(PLACE, 800, 1)
     assert (log.extent.first_ordinal, log.extent.size_bytes) == (2, 800)

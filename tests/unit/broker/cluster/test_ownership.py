@@ -25,7 +25,7 @@ def broker_record(number: int, generation: int = 1) -> BrokerRecord:
 
 
 class LockedStorages:
-    """Stores whose locks several brokers contend for; a fenced broker does nothing more."""
+    """Stores whose locks several brokers contend for; a fenced broker makes no further call."""
 
     def __init__(self, owners: StoreOwners) -> None:
         self.opened: list[int] = []
@@ -93,7 +93,7 @@ class OwningBroker:
         await self.store.close()
 
     def kill(self) -> None:
-        """The lease runs out and the locks are free; nothing it did is undone."""
+        """End the lease and free the locks; the records of this broker stay."""
         self.storages.die()
         self.memory.expire()
 
@@ -122,7 +122,7 @@ class StoreOwners:
         self.opens = 0
         self.damaged = 0
         self.checkpoint_s = 0.01
-        # A member that was killed is kept: what it waits for is never collected while the owners lasts.
+        # Killed members are kept, so their pending tasks are not collected during the test.
         self.members: list[OwningBroker] = []
 
     def member(self, number: int, workers: int = 2) -> OwningBroker:
@@ -158,7 +158,7 @@ def test_a_store_belongs_to_the_broker_of_its_number_else_to_one_that_all_agree_
             assert owner in living
             for gone in set(living) - {owner}:
                 assert desired_owner(store, set(living) - {gone}) == owner, (
-                    "a bystander's death moves nothing"
+                    "the death of another broker moves no store"
                 )
     assert len({desired_owner(store, {0, 1, 2}) for store in range(3, 20)}) == 3, "the load is shared"
 

@@ -114,7 +114,7 @@ async def cluster_secret(value: bytes) -> ClusterSecret:
 
 
 class PeerHost:
-    """A broker that answers calls to an echo, and nothing else."""
+    """A broker that serves one port, an echo."""
 
     def __init__(self) -> None:
         self.echo = LocalEcho()

@@ -45,7 +45,7 @@ async def test_a_consumer_registers_with_any_broker_and_hears_of_every_change(br
     near.close()
     again = await brokers.connect(1 - leader)
     await asyncio.sleep(0.1)
-    assert len(given((await register_consumer(again, "near")).assignment)) == 1, "it gets back what it held"
+    assert len(given((await register_consumer(again, "near")).assignment)) == 1, "its former segment"
     left = await again.request(pb.CommandScalableTopicUnsubscribe(request_id=0, consumer_id=1))
     assert isinstance(left, pb.CommandSuccess)
     update = await far.expect(pb.CommandScalableTopicAssignmentUpdate)

@@ -61,7 +61,7 @@ async def test_a_stuck_key_holds_back_its_bucket_and_no_other(brokers: Brokers) 
     await work(reader)
     assert reader.keys_of(1, 2) == set(KEYS.values())
     assert set(reader.assigned) == {1, 2}
-    assert reader.updates == updates + 1, "told that the parent is gone, not that more is open"
+    assert reader.updates == updates + 1, "the parent is gone, no more buckets are open"
     reader.check_order()
     assert len(reader.got) == 3 * len(KEYS)
 
@@ -196,7 +196,7 @@ async def test_a_seek_in_the_middle_closes_all_children_again(brokers: Brokers) 
     reader.got.clear()
     await controller.seek("stream", 0)
     await work(reader)
-    assert reader.keys_of(1, 2) == HIGH, "what was open before the seek is closed now"
+    assert reader.keys_of(1, 2) == HIGH, "buckets that were open before the seek are closed"
     assert len(before) == len(KEYS) + len(LOW)
     reader.stuck.clear()
     await work(reader)
@@ -278,7 +278,7 @@ async def test_a_batch_that_does_not_name_its_hashes_counts_for_all_buckets(brok
     assert [key for key, _, segment in reader.got if segment == 1] == [KEYS[0, 0], "mixed", KEYS[1, 0]]
     await controller.rebucket(1, [0xC000])
     await work(reader)
-    assert set(reader.assigned) == {1, 2}, "nothing of the segment counts as drained"
+    assert set(reader.assigned) == {1, 2}, "no bucket of the segment counts as drained"
     reader.stuck.clear()
     await work(reader)
     assert set(reader.assigned) == {2, 3}

@@ -1,4 +1,4 @@
-"""All types of subscription on a log that has forgotten most of what was written."""
+"""All types of subscription on a log that keeps few entries in memory."""
 
 from __future__ import annotations
 

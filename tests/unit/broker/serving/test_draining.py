@@ -46,7 +46,7 @@ class Flushes:
 
 
 class Case:
-    """A sealed log with one entry per given slot, and what was told of it."""
+    """A sealed log with one entry per given slot, and the drains reported of it."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.log = log

@@ -1,4 +1,4 @@
-"""Repetition across seals, for clients that know nothing of it: what is not surely stored is stored."""
+"""Repeated sends across seals by clients without inheritance: a message in doubt is stored."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from anabranch.model.ids import Position
 
 
 class ColdLog:
-    """A log with nothing in memory; only what a source needs of one."""
+    """A log with no entry in memory, as far as a log reader uses it."""
 
     name = "persistent://public/default/cold"
 

@@ -22,7 +22,7 @@ SPLITS = (0x4000, 0x8000)
 
 
 class FakeLink:
-    """Keeps what was written."""
+    """Keeps the written bytes."""
 
     address = client_version = ""
     writable = wants_entry_metadata = hears_end_of_topic = True

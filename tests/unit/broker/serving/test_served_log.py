@@ -82,7 +82,7 @@ async def test_a_seal_answers_what_it_took_then_closes_producers_and_swallows_th
         c for c in client.inbox if isinstance(c, SendReceipt | pb.CommandSendError | pb.CommandCloseProducer)
     ]
     closed = next(n for n, c in enumerate(order) if isinstance(c, pb.CommandCloseProducer))
-    assert closed == len(order) - 1, "after CLOSE_PRODUCER nothing more is answered"
+    assert closed == len(order) - 1, "after CLOSE_PRODUCER no send is answered"
     receipts = [c.sequence_id for c in order if isinstance(c, SendReceipt)]
     assert len(receipts) == closed
     assert receipts == list(range(len(receipts)))

@@ -60,7 +60,7 @@ async def test_clients_that_miss_an_assignment_are_told_again_while_another_wait
     assert assigned_topics(held) == [LOWER, UPPER]
     (moved,) = assigned_topics(given)
     await settle()
-    one.inbox.clear()  # It drops what comes while it still attaches.
+    one.inbox.clear()  # M1 drops an assignment that arrives while it attaches.
     for number, segment in enumerate((LOWER, UPPER), 1):
         name = f"a-seg-{number - 1}"
         assert isinstance(
@@ -84,7 +84,7 @@ async def test_a_client_that_comes_for_a_segment_when_it_is_another_s_is_let_in_
     assert assigned_topics(held) == [LOWER, UPPER]
     assert isinstance(await attach_stream(two, moved, f"b-seg-{moved[-1]}", None), pb.CommandSuccess)
     await settle()
-    one.inbox.clear()  # It drops what comes while it still attaches.
+    one.inbox.clear()  # M1 drops an assignment that arrives while it attaches.
     async with asyncio.timeout(1):
         for number, segment in enumerate((LOWER, UPPER), 1):
             name = f"a-seg-{number - 1}"

@@ -129,7 +129,7 @@ async def test_without_deduplication_every_entry_is_stored(brokers: Brokers) -> 
 
 
 async def test_after_a_damaged_entry_the_producer_begins_again_there(brokers: Brokers) -> None:
-    """Storing what follows would make the repetition of the damaged one look like a duplicate."""
+    """If later messages were stored, the repetition of the damaged one would look like a duplicate."""
 
     client = await brokers.connect()
     await client.producer(producer_name="p")
@@ -237,7 +237,7 @@ async def test_topics_are_not_made_where_that_is_switched_off(brokers: Brokers) 
     await brokers[0].classic.create(four, partitions=4)
     assert error_of(await client.producer(str(four.partition_name(4)))) == pb.TopicNotFound
     used_first = await client.producer(str(four.partition_name(3)), producer_id=2)
-    assert isinstance(used_first, pb.CommandProducerSuccess), "what was declared need not be made"
+    assert isinstance(used_first, pb.CommandProducerSuccess), "a declared partition exists"
 
 
 async def test_a_topic_needs_its_namespace(brokers: Brokers) -> None:

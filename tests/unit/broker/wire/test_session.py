@@ -1,4 +1,4 @@
-"""Lookups, topic lists, schemas, and answers to what is not served."""
+"""Lookups, topic lists, schemas, and answers to unsupported commands."""
 
 from __future__ import annotations
 

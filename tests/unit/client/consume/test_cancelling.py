@@ -1,4 +1,4 @@
-"""Calls that are cancelled half-way leave nothing behind in the broker."""
+"""Calls that are cancelled half-way leave no consumer or producer at the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many layout changes under attached clients leave nothing behind, in the broker or in the clients."""
+"""Many layout changes under attached clients leak no memory in broker and clients."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ async def test_a_url_of_a_broker_must_be_an_address(brokers: Brokers) -> None:
 
 
 async def start_mute(brokers: Brokers, host: str) -> None:
-    """A host whose kernel accepts connections while its broker is paused and answers nothing."""
+    """A host whose kernel accepts connections while its broker is paused and does not answer."""
     await SimProcess(brokers.loop, host).spawn(brokers.loop.create_server(asyncio.Protocol, host, PORT))
 
 

@@ -37,7 +37,7 @@ def test_an_event_during_an_attempt_makes_another_attempt_follow(event: Event) -
     assert after(event, Event.ATTACHED).phase is ReconnectPhase.ATTACHING
     assert after(event, Event.FAILED).phase is ReconnectPhase.WAITING, "the failure counts"
     assert after(event, Event.BEGUN).phase is ReconnectPhase.ATTACHING
-    assert after(event, Event.RETRIED).phase is ReconnectPhase.OUTDATED, "the attempt was not begun anew"
+    assert after(event, Event.RETRIED).phase is ReconnectPhase.OUTDATED, "the attempt was not repeated"
 
 
 def test_an_event_that_does_not_concern_a_phase_changes_nothing() -> None:

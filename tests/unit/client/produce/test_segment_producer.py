@@ -1,4 +1,4 @@
-"""One segment's producer with a broker that does exactly what the test says."""
+"""One segment's producer with a broker that the test controls."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_batches_grow_while_the_connection_is_busy_or_lost() -> None:
     home.add(segment, 3)
     await settle_down()
     (connection,) = pool.connections
-    assert connection.sequences() == [[0, 1, 2]], "what came before the connection leaves together"
+    assert connection.sequences() == [[0, 1, 2]], "messages from before the connection leave together"
     connection.pump.room = 1
     for _ in range(5):
         home.add(segment, 1)
@@ -101,7 +101,7 @@ async def test_an_idle_segment_sends_at_once_and_a_busy_one_after_the_delay() ->
     home.add(segment, 1)
     connection.receipt(1)
     connection.receipt(3)
-    assert connection.sequences()[2:] == [[4]], "nothing is under way any more"
+    assert connection.sequences()[2:] == [[4]], "no entry is under way"
 
 
 async def test_receipts_complete_entries_in_order_and_strange_ones_do_no_harm() -> None:

@@ -80,7 +80,7 @@ def test_a_client_that_gives_up_when_refused_is_let_in_to_finish() -> None:
 def test_standing_on_a_roster() -> None:
     roster = Roster(9, (RosterEntry("a", 3, "whole"), RosterEntry("b", 3, "buckets"), RosterEntry("c", 7)))
     assert roster.state_of("a", 3, by_buckets=False) == "reads"
-    assert roster.state_of("a", 8, by_buckets=False) == "reads", "what it kept is kept in later generations"
+    assert roster.state_of("a", 8, by_buckets=False) == "reads", "kept segments are kept in later generations"
     assert roster.state_of("a", 2, by_buckets=False) == "gone", "a namesake that was evicted"
     assert roster.state_of("a", 3, by_buckets=True) == "finishes"
     assert roster.state_of("b", 5, by_buckets=True) == "reads"
@@ -103,7 +103,7 @@ def test_a_consumer_that_leaves_and_returns_is_a_new_member() -> None:
     record = groups.join(group(), layout, "a", {})
     held = record.consumers["a"]
     gone = groups.leave(record, layout, "a", {})
-    assert gone.generation > record.generation, "owners tell which news are newer"
+    assert gone.generation > record.generation, "owners can tell the newer roster"
     again = groups.join(gone, layout, "a", {})
     assert again.consumers["a"].joined > held.generation
     assert admission.roster(again, 0).state_of("a", held.generation, by_buckets=False) == "gone"

@@ -65,7 +65,7 @@ def test_nothing_is_given_out_before_all_its_ancestors_are_drained() -> None:
     behind = {id_: tuple(blocker.segment_id for blocker in found) for id_, found in waits.items()}
     assert behind == {2: (0,), 3: (0,), 4: (0, 2), 5: (0, 2)}
     record = groups.drain(record, GRANDCHILDREN, (2,), {})
-    assert held(record) == {"a": [0, 1]}, "a drained child of an undrained parent opens nothing"
+    assert held(record) == {"a": [0, 1]}, "a drained child of an undrained parent opens no segment"
     record = groups.drain(record, GRANDCHILDREN, (0,), {})
     assert held(record) == {"a": [1, 3, 4, 5]}
 
@@ -135,7 +135,7 @@ def test_more_buckets_and_the_rest_of_the_parent_disturb_no_member() -> None:
     assert whole.drained == (0,)
     assert whole.partly_drained == {}
     assert held(whole) == {"a": [1], "b": [2]}
-    assert by_buckets(whole) == {("a", 1), ("b", 2)}, "attaching anew would gain nothing"
+    assert by_buckets(whole) == {("a", 1), ("b", 2)}, "attaching again would not help"
     assert groups.open_for(whole, SPLIT, 1) is None
 
 
@@ -144,7 +144,7 @@ def test_a_leaver_s_part_of_a_draining_segment_goes_to_its_other_readers() -> No
     half = groups.drain(record, SPLIT, (), {}, {0: (LOWER,)})
     left = groups.leave(half, SPLIT, "a", {})
     assert held(left) == {"b": [0, 1, 2]}
-    assert ("b", 0) in by_buckets(left), "it goes on without attaching anew"
+    assert ("b", 0) in by_buckets(left), "it continues without attaching again"
     newcomer = groups.leave(groups.join(left, SPLIT, "c", {}), SPLIT, "b", {})
     assert held(newcomer) == {"c": [0, 1, 2]}
 
@@ -274,4 +274,4 @@ def test_a_checkpoint_group_gets_children_when_its_members_have_read_all_ancesto
     assert sorted(id_ for ids in held(without).values() for id_ in ids) == [0, 1]
     mixed = groups.join(record, layout, "c", {})
     everything = sorted(id_ for ids in held(mixed).values() for id_ in ids)
-    assert everything == [0, 1, 2, 3, 4], "one that cannot tell would hold it up for ever"
+    assert everything == [0, 1, 2, 3, 4], "it cannot report drains, and would block for ever"

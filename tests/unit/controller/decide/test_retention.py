@@ -58,7 +58,7 @@ def test_the_oldest_go_as_long_as_the_topic_keeps_its_size() -> None:
     assert gone(limits=Retention(None, 30)) == (0,)
     assert gone(limits=Retention(None, 11)) == (0,)
     assert gone(limits=Retention(None, 10)) == (0, 2)
-    assert gone(limits=Retention(None, 0)) == (0, 2), "what takes messages stays"
+    assert gone(limits=Retention(None, 0)) == (0, 2), "active segments stay"
 
 
 def test_a_segment_that_a_subscription_needs_stays_at_any_size() -> None:

@@ -166,5 +166,5 @@ async def test_a_change_posted_again_while_it_waits_runs_once_and_does_not_count
     for name in "abab":
         queue.post(partial(work, name), name)
     await queue.run(partial(work, "caller"))
-    assert done == ["a", "b", "caller", "a"], "what has begun may be posted again"
+    assert done == ["a", "b", "caller", "a"], "work that has begun may be posted again"
     await queue.stop()

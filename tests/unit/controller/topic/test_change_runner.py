@@ -1,4 +1,4 @@
-"""How a leader runs its changes: what comes before and after each, and what a failure leads to."""
+"""How a leader runs its changes: the steps before and after each, and after a failure."""
 
 from __future__ import annotations
 

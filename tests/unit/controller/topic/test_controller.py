@@ -96,7 +96,7 @@ async def test_a_subscription_confirmed_while_a_split_runs_is_on_the_children(
     split = plane.process.spawn(controller.split(0))
     await asyncio.sleep(turns * 0.0004)
     await plane.call(controller.ensure_subscription("s", kind, start))  # type: ignore[arg-type]
-    # Confirmed: from now on the subscription misses nothing, on present and later segments.
+    # The subscription is confirmed: it misses no message of present and later segments.
     plane.publish(controller.layout)
     layout = await split
     await plane.audit()
@@ -219,7 +219,7 @@ async def test_a_deposed_leader_can_do_nothing_any_more(plane: ControlPlane) -> 
             await old_process.spawn(call)
     log = [line for line in plane.disk.log if "seal" in line]
     assert log == ["seal 8000-ffff-1"]
-    assert plane.tree.values == before, "nothing that is stored was touched"
+    assert plane.tree.values == before, "no stored record was touched"
     assert inbox.told == []
     await plane.audit()
     await old_process.spawn(old_service.stop())

@@ -1,4 +1,4 @@
-"""A controller killed at each step of everything it does: the next one finishes, without help."""
+"""A controller killed at each step of each operation: the next controller finishes it."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ async def test_a_write_that_fails_anywhere_in_a_split_is_made_good(
     faulty.armed = True
     try:
         await plane.call(controller.split(1, [25000, 30000]))
-        assert number == 2, "what happens after the commit is not the caller's trouble"
+        assert number == 2, "a failure after the commit does not fail the call"
     except MetadataError:
         assert number < 2
     assert faulty.failed

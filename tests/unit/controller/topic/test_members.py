@@ -39,7 +39,7 @@ async def test_a_returning_consumer_takes_its_name_over_at_once_and_gets_all_pus
     await plane.call(controller.leave(first))
     await plane.call(controller.split(0))
     await asyncio.sleep(100)
-    assert (old.told, new.ids) == ([], [1, 2, 3]), "what became of the former connection changes nothing"
+    assert (old.told, new.ids) == ([], [1, 2, 3]), "the end of the former connection has no effect"
 
 
 async def test_another_consumer_of_the_name_is_refused_with_the_address_of_the_holder(

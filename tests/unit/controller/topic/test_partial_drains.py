@@ -76,7 +76,7 @@ async def test_the_next_leader_keeps_open_buckets_open(plane: ControlPlane) -> N
     before = await plane.stored()
     plane.kill()
     plane.disk.rosters.clear()
-    # The owner has started anew too, and does not know any more what is drained in part.
+    # The owner has restarted too, and has lost the partial drains.
     plane.disk.stored[plane.segment(layout, 0)].parts.clear()
     await plane.boot()
     again = await join(plane, "a")

@@ -30,7 +30,7 @@ async def test_registration_assignment_and_generation_are_durable(plane: Control
     await asyncio.sleep(0.1)
     assert sorted(ids_of(two.assignment) + first.ids) == [0, 1]
     assert first.told[-1].generation == two.assignment.generation == 2
-    assert second.told == [], "what registration returned is not pushed again"
+    assert second.told == [], "the assignment that registration returned is not pushed again"
     assert await stored_assignments(plane) == {"a": first.ids, "b": ids_of(two.assignment)}
     await plane.audit()
 
@@ -80,7 +80,7 @@ async def test_a_late_loss_of_an_old_connection_is_ignored(plane: ControlPlane) 
     assert list(await stored_assignments(plane)) == ["a"]
     await plane.join("b")
     await asyncio.sleep(0.1)
-    assert len(inbox.ids) == 1, "the living connection is still told"
+    assert len(inbox.ids) == 1, "the living connection still receives assignments"
 
 
 async def test_the_same_name_twice_has_one_owner(plane: ControlPlane) -> None:

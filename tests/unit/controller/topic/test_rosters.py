@@ -50,7 +50,7 @@ async def state_of(plane: ControlPlane, name: str, segment_id: int, generation: 
 
 
 class RosterWitness(FakeConsumer):
-    """Notes what owners had been told of another consumer when this one was told what it reads."""
+    """Notes the owner's roster entry of another consumer whenever this consumer receives an assignment."""
 
     def __init__(self, plane: ControlPlane, other: str) -> None:
         super().__init__()

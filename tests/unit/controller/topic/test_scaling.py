@@ -1,4 +1,4 @@
-"""Auto-scaling as the controller runs it: when it looks, what it remembers, what it tells."""
+"""Auto-scaling in the controller: its schedule, its history and its reports."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_a_topic_that_cools_down_is_merged_again_and_then_left_alone(plane
     writes = plane.tree.values["/topics/public/default/orders"].version
     await asyncio.sleep(86_400)
     assert controller.layout.epoch == epoch
-    assert plane.tree.values["/topics/public/default/orders"].version == writes, "silence writes nothing"
+    assert plane.tree.values["/topics/public/default/orders"].version == writes, "no record is written"
     last = decisions(controller)[-1]
     assert last["action"] == "keep"
     assert last["count"] > 1000
