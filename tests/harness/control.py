@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest, has_cursors, open_for
 from anabranch.controller.decide.operation import segment_name
+from anabranch.controller.decide.places import Place
+from anabranch.controller.lifecycle import Migration
 from anabranch.controller.ports.leader import Membership
 from anabranch.controller.service import NO_PROPERTIES, ControllerService
 from anabranch.controller.topic.controller import TopicController
@@ -19,7 +21,7 @@ from anabranch.errors import NotConnectedError
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.memory import MemoryStore, MemoryTree
-from anabranch.metadata.records import SubscriptionRecord
+from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.assignment import Assignment
@@ -114,6 +116,11 @@ class ControlPlane:
         await self.boot()
         await self.call(self.service.create_topic(TOPIC, segments, properties))
         return await self.controller()
+
+    async def migrate(self, classic: Sequence[Place], **subscriptions: SubscriptionKind) -> None:
+        """Continue classic logs as the topic."""
+        await self.call(self.service.record_migration(TOPIC, Migration(classic, subscriptions, {})))
+        await self.call(self.service.lead_new(TOPIC))
 
     async def join(
         self,

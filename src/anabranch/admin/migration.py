@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from anabranch.admin.calls import Call, route
 from anabranch.admin.leaders import leader_of
 from anabranch.admin.topics import classic_places
 from anabranch.controller.decide.places import Place
+from anabranch.controller.lifecycle import Migration
 from anabranch.errors import ConflictError, TopicExistsError, TopicNotFoundError
 from anabranch.metadata.records import SubscriptionKind
 
 
 async def migrate(call: Call) -> None:
     """Continue a classic topic as a scalable one; consumers read its messages first."""
-    incarnation = await call.once("incarnation", call.topics.next_incarnation)
-    places, kinds, properties = await call.once("classic", lambda: _prepare_migration(call))
-    controllers = call.broker.controllers
-    await controllers.migrate_topic(call.topic("topic"), places, kinds, properties, incarnation)
+    places = await call.once("record", lambda: _record_migration(call))
+    await call.broker.controllers.lead_new(call.topic("topic"))
     await _adopt_latecomers(call, places)
 
 
-async def _prepare_migration(
-    call: Call,
-) -> tuple[Sequence[Place], Mapping[str, SubscriptionKind], Mapping[str, str]]:
-    """Check and mark the classic topic; its logs, their subscriptions and its properties."""
+async def _record_migration(call: Call) -> Sequence[Place]:
+    """Check and mark the classic topic and record the scalable one; returns the places of the logs."""
     name, classic, force = call.topic("topic"), call.topic("persistent"), call.flag("force")
     if await call.topics.find(name) is not None:
         raise TopicExistsError(f"{name} is a scalable topic already")
@@ -40,7 +37,9 @@ async def _prepare_migration(
     kinds = await _subscribed_everywhere(call, places)
     record = await call.topics.find_classic(classic)
     await call.broker.classic.mark_migrated(classic)
-    return places, kinds, {} if record is None else record.properties
+    migration = Migration(places, kinds, {} if record is None else record.properties)
+    await call.broker.controllers.record_migration(name, migration)
+    return places
 
 
 async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:

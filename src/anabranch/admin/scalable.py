@@ -42,8 +42,9 @@ async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
     await call.topics.namespaces.load_namespace(call.namespace())
     _check_count(count)
-    incarnation = await call.once("incarnation", call.topics.next_incarnation)
-    await call.broker.controllers.create_topic(call.topic("topic"), count, properties or {}, incarnation)
+    name, controllers = call.topic("topic"), call.broker.controllers
+    await call.once("record", lambda: controllers.record_topic(name, count, properties or {}))
+    await controllers.lead_new(name)
 
 
 def _check_count(count: int) -> None:

@@ -41,27 +41,15 @@ class Migration(NamedTuple):
     properties: Mapping[str, str]
 
 
-async def is_recorded(context: ControllerContext, name: TopicName, incarnation: int | None) -> bool:
-    """Whether an earlier attempt has written the record of this incarnation."""
-    if incarnation is None:
-        return False
-    found = await context.topics.find(name)
-    return found is not None and not found.deleted and found.incarnation == incarnation
-
-
 async def record_topic(
-    context: ControllerContext,
-    name: TopicName,
-    count: int,
-    properties: Mapping[str, str],
-    incarnation: int | None = None,
+    context: ControllerContext, name: TopicName, count: int, properties: Mapping[str, str]
 ) -> None:
     """Write the record of a new topic, whose leader then creates the segments; TopicExistsError."""
     now_ms = context.clock.wall_ms()
     stores = context.stores() or (0,)
     layout = Layout.initial(count, now_ms=now_ms, bucket_budget=context.settings.bucket_budget)
     layout = operation.put(layout, dict(enumerate(operation.spread((), count, stores))))
-    begin = await _reserve(context, name, incarnation, segments=count, epochs=1)
+    begin = await _reserve(context, name, segments=count, epochs=1)
     layout = _begin_at(layout, begin.next_segment_id, begin.epoch)
     intent = operation.plan_create(layout, name, Origin(begin.term, now_ms))
     plain = replace(begin, properties=dict(properties), created_at_ms=now_ms, intent=intent)
@@ -69,12 +57,7 @@ async def record_topic(
     await context.failpoints.reach("create.planned")
 
 
-async def record_migration(
-    context: ControllerContext,
-    name: TopicName,
-    migration: Migration,
-    incarnation: int | None = None,
-) -> None:
+async def record_migration(context: ControllerContext, name: TopicName, migration: Migration) -> None:
     """Write the record of a topic that continues classic topics; TopicExistsError.
 
     The classic topics are its active segments until its leader seals them and creates their children. The
@@ -83,7 +66,7 @@ async def record_migration(
     now_ms = context.clock.wall_ms()
     stores = context.stores() or (0,)
     count = len(migration.classic)
-    begin = await _reserve(context, name, incarnation, segments=2 * count, epochs=2)
+    begin = await _reserve(context, name, segments=2 * count, epochs=2)
     epoch, first = begin.epoch, begin.next_segment_id
     parts = initial_ranges(count)
     segments = {
@@ -108,9 +91,7 @@ async def record_migration(
     await context.failpoints.reach("migrate.recorded")
 
 
-async def _reserve(
-    context: ControllerContext, name: TopicName, incarnation: int | None, *, segments: int, epochs: int
-) -> TopicRecord:
+async def _reserve(context: ControllerContext, name: TopicName, *, segments: int, epochs: int) -> TopicRecord:
     """Reserve ids, epochs and a term that no topic of this name has used, in a record with a home store.
 
     TopicExistsError if the topic exists. The records of a deleted topic are removed first.
@@ -137,7 +118,7 @@ async def _reserve(
         epoch=lineage.next_epoch - epochs,
         next_segment_id=lineage.next_segment_id - segments,
         segments={},
-        incarnation=await context.topics.next_incarnation() if incarnation is None else incarnation,
+        incarnation=await context.topics.next_incarnation(),
         store=home,
         term=lineage.next_term - 1,
     )

@@ -8,11 +8,10 @@ other brokers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 
 from anabranch.aio import TaskRegistry
 from anabranch.controller import lifecycle
-from anabranch.controller.decide.places import Place
 from anabranch.controller.followed_layouts import FollowedLayouts
 from anabranch.controller.layout_watches import LayoutChanged, LayoutWatches
 from anabranch.controller.led_topics import LedTopics
@@ -29,7 +28,7 @@ from anabranch.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
-from anabranch.metadata.records import SubscriptionKind, TopicRecord
+from anabranch.metadata.records import TopicRecord
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 
@@ -79,16 +78,17 @@ class ControllerService:
         await self._led.stop()
 
     async def create_topic(
-        self,
-        name: TopicName,
-        segments: int = 1,
-        properties: Mapping[str, str] = NO_PROPERTIES,
-        incarnation: int | None = None,
+        self, name: TopicName, segments: int = 1, properties: Mapping[str, str] = NO_PROPERTIES
     ) -> None:
-        """Create a topic with this many segments; TopicExistsError, NotFoundError without its namespace.
+        """Record a topic as `record_topic` does; returns when its segments exist."""
+        await self.record_topic(name, segments, properties)
+        await self.lead_new(name)
 
-        ConflictError if a classic topic has the name: the new topic would hide its messages. With an
-        `incarnation` of its own, a call may be repeated.
+    async def record_topic(self, name: TopicName, segments: int, properties: Mapping[str, str]) -> None:
+        """Record a topic, whose leader creates its segments.
+
+        TopicExistsError; NotFoundError without its namespace; ConflictError if a classic topic has the name,
+        because the new topic would hide its messages.
         """
         _check_name(name)
         await self.context.topics.namespaces.load_namespace(name.namespace_name)
@@ -96,31 +96,19 @@ class ControllerService:
         if classic is not None and not classic.migrated:
             raise ConflictError(f"a classic topic {name.local} exists; migrate it, or choose another name")
         async with self._recovery.creating(name):
-            if not await lifecycle.is_recorded(self.context, name, incarnation):
-                await lifecycle.record_topic(self.context, name, segments, properties, incarnation)
-        await self._lead_new(name)
+            await lifecycle.record_topic(self.context, name, segments, properties)
 
-    async def migrate_topic(
-        self,
-        name: TopicName,
-        classic: Sequence[Place],
-        subscriptions: Mapping[str, SubscriptionKind],
-        properties: Mapping[str, str] = NO_PROPERTIES,
-        incarnation: int | None = None,
-    ) -> None:
-        """Create a scalable topic that continues these classic logs; TopicExistsError.
+    async def record_migration(self, name: TopicName, migration: lifecycle.Migration) -> None:
+        """Record a scalable topic that continues classic logs; TopicExistsError.
 
-        The logs must exist, and each must have all of these subscriptions. With an `incarnation` of its own,
-        a call may be repeated.
+        The logs must exist, and each must have all subscriptions of the migration.
         """
         _check_name(name)
         async with self._recovery.creating(name):
-            if not await lifecycle.is_recorded(self.context, name, incarnation):
-                migration = lifecycle.Migration(classic, subscriptions, properties)
-                await lifecycle.record_migration(self.context, name, migration, incarnation)
-        await self._lead_new(name)
+            await lifecycle.record_migration(self.context, name, migration)
 
-    async def _lead_new(self, name: TopicName) -> None:
+    async def lead_new(self, name: TopicName) -> None:
+        """Wait until the leader of a topic that was just recorded has created its segments."""
         try:
             controller = await self.controller(name)
         except TopicNotFoundError:

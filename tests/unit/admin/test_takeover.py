@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from anabranch.admin.calls import TAKEOVER_S
 from anabranch.admin.logs import LocalLogs
+from anabranch.controller.decide.operation import LayoutVersion
 from anabranch.controller.decide.places import Place
 from anabranch.errors import NotConnectedError
 from anabranch.metadata.records import TopicRecord
@@ -182,6 +183,30 @@ async def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_s
     await leader.ensure_subscription("s", "STREAM", "earliest")
     assert (await deletion).status == 204
     assert list(leader.subscriptions()) == ["s"]
+
+
+@pytest.mark.parametrize("fresh", FRESH)
+async def test_a_topic_deleted_while_its_creation_is_retried_is_not_created_again(
+    far: Far, fresh: TopicName
+) -> None:
+    async def recorded() -> bool:
+        return await far.record(fresh) is not None
+
+    path = ORDERS.replace("orders", fresh.local)
+    creation = asyncio.get_running_loop().create_task(far.ask("PUT", path))
+    await until(recorded)
+    far.brokers.reset_links()
+    assert (await far.ask("DELETE", path)).status == 204
+    assert (await creation).status in (204, 404)
+    assert await far.record(fresh) is None
+
+
+async def test_a_repeated_rebucket_is_counted_once(far: Far) -> None:
+    leader = await far.brokers[far.leader].controllers.lead(TOPIC)
+    seen = LayoutVersion(leader.record.incarnation, leader.layout.epoch)
+    for _ in range(2):
+        await leader.rebucket(0, [0x8000], seen)
+    assert leader.tally.rebuckets == 1
 
 
 async def test_a_change_without_a_leader_fails_in_time_and_says_that_it_may_be_made(far: Far) -> None:

@@ -188,9 +188,7 @@ class TopicController:
         self, segment_id: int, splits: Sequence[int], expected: LayoutVersion | None = None
     ) -> Layout:
         plan = partial(operation.plan_rebucket, splits={segment_id: splits})
-        made = await self._operate((segment_id,), plan, expected)
-        self._scaling.tally.rebuckets += 1
-        return made
+        return await self._operate((segment_id,), plan, expected)
 
     async def _operate(
         self, parents: tuple[int, ...], plan: Callable[..., IntentRecord], expected: LayoutVersion | None
@@ -218,6 +216,7 @@ class TopicController:
         await self.changes.run(lambda: self._lead.update(lambda record: with_properties(record, properties)))
 
     async def delete(self, *, force: bool = False, incarnation: int | None = None) -> None:
+        # Not within the change: there the error would mean that the topic of this leader is gone.
         if incarnation not in (None, self.record.incarnation):
             raise TopicNotFoundError(f"incarnation {incarnation} of {self.name} was deleted before")
 

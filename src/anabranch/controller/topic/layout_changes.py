@@ -148,6 +148,8 @@ class LayoutChanges:
         )
         self._phase = "committing"
         await self._commit()
+        if kind == "rebucket":
+            self._scaling.tally.rebuckets += len(intent.steps)
         self._phase = None
         await self._context.failpoints.reach(f"{kind}.committed")
         self._publish()

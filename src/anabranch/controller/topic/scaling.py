@@ -36,13 +36,12 @@ class Tally:
     merges_suppressed: int = 0
 
     def count(self, decision: Decision, *, done: bool) -> None:
-        """Add a decision; `done` if its actions were committed."""
+        """Add a decision of auto-scaling; `done` if its actions were committed."""
         self.splits_suppressed += "max_segments" in decision.capped
         self.merges_suppressed += "max_dag_depth" in decision.capped
         for action in (decision.action, *decision.then) if done else ():
             self.splits += isinstance(action, Split)
             self.merges += isinstance(action, Merge)
-            self.rebuckets += isinstance(action, Rebucket)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 from anabranch import AsyncClient, Batching
 from anabranch.broker.wire.handlers import attach, produce
 from anabranch.controller.decide.places import Place
+from anabranch.controller.lifecycle import Migration
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import NotAllowedError
 from anabranch.model.hashing import key_hash
@@ -274,7 +275,7 @@ async def test_a_classic_topic_hands_on_what_it_stored_when_it_becomes_scalable(
         await producer.close()
         name, former = TopicName.parse(TOPIC), TopicName.parse(classic)
         await brokers[0].classic.mark_migrated(former)
-        await brokers[0].controllers.migrate_topic(name, [Place(former, 0)], {})
+        await brokers[0].controllers.record_migration(name, Migration([Place(former, 0)], {}, {}))
         await (await brokers.controller()).split(1)
         await send(client, keyed(12))
         await check_once(client, set(range(12)))

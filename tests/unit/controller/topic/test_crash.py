@@ -132,7 +132,7 @@ async def test_a_migration_killed_at_a_step_is_finished(plane: ControlPlane, ste
         plane.disk.publish(place.name)
     await plane.boot(kill_at=f"migrate.{step}")
     with pytest.raises(DiedError):
-        await plane.call(plane.service.migrate_topic(TOPIC, classic, {"s": "STREAM", "q": "QUEUE"}))
+        await plane.migrate(classic, s="STREAM", q="QUEUE")
     await plane.boot()
     layout = await plane.audit()
     assert [segment.legacy_topic for segment in layout.sealed] == [str(place.name) for place in classic]
@@ -149,7 +149,7 @@ async def test_a_migration_killed_at_a_step_is_finished(plane: ControlPlane, ste
     await asyncio.sleep(1)
     assert inbox.ids == [3, 4, 5]
     with pytest.raises(TopicExistsError):
-        await plane.call(plane.service.migrate_topic(TOPIC, classic, {}))
+        await plane.migrate(classic)
 
 
 @pytest.mark.parametrize("step", ["marked", "listed", "forgotten", "swept"])

@@ -16,8 +16,7 @@ async def test_a_segment_is_found_by_its_name_also_one_that_was_a_classic_topic(
     await plane.boot()
     for name in classic:
         plane.disk.stored[name] = StoredSegment()
-    places = [Place(name, 0) for name in classic]
-    await plane.call(plane.service.migrate_topic(TOPIC, places, {}))
+    await plane.migrate([Place(name, 0) for name in classic])
     lead = await plane.call(Leadership.take_over(plane.context, TOPIC))
     for segment in lead.layout.segments.values():
         assert lead.find(lead.segment_name(segment)) is segment
