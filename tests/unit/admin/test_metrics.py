@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.admin.metrics import Family, render
 from anabranch.model.autoscale import Decision
-from anabranch.model.scale_steps import Keep, Merge, Rebucket, Split
+from anabranch.model.scale_steps import Keep, Merge, Split
 from tests.harness.admin import ORDERS, Admin
 
 TOPIC = "topic://public/default/orders"
@@ -165,12 +165,11 @@ async def test_consumers_that_share_a_segment_are_seen_with_the_buckets_that_cha
 @pytest.mark.parametrize(
     ("decision", "done", "expected"),
     [
-        (Decision(Split(0, (5,)), "", then=(Split(1, (9,)),)), True, (2, 0, 0, 0, 0)),
-        (Decision(Merge((0, 1)), ""), True, (0, 1, 0, 0, 0)),
-        (Decision(Rebucket(0, (5,)), ""), True, (0, 0, 1, 0, 0)),
-        (Decision(Split(0, (5,)), ""), False, (0, 0, 0, 0, 0)),
-        (Decision(Keep(), "", capped=frozenset(("max_segments",))), False, (0, 0, 0, 1, 0)),
-        (Decision(Keep(), "", capped=frozenset(("max_dag_depth",))), False, (0, 0, 0, 0, 1)),
+        (Decision(Split(0, (5,)), "", then=(Split(1, (9,)),)), True, (2, 0, 0, 0)),
+        (Decision(Merge((0, 1)), ""), True, (0, 1, 0, 0)),
+        (Decision(Split(0, (5,)), ""), False, (0, 0, 0, 0)),
+        (Decision(Keep(), "", capped=frozenset(("max_segments",))), False, (0, 0, 1, 0)),
+        (Decision(Keep(), "", capped=frozenset(("max_dag_depth",))), False, (0, 0, 0, 1)),
     ],
 )
 def test_decisions_of_auto_scaling_are_counted(
@@ -183,7 +182,6 @@ def test_decisions_of_auto_scaling_are_counted(
     names = (
         "auto_splits_total",
         "auto_merges_total",
-        "rebucket_rollovers_total",
         "split_suppressed_max_segments_total",
         "merge_suppressed_max_depth_total",
     )

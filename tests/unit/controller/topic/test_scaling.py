@@ -71,6 +71,7 @@ async def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation(p
     record = controller.subscriptions()["s"]
     assert all(consumer.segments for consumer in record.consumers.values()), "all of them read"
     assert decisions(controller)[-1]["action"].count("rebucket") == 2
+    assert controller.tally.rebuckets == 2
 
 
 @pytest.mark.plane(settings=SETTINGS)
