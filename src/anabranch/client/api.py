@@ -45,8 +45,7 @@ from anabranch.client.options import (
     seconds,
     text_pairs,
 )
-from anabranch.client.produce.home import PublishContext
-from anabranch.client.produce.memory import Memory
+from anabranch.client.produce.memory import Memory, PublishContext
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V
 from anabranch.clock import Clock, SystemClock
@@ -132,8 +131,7 @@ class AsyncClient:
             initial_sequence_id=initial_sequence_id,
             properties=text_pairs("properties", properties),
         )
-        producer = AsyncProducer(self._publish_context(), parse_topic(topic), schema, options)
-        await producer.open()
+        producer = await self._open_producer(topic, schema, options)
         self._producers[producer] = None
         return producer
 
@@ -349,9 +347,6 @@ class AsyncClient:
             )
         return self._pool
 
-    def _publish_context(self) -> PublishContext:
-        return PublishContext(self._connections(), self._memory, self._clock)
-
     def _check(self) -> None:
         if os.getpid() != self._process:
             raise InvalidConfigurationError("this client was made before a fork; make one in the new process")
@@ -360,7 +355,10 @@ class AsyncClient:
 
     async def _open_dead_letters(self, topic: str, subscription: str | None) -> AsyncProducer[bytes]:
         options = PublishOptions(initial_subscription=subscription)
-        schema = cast(Codec[bytes], BYTES)
-        producer = AsyncProducer(self._publish_context(), parse_topic(topic), schema, options)
+        return await self._open_producer(topic, cast(Codec[bytes], BYTES), options)
+
+    async def _open_producer(self, topic: str, schema: Codec[V], options: PublishOptions) -> AsyncProducer[V]:
+        context = PublishContext(self._connections(), self._memory, self._clock)
+        producer = AsyncProducer(context, parse_topic(topic), schema, options)
         await producer.open()
         return producer

@@ -155,40 +155,39 @@ def _spread(content: Columns, count: int) -> Columns:
 class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
     """One message; its parts are decoded when they are first used."""
 
-    _entry: Any
+    _entry: Received
     _index: int
     _number: int
 
     @property
     def value(self) -> T_co:
         """The value as the schema decodes it; None for a null value."""
-        entry: Received = self._entry
+        entry = self._entry
         data = (entry.content or entry.columns()).values[self._index]
         return cast(T_co, None if data is None else entry.source.schema.decode(data))
 
     @property
     def data(self) -> bytes:
         """The value's bytes; empty for a null value."""
-        entry: Received = self._entry
+        entry = self._entry
         return (entry.content or entry.columns()).values[self._index] or b""
 
     @property
     def key(self) -> str | None:
         """The key as text; bytes that are not UTF-8 are escaped."""
-        entry: Received = self._entry
+        entry = self._entry
         key = (entry.content or entry.columns()).keys[self._index]
         return None if key is None else key.decode(errors="backslashreplace")
 
     @property
     def key_bytes(self) -> bytes | None:
         """The key as it was hashed."""
-        entry: Received = self._entry
-        return entry.columns().keys[self._index]
+        return self._entry.columns().keys[self._index]
 
     @property
     def id(self) -> MessageId:
         """The message's permanent id; on a stream consumer it covers the messages before it, too."""
-        entry: Received = self._entry
+        entry = self._entry
         ledger, position = entry.position
         source = entry.source
         index = self._index if entry.batch_size else -1
@@ -198,8 +197,7 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        entry: Received = self._entry
-        found = entry.columns().properties
+        found = self._entry.columns().properties
         return _NOTHING if found is None else found[self._index]
 
     @property
@@ -210,33 +208,28 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
     @property
     def event_time(self) -> datetime | None:
         """The time the application gave the message."""
-        entry: Received = self._entry
-        found = entry.columns().event_times
+        found = self._entry.columns().event_times
         time_ms = 0 if found is None else found[self._index]
         return _moment(time_ms) if time_ms else None
 
     @property
     def sequence_id(self) -> int:
         """The number the producer gave the message."""
-        entry: Received = self._entry
-        return entry.columns().sequence_ids[self._index]
+        return self._entry.columns().sequence_ids[self._index]
 
     @property
     def producer_name(self) -> str:
-        entry: Received = self._entry
-        return entry.columns().producer_name
+        return self._entry.columns().producer_name
 
     @property
     def topic(self) -> str:
         """The topic as the application knows it."""
-        entry: Received = self._entry
-        return entry.source.topic_name
+        return self._entry.source.topic_name
 
     @property
     def redelivery_count(self) -> int:
         """How often the message was delivered before, as far as the broker knows."""
-        entry: Received = self._entry
-        return entry.redelivery_count
+        return self._entry.redelivery_count
 
     @property
     def size(self) -> int:
@@ -244,7 +237,7 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
         return len(self.data)
 
     def __repr__(self) -> str:
-        entry: Received = self._entry
+        entry = self._entry
         ledger, position = entry.position
         return f"<Message {entry.source.segment_id}/{ledger}:{position}:{self._index} of {self.topic}>"
 

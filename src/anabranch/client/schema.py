@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -25,23 +25,15 @@ class Codec(Protocol[T]):
 
     def encode(self, value: T) -> bytes:
         """The bytes to store; raises TypeError for a value of another type."""
-        ...
+        raise NotImplementedError
 
     def decode(self, data: bytes) -> T:
         """Undo `encode`."""
-        ...
+        raise NotImplementedError
 
 
-class Schema(Generic[T]):
+class Schema(Codec[T]):
     """Ready-made codecs: `Schema.bytes()`, `Schema.string()`, `Schema.json()`."""
-
-    def encode(self, value: T) -> builtins.bytes:
-        """The bytes to store; raises TypeError for a value of another type."""
-        raise NotImplementedError
-
-    def decode(self, data: builtins.bytes) -> T:
-        """Undo `encode`."""
-        raise NotImplementedError
 
     @staticmethod
     def bytes() -> Schema[builtins.bytes]:
@@ -60,7 +52,7 @@ class Schema(Generic[T]):
 
 
 class _Bytes(Schema[bytes]):
-    def encode(self, value: builtins.bytes) -> builtins.bytes:
+    def encode(self, value: bytes) -> bytes:
         if isinstance(value, (bytearray, memoryview)):
             return bytes(value)
         if not isinstance(value, bytes):
@@ -70,25 +62,25 @@ class _Bytes(Schema[bytes]):
             )
         return value
 
-    def decode(self, data: builtins.bytes) -> builtins.bytes:
+    def decode(self, data: bytes) -> bytes:
         return data
 
 
 class _String(Schema[str]):
-    def encode(self, value: str) -> builtins.bytes:
+    def encode(self, value: str) -> bytes:
         if not isinstance(value, str):
             raise TypeError(f"the string schema takes text, not {type(value).__name__}")
         return value.encode()
 
-    def decode(self, data: builtins.bytes) -> str:
+    def decode(self, data: bytes) -> str:
         return data.decode()
 
 
 class _Json(Schema[Any]):
-    def encode(self, value: Any) -> builtins.bytes:
+    def encode(self, value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
-    def decode(self, data: builtins.bytes) -> Any:
+    def decode(self, data: bytes) -> Any:
         return json.loads(data)
 
 

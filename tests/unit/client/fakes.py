@@ -141,7 +141,6 @@ class FakeHome:
         self.clock: Any = SimpleNamespace(wall_ms=lambda: 1)
         self.memory = Memory(10**9)
         self.limits = Batching(**{"max_messages": 1, **limits})
-        self.batched = True
         self.compression = Compression.NONE
         self.name = "me"
         self.options = PublishOptions()

@@ -283,4 +283,5 @@ class Inbox(Generic[T]):
 
 def owner(message: Message[Any]) -> Any:
     """The consumer that handed a message out."""
-    return message._entry.source.home
+    source: Any = message._entry.source
+    return source.home

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from anabranch.client.options import Batching
@@ -42,6 +42,7 @@ StoredAt = tuple[int, int, int]
 OPEN, STORED, FAILED, MOVED = range(4)
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
     """Messages of one bucket that become one entry: first rows, then bytes, then an outcome.
 
@@ -49,52 +50,29 @@ class Outgoing:
     and index of each message, so that the message's future can follow.
     """
 
-    __slots__ = (
-        "batched",
-        "begun_at",
-        "count",
-        "deliver_at_ms",
-        "entry",
-        "error",
-        "extras",
-        "judged",
-        "moved",
-        "place",
-        "rows",
-        "seen",
-        "sequence",
-        "size",
-        "slot",
-        "state",
-        "trackers",
-        "tried",
-        "waiters",
-    )
-
-    def __init__(self, begun_at: float) -> None:
-        self.begun_at = begun_at
-        self.rows: list[Row] = []
-        self.extras: dict[int, Extras] | None = None
-        self.entry = b""
-        self.batched = True
-        """Whether the entry is a batch, also of one message."""
-        self.count = 0
-        self.deliver_at_ms = 0
-        self.judged = False
-        """Whether its one message may be stored already; it travels alone, for the broker to find out."""
-        self.slot: int | None = None
-        """The place of that message on the ring, if it has no key."""
-        self.sequence = -1
-        self.size = 0
-        self.state = OPEN
-        self.place: StoredAt = (-1, -1, -1)
-        self.error: Exception | None = None
-        self.seen = False
-        self.moved: Sequence[tuple[Outgoing, int]] = ()
-        self.tried = False
-        """Whether the entry was ever sent, so that it may be stored without the producer's knowing."""
-        self.waiters: list[tuple[Any, Callable[..., object], Any]] | None = None
-        self.trackers: list[Any] | None = None
+    begun_at: float
+    rows: list[Row] = field(default_factory=list)
+    extras: dict[int, Extras] | None = None
+    entry: bytes = b""
+    batched: bool = True
+    """Whether the entry is a batch, also of one message."""
+    count: int = 0
+    deliver_at_ms: int = 0
+    judged: bool = False
+    """Whether its one message may be stored already; it travels alone, for the broker to find out."""
+    slot: int | None = None
+    """The place of that message on the ring, if it has no key."""
+    sequence: int = -1
+    size: int = 0
+    state: int = OPEN
+    place: StoredAt = (-1, -1, -1)
+    error: Exception | None = None
+    seen: bool = False
+    moved: Sequence[tuple[Outgoing, int]] = ()
+    tried: bool = False
+    """Whether the entry was ever sent, so that it may be stored without the producer's knowing."""
+    waiters: list[tuple[Any, Callable[..., object], Any]] | None = None
+    trackers: list[Any] | None = None
 
     def build(self, producer_name: str, now_ms: int, compression: Compression, batched: bool) -> None:
         """Turn the rows into an entry; afterwards the batch has only bytes, a count and a sequence id."""
@@ -195,10 +173,11 @@ class BucketFill:
 class OpenBucket:
     """One bucket of a segment, with the batch that messages are added to."""
 
-    __slots__ = ("batch", "batcher", "slot")
+    __slots__ = ("batch", "batcher", "fill", "slot")
 
     def __init__(self, batcher: SegmentBatcher, slot: int) -> None:
         self.batcher = batcher
+        self.fill = BucketFill(batcher.limits)
         self.slot = slot
         """First hash of the bucket, the stamp of messages without a key."""
         self.batch: Outgoing | None = None
@@ -222,10 +201,6 @@ class SegmentBatcher:
         """Buckets with an open batch, the oldest batch first."""
         self.room = limits.max_messages
         self.bytes_left = limits.max_bytes
-
-    def bucket_of(self, slot: int) -> int:
-        """The number of the bucket that a bucket hash lies in."""
-        return bisect_right(self._splits, slot)
 
     def bucket_for(self, slot: int) -> OpenBucket:
         """The bucket that a bucket hash lies in."""

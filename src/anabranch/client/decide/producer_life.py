@@ -44,9 +44,8 @@ class ProducerEvent(Enum):
     """The registration is gone, or its connection, or the two ends disagree about the next receipt."""
     SEALED_BY_BROKER = auto()
     SEALED_BY_LAYOUT = auto()
-    ALL_ANSWERED = auto()
-    """Every entry that was sent has its receipt."""
-    RECEIPTS_OVERDUE = auto()
+    RECEIPTS_ENDED = auto()
+    """Every entry that was sent has its receipt, or the others are overdue."""
     STORED_KNOWN = auto()
     """The segment said which entries it has stored, or cannot say so any more."""
     LAYOUT_OVERDUE = auto()
@@ -83,8 +82,7 @@ TRANSITIONS: dict[tuple[ProducerState, ProducerEvent], tuple[ProducerState, tupl
     (_S.ATTACHED, _E.DETACHED): (_S.ATTACHING, (_F.RELEASE, _F.ATTACH)),
     (_S.ATTACHED, _E.SEALED_BY_BROKER): (_S.SETTLING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.ATTACHED, _E.SEALED_BY_LAYOUT): (_S.LAST_RECEIPTS, (_F.AWAIT_RECEIPTS,)),
-    (_S.LAST_RECEIPTS, _E.ALL_ANSWERED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
-    (_S.LAST_RECEIPTS, _E.RECEIPTS_OVERDUE): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
+    (_S.LAST_RECEIPTS, _E.RECEIPTS_ENDED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.LAST_RECEIPTS, _E.DETACHED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.LAST_RECEIPTS, _E.SEALED_BY_BROKER): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.SETTLING, _E.UNREACHABLE): (_S.SETTLING, (_F.ASK_STORED,)),

@@ -49,11 +49,10 @@ async def ask_sealed_segments(routes: SegmentRoutes) -> int:
 
 
 async def _last_stored(routes: SegmentRoutes, sealed: Segment) -> int:
-    home, layout = routes.home, routes.layout
-    topic = layout.segment_topic(sealed)
+    topic = routes.layout.segment_topic(sealed)
     try:
-        connection = await home.pool.connection_for(topic, layout.owners.get(sealed.id))
-        reply = await ask_what_is_stored(home.pool, connection, topic, home.name)
+        connection = await routes.home.pool.connection_for(topic, routes.layout.owners.get(sealed.id))
+        reply = await ask_what_is_stored(routes.home, connection, topic)
     except TopicNotFoundError:
         # The segment was deleted after the layout was sent; its messages are gone.
         return NOTHING_STORED

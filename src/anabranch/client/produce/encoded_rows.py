@@ -67,7 +67,7 @@ def add_encoded(
         batch.sequence = part.sequence_id
         batch.entry = messages.build(home.name, now_ms, home.compression, part.hash_range)
         batch.size = len(batch.entry)
-        owner.pending.add(batch)
+        owner.add(batch)
         bulk.join(batch)
         touched[owner] = None
     home.batch_opened(now)

@@ -7,41 +7,47 @@ futures at once. asyncio accepts them like its own. Cancelling a future stops th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextvars import Context, copy_context
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from anabranch.client.decide.batcher import FAILED, MOVED, OPEN, STORED, Outgoing
 from anabranch.model.ids import MessageId
 
+R = TypeVar("R")
 
-class SendFuture(msgspec.Struct, eq=False, gc=False):
-    """The outcome of one message: a MessageId once it is stored."""
+Waiter = tuple[Any, Callable[..., object], Context]
+"""A future, and a callback to call in a context when the future is done."""
 
-    _batch: Any
-    _index: int
-    _loop: Any
-    _cancelled: bool = False
-    _asyncio_future_blocking: bool = False
+
+class OutcomeFuture(Generic[R]):
+    """The protocol of asyncio's futures, for the outcome of one message or of many."""
+
+    __slots__ = ()
+
+    # Slots or attributes of the subclasses.
+    _asyncio_future_blocking: bool
+    _cancelled: bool
+    _loop: asyncio.AbstractEventLoop
 
     def done(self) -> bool:
-        """Whether the message is stored or has failed, or the future was cancelled."""
-        return self._cancelled or self._settled().state != OPEN
+        """Whether every message is stored or has failed, or the future was cancelled."""
+        raise NotImplementedError
 
     def cancelled(self) -> bool:
         return self._cancelled
 
-    def result(self) -> MessageId:
-        """The id of the stored message; raises its error, or InvalidStateError while it is pending."""
+    def result(self) -> R:
+        """The outcome; raises the first failure, or InvalidStateError while a message is pending."""
         error = self.exception()
         if error is not None:
             raise error
-        return message_id(self._settled(), self._index)
+        return self._value()
 
     def exception(self) -> Exception | None:
-        """The error of a failed message; None for a stored one."""
+        """The first failure; None when every message is stored."""
         error = self.peek()
         if error is not None:
             self.mark_seen()
@@ -51,81 +57,111 @@ class SendFuture(msgspec.Struct, eq=False, gc=False):
         """As `exception`, without marking the error as seen."""
         if self._cancelled:
             raise asyncio.CancelledError
-        batch = self._settled()
-        if batch.state == OPEN:
-            raise asyncio.InvalidStateError("the message is still pending; await its future")
-        return None if batch.state == STORED else batch.error
+        if not self.done():
+            raise asyncio.InvalidStateError("the outcome is still pending; await the future")
+        return self._error()
 
     def mark_seen(self) -> None:
         """Note that the caller knows the outcome, so that a flush does not raise it."""
-        self._settled().seen = True
+        raise NotImplementedError
 
     def add_done_callback(self, callback: Callable[..., object], *, context: Context | None = None) -> None:
         """Call back from the loop when done; in the loop's next turn if that is the case already."""
         context = context or copy_context()
         if self.done():
             self._loop.call_soon(callback, self, context=context)
-            return
-        batch = self._batch
-        if batch.waiters is None:
-            batch.waiters = []
-        batch.waiters.append((self, callback, context))
+        else:
+            self._waiters().append((self, callback, context))
 
     def remove_done_callback(self, callback: Callable[..., object]) -> int:
         """Forget a callback; return how often it was registered."""
-        batch = self._settled()
-        before = batch.waiters or []
-        batch.waiters = [waiter for waiter in before if waiter[0] is not self or waiter[1] != callback]
-        return len(before) - len(batch.waiters)
+        return len(self._take_waiters(callback))
 
     def cancel(self, msg: Any = None) -> bool:
-        """Stop waiting; the message is sent nevertheless."""
+        """Stop waiting; the messages are sent nevertheless."""
         if self.done():
             return False
-        self._cancelled = True
-        batch = self._batch
-        mine = [waiter for waiter in batch.waiters or () if waiter[0] is self]
-        if mine:
-            batch.waiters = [waiter for waiter in batch.waiters if waiter[0] is not self]
-        for _, callback, context in mine:
-            self._loop.call_soon(callback, self, context=context)
+        self._cancelled = True  # type: ignore[misc]
+        _notify(self._take_waiters())
         return True
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        loop: asyncio.AbstractEventLoop = self._loop
-        return loop
+        return self._loop
 
-    def __await__(self) -> Generator[Any, None, MessageId]:
+    def __await__(self) -> Generator[Any, None, R]:
         if not self.done():
-            self._asyncio_future_blocking = True
+            self._asyncio_future_blocking = True  # type: ignore[misc]
             yield self
         return self.result()
 
     __iter__ = __await__
 
+    def _take_waiters(self, callback: Callable[..., object] | None = None) -> list[Waiter]:
+        """Remove and return the waiters of this future: those with `callback`, or all."""
+        waiters = self._waiters()
+        taken = [one for one in waiters if one[0] is self and callback in (None, one[1])]
+        for one in taken:
+            waiters.remove(one)
+        return taken
+
+    def _error(self) -> Exception | None:
+        raise NotImplementedError
+
+    def _value(self) -> R:
+        raise NotImplementedError
+
+    def _waiters(self) -> list[Waiter]:
+        raise NotImplementedError
+
+
+class SendFuture(OutcomeFuture[MessageId], msgspec.Struct, eq=False, gc=False):
+    """The outcome of one message: a MessageId once it is stored."""
+
+    _batch: Outgoing
+    _index: int
+    _loop: asyncio.AbstractEventLoop
+    _cancelled: bool = False
+    _asyncio_future_blocking: bool = False
+
+    def done(self) -> bool:
+        return self._cancelled or self._settled().state != OPEN
+
+    def mark_seen(self) -> None:
+        self._settled().seen = True
+
+    def _error(self) -> Exception | None:
+        return self._settled().error
+
+    def _value(self) -> MessageId:
+        return message_id(self._settled(), self._index)
+
+    def _waiters(self) -> list[Waiter]:
+        batch = self._settled()
+        if batch.waiters is None:
+            batch.waiters = []
+        return batch.waiters
+
     def _settled(self) -> Outgoing:
         """The batch that holds the message now; a message moves when its segment is sealed."""
-        batch: Outgoing = self._batch
+        batch = self._batch
         while batch.state == MOVED:
             self._batch, self._index = batch.moved[self._index]
             batch = self._batch
         return batch
 
 
-class BulkFuture:
-    """The outcome of many messages: done when each of them is stored or has failed."""
+class BulkFuture(OutcomeFuture[None]):
+    """The outcome of many messages."""
 
     # asyncio recognises a future by this attribute of its class.
     _asyncio_future_blocking = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._cancelled = False
         self._pending = 1
         self._failed: list[Outgoing] = []
-        self._waiters: list[tuple[Callable[..., object], Context]] = []
-        self._cancelled = False
-
-    # For the producer.
+        self._waiting: list[Waiter] = []
 
     def join(self, batch: Outgoing) -> None:
         """Wait for this batch too."""
@@ -138,88 +174,31 @@ class BulkFuture:
 
     def arm(self) -> None:
         """Note that no more batches will join; until then the future is not done."""
-        self._count_down()
+        self._pending -= 1
+        if not self._pending:
+            _notify(self._take_waiters())
 
     def finished(self, batch: Outgoing) -> None:
         """Take the outcome of a batch; if its messages moved, their new batches have joined before."""
         if batch.state == FAILED:
             self._failed.append(batch)
-        self._count_down()
-
-    def _count_down(self) -> None:
-        self._pending -= 1
-        if not self._pending and not self._cancelled:
-            self._wake()
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for callback, context in waiters:
-            self._loop.call_soon(callback, self, context=context)
-
-    # For the caller.
+        self.arm()
 
     def done(self) -> bool:
         return self._cancelled or not self._pending
 
-    def cancelled(self) -> bool:
-        return self._cancelled
-
-    def result(self) -> None:
-        """None when all messages are stored; raises the first failure, or InvalidStateError while pending."""
-        error = self.exception()
-        if error is not None:
-            raise error
-
-    def exception(self) -> Exception | None:
-        """The first failure; None when all are stored."""
-        error = self.peek()
-        self.mark_seen()
-        return error
-
-    def peek(self) -> Exception | None:
-        """As `exception`, without marking the error as seen."""
-        if self._cancelled:
-            raise asyncio.CancelledError
-        if self._pending:
-            raise asyncio.InvalidStateError("messages are still pending; await their future")
-        return self._failed[0].error if self._failed else None
-
     def mark_seen(self) -> None:
-        """Note that the caller knows the outcome, so that a flush does not raise it."""
         for batch in self._failed:
             batch.seen = True
 
-    def add_done_callback(self, callback: Callable[..., object], *, context: Context | None = None) -> None:
-        """Call back from the loop when done."""
-        context = context or copy_context()
-        if self.done():
-            self._loop.call_soon(callback, self, context=context)
-        else:
-            self._waiters.append((callback, context))
+    def _error(self) -> Exception | None:
+        return self._failed[0].error if self._failed else None
 
-    def remove_done_callback(self, callback: Callable[..., object]) -> int:
-        before = len(self._waiters)
-        self._waiters = [waiter for waiter in self._waiters if waiter[0] != callback]
-        return before - len(self._waiters)
+    def _value(self) -> None:
+        """Stored messages of a bulk have no common id."""
 
-    def cancel(self, msg: Any = None) -> bool:
-        """Stop waiting; the messages are sent nevertheless."""
-        if self.done():
-            return False
-        self._cancelled = True
-        self._wake()
-        return True
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
-
-    def __await__(self) -> Generator[Any, None, None]:
-        if not self.done():
-            self._asyncio_future_blocking = True
-            yield self
-        return self.result()
-
-    __iter__ = __await__
+    def _waiters(self) -> list[Waiter]:
+        return self._waiting
 
 
 class OutcomeListener(Protocol):
@@ -273,11 +252,10 @@ def message_id(batch: Outgoing, index: int) -> MessageId:
     return MessageId(segment, ledger, entry)
 
 
-def complete(batch: Outgoing, loop: asyncio.AbstractEventLoop) -> None:
+def complete(batch: Outgoing) -> None:
     """Notify the waiting futures of a batch that is stored or has failed."""
     waiters, batch.waiters = batch.waiters, None
-    for future, callback, context in waiters or ():
-        loop.call_soon(callback, future, context=context)
+    _notify(waiters or ())
     trackers, batch.trackers = batch.trackers, None
     for tracker in trackers or ():
         tracker.finished(batch)
@@ -294,7 +272,9 @@ def move(batch: Outgoing, places: list[tuple[Outgoing, int]]) -> None:
     batch.trackers = None
     waiters, batch.waiters = batch.waiters, None
     for waiter in waiters or ():
-        successor = waiter[0]._settled()
-        if successor.waiters is None:
-            successor.waiters = []
-        successor.waiters.append(waiter)
+        waiter[0]._waiters().append(waiter)
+
+
+def _notify(waiters: Iterable[Waiter]) -> None:
+    for future, callback, context in waiters:
+        future.get_loop().call_soon(callback, future, context=context)

@@ -1,9 +1,13 @@
-"""The client's limit on messages that wait to be stored, over all its producers."""
+"""The parts of a client that its producers share, such as the limit on messages that wait to be stored."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
+
+from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.clock import Clock
 
 
 class Memory:
@@ -54,3 +58,12 @@ class Memory:
                 turn.set_result(None)
                 break
         self.full = self.used > self.limit or bool(self._line)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishContext:
+    """The parts of a client that its producers share."""
+
+    pool: ConnectionPool
+    memory: Memory
+    clock: Clock

@@ -44,9 +44,9 @@ class AsyncProducer(Publisher[T]):
     def bucket_fills(self) -> dict[tuple[int, int], BucketFill]:
         """How full the batches were, by segment and bucket, of the segments in use (PIP-486)."""
         return {
-            (id_, bucket): replace(fill)
+            (id_, number): replace(bucket.fill)
             for id_, segment in list(self._routes.segments.items())
-            for bucket, fill in enumerate(segment.fills)
+            for number, bucket in enumerate(segment.batcher.buckets)
         }
 
     async def send(

@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import OpenBucket, Outgoing
 from anabranch.client.net.connection import BrokerConnection
-from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
+from anabranch.client.net.layout_watch import LayoutWatch
 from anabranch.client.options import PublishOptions
 from anabranch.client.produce.claiming import ask_sealed_segments, register_everywhere
 from anabranch.client.produce.encoded_rows import EncodedRows, add_encoded
 from anabranch.client.produce.futures import BulkFuture, OutcomeListener, follow
-from anabranch.client.produce.home import PublishContext
+from anabranch.client.produce.memory import PublishContext
 from anabranch.client.produce.preparing import Prepared, Preparing
 from anabranch.client.produce.routes import Route, SegmentRoutes
 from anabranch.client.produce.segment_producer import SegmentProducer
@@ -58,7 +58,6 @@ class Publisher(Generic[T]):
         self.name = options.name or f"anabranch-{self.pool.rng.getrandbits(64):016x}"
         """Never None; a name of the caller's lets deduplication span restarts."""
         self.compression = Compression[(options.compression or "none").upper()]
-        self.batched = options.batched
         self.limits = options.limits
         self.preparing = Preparing(schema, self.clock)
         # Bytes need no encoding, and most producers send bytes.
@@ -72,8 +71,10 @@ class Publisher(Generic[T]):
         """Failed batches whose error no caller has retrieved."""
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
-        self._watch = LayoutWatch(self.pool, topic, self._layout_changed, gone=self._topic_gone)
         self._routes: SegmentRoutes
+        self._watch = LayoutWatch(
+            self.pool, topic, lambda layout: self._routes.layout_changed(layout), gone=self._topic_gone
+        )
 
     async def open(self) -> None:
         """Look the topic up; with a name of the caller's, or exclusive access, register with all segments."""
@@ -158,8 +159,7 @@ class Publisher(Generic[T]):
                     f"{self.memory.used} bytes wait to be stored; the client's limit is {self.memory.limit}"
                 )
             await self.memory.wait()
-            if self._closed:
-                raise AlreadyClosedError("the producer was closed")
+            self.check_open()
 
     def _make_room(self, value: bytes, key: str | bytes | None, bucket: OpenBucket) -> Route:
         """Close the batches that a large message does not fit into; return its route."""
@@ -262,9 +262,6 @@ class Publisher(Generic[T]):
     def segment_settled(self, segment: SegmentProducer) -> None:
         self._routes.transfer()
 
-    def _layout_changed(self, layout: TopicLayout) -> None:
-        self._routes.layout_changed(layout)
-
     def _topic_gone(self, error: TopicNotFoundError) -> None:
         for segment in list(self._routes.segments.values()):
             segment.fail_all(error)
@@ -275,10 +272,9 @@ class Publisher(Generic[T]):
         bulk = BulkFuture(self.loop)
         self._routes.join_all(bulk)
         bulk.arm()
-        while not bulk.done():
-            waiting: asyncio.Future[None] = self.loop.create_future()
-            bulk.add_done_callback(lambda _, waiting=waiting: waiting.done() or waiting.set_result(None))
-            await waiting
+        if not bulk.done():
+            # Unlike `await bulk`, this leaves errors for the caller to see.
+            await asyncio.wait(cast(Any, [bulk]))
 
     def _expire(self) -> None:
         self._expiry = None

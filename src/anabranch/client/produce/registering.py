@@ -7,16 +7,18 @@ stored. Only brokers of ours answer that question for sealed segments. The modul
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from anabranch.client.net.connection import BrokerConnection, ProducerEnd
-from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.segment_owner import SegmentOwner
 from anabranch.client.options import AccessMode
-from anabranch.client.produce.home import SegmentHome
 from anabranch.model.layout import Segment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, SETTLE, pairs
+
+if TYPE_CHECKING:
+    from anabranch.client.produce.sending import SegmentHome
 
 _ACCESS_MODES: Mapping[AccessMode, pb.ProducerAccessMode.ValueType] = {
     "shared": pb.Shared,
@@ -88,44 +90,34 @@ class ProducerRegistration:
 
     async def ask_what_is_stored(self) -> pb.CommandProducerSuccess | None:
         """The answer of the segment's owner; None if the owner is no broker of ours."""
-        connection = await self.owner.connection()
-        return await ask_what_is_stored(self._home.pool, connection, self._topic, self._home.name)
+        return await ask_what_is_stored(self._home, await self.owner.connection(), self._topic)
 
-    def give_back(self) -> None:
-        """End the registration without waiting for the broker."""
+    def drop(self) -> BrokerConnection | None:
+        """Forget the registration; return its connection unless the broker ended the registration."""
         connection, self.connection = self.connection, None
-        # The connection has dropped the producer already if the broker ended the registration.
-        if connection is not None and connection.producers.pop(self.producer_id, None) is not None:
-            connection.send(self._close_command())
-
-    def close(self) -> Awaitable[object] | None:
-        """End the registration at once; the result, if any, waits for the broker's confirmation."""
-        connection, self.connection = self.connection, None
-        if connection is None:
+        if connection is None or connection.producers.pop(self.producer_id, None) is None:
             return None
-        connection.producers.pop(self.producer_id, None)
-        timeout_s = self._home.pool.operation_timeout_s
-        return connection.request(self._close_command(), pb.CommandSuccess, timeout_s)
+        return connection
 
-    def _close_command(self) -> pb.CommandCloseProducer:
+    def close_command(self) -> pb.CommandCloseProducer:
         request_id = self._home.pool.next_id()
         return pb.CommandCloseProducer(producer_id=self.producer_id, request_id=request_id)
 
 
 async def ask_what_is_stored(
-    pool: ConnectionPool, connection: BrokerConnection, topic: str, producer_name: str
+    home: SegmentHome, connection: BrokerConnection, topic: str
 ) -> pb.CommandProducerSuccess | None:
     """The answer of the segment's owner; None if the owner is no broker of ours."""
     if not connection.is_ours:
         return None
     command = pb.CommandProducer(
         topic=topic,
-        producer_id=pool.next_id(),
-        request_id=pool.next_id(),
-        producer_name=producer_name,
+        producer_id=home.pool.next_id(),
+        request_id=home.pool.next_id(),
+        producer_name=home.name,
         metadata=pairs({SETTLE: "true"}),
     )
-    return await connection.request(command, pb.CommandProducerSuccess, pool.operation_timeout_s)
+    return await connection.request(command, pb.CommandProducerSuccess, home.pool.operation_timeout_s)
 
 
 def stored_here(reply: pb.CommandProducerSuccess) -> int:

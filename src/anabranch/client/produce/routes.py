@@ -16,9 +16,8 @@ from typing import Any
 from anabranch.client.decide.batcher import Extras, OpenBucket, Outgoing, Row, message_size
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.produce.futures import BulkFuture, move
-from anabranch.client.produce.home import SegmentHome
 from anabranch.client.produce.segment_producer import SegmentProducer
-from anabranch.client.produce.sending import SegmentSender
+from anabranch.client.produce.sending import SegmentHome, SegmentSender
 from anabranch.model.hashing import key_hash, stand_in_hash
 from anabranch.model.layout import Segment
 
@@ -167,7 +166,7 @@ class SegmentRoutes:
         """Close all open batches and let a bulk wait for every entry that is under way."""
         for segment in list(self.segments.values()):
             segment.close_batches()
-            for batch in segment.pending.all():
+            for batch in (*segment.sent, *segment.unsent):
                 bulk.join(batch)
 
     def expire(self, now: float, timeout_s: float) -> float | None:
@@ -218,7 +217,7 @@ class SegmentRoutes:
                 waiting = [s for s in waiting if s not in near]
                 group += near
                 grown = bool(near)
-            if all(segment.settled for segment in group):
+            if all(segment.life.settled for segment in group):
                 self._move_on(group, targets)
 
     def _move_on(self, group: list[SegmentProducer], successors: list[Segment]) -> None:

@@ -22,9 +22,8 @@ from anabranch.client.decide.producer_life import (
 )
 from anabranch.client.net.segment_owner import ATTACH
 from anabranch.client.options import log
-from anabranch.client.produce.home import SegmentHome
 from anabranch.client.produce.registering import ProducerRegistration, stored_here
-from anabranch.client.produce.sending import SegmentSender
+from anabranch.client.produce.sending import SegmentHome, SegmentSender
 from anabranch.errors import AlreadyClosedError, AnabranchError, TopicTerminatedError
 from anabranch.model.layout import Segment
 from anabranch.protocol.commands import NO_ID, SendReceipt
@@ -50,25 +49,15 @@ class SegmentProducer(SegmentSender):
         None when the layout removed the segment first."""
         self.in_doubt = False
         """Whether the segment could not say which entries it has stored; its successors may know."""
-        self._life = ProducerLife()
+        self.life = ProducerLife()
         self._work: asyncio.Task[None] | None = None
         self._carry_out(ProducerEffect.ATTACH)
-
-    @property
-    def state(self) -> ProducerState:
-        return self._life.state
-
-    @property
-    def settled(self) -> bool:
-        """Whether the segment is sealed and its remaining entries may be routed elsewhere."""
-        return self._life.settled
 
     # Reports of the connection and the layout.
 
     def receipt(self, receipt: SendReceipt) -> None:
         """Complete the oldest sent entry: the broker has stored it now or had stored it before."""
-        pending = self.pending
-        sent = pending.sent
+        sent = self.sent
         if not sent or receipt.sequence_id < sent[0].sequence:
             return
         batch = sent[0]
@@ -80,23 +69,21 @@ class SegmentProducer(SegmentSender):
             return
         sent.popleft()
         stored = receipt.ledger != NO_ID
-        pending.store(batch, receipt.ledger if stored else -1, receipt.entry if stored else -1)
-        if not sent and not pending.unsent:
-            if self._life.state is ProducerState.LAST_RECEIPTS:
-                self._apply(ProducerEvent.ALL_ANSWERED)
+        self.store(batch, receipt.ledger if stored else -1, receipt.entry if stored else -1)
+        if not sent and not self.unsent:
+            if self.life.state is ProducerState.LAST_RECEIPTS:
+                self._apply(ProducerEvent.RECEIPTS_ENDED)
             elif self.batcher.opened:
                 self.close_batches()
 
     def send_error(self, error: pb.CommandSendError) -> None:
         """Fail the entry that the broker does not allow; register again after any other refusal."""
-        if not self.is_attached:
-            return
         cause = exception_for(error.error, error.message)
-        sent = self.pending.sent
+        sent = self.sent
         if isinstance(cause, TopicTerminatedError):
             self._apply(ProducerEvent.SEALED_BY_BROKER)
         elif error.error == pb.NotAllowedError and sent and sent[0].sequence == error.sequence_id:
-            self.pending.fail(sent.popleft(), cause)
+            self.fail(sent.popleft(), cause)
         else:
             self._apply(ProducerEvent.DETACHED)
 
@@ -108,12 +95,12 @@ class SegmentProducer(SegmentSender):
 
     def connection_lost(self) -> None:
         if self.is_attached:
-            self._registration.owner.look_up_again()
+            self.registration.owner.look_up_again()
             self._apply(ProducerEvent.DETACHED)
 
     def owned_by(self, url: str | None) -> None:
         """Follow the segment to the broker that a layout names."""
-        if self._registration.owner.layout_named(url, self._registration.connection):
+        if self.registration.owner.layout_named(url, self.registration.connection):
             self._apply(ProducerEvent.DETACHED)
 
     def depart(self) -> None:
@@ -123,7 +110,7 @@ class SegmentProducer(SegmentSender):
     # Carrying out the effects of the producer's life.
 
     def _apply(self, event: ProducerEvent) -> None:
-        for effect in self._life.handle(event):
+        for effect in self.life.handle(event):
             self._carry_out(effect)
 
     def _carry_out(self, effect: ProducerEffect) -> None:
@@ -153,25 +140,25 @@ class SegmentProducer(SegmentSender):
             self._work = None
 
     async def _perform(self, effect: ProducerEffect) -> None:
-        if self._life.failures:
-            await self._registration.owner.pause(ATTACH.delay(self._life.failures - 1, self.home.pool.rng))
+        if self.life.failures:
+            await self.registration.owner.pause(ATTACH.delay(self.life.failures - 1, self.home.pool.rng))
         if effect is ProducerEffect.ATTACH:
             event = await self._attach()
         elif effect is ProducerEffect.ASK_STORED:
             event = await self._settle()
         else:
-            await self._registration.owner.pause(LAYOUT_DUE_S)
+            await self.registration.owner.pause(LAYOUT_DUE_S)
             event = ProducerEvent.LAYOUT_OVERDUE
         self._work = None
         self._apply(event)
 
     async def _attach(self) -> ProducerEvent:
-        owner = self._registration.owner
+        owner = self.registration.owner
         try:
             while not await owner.attempt(self._register):
                 pass  # The layout named another broker; try there.
         except (AnabranchError, TimeoutError) as error:
-            event = registration_failed(error, registered_before=self._registration.count > 0)
+            event = registration_failed(error, registered_before=self.registration.count > 0)
             if event is ProducerEvent.REFUSED:
                 self.fail_all(error)
             elif event is ProducerEvent.UNREACHABLE:
@@ -181,34 +168,33 @@ class SegmentProducer(SegmentSender):
         return ProducerEvent.ACCEPTED if self.is_attached else ProducerEvent.DETACHED
 
     async def _register(self) -> None:
-        reply = await self._registration.make(self)
-        connection = self._registration.connection
+        reply = await self.registration.make(self)
+        connection = self.registration.connection
         if reply is None or connection is None:
             return
         self.home.segment_attached(connection)
-        self.pending.store_up_to(stored_here(reply))
+        self.store_up_to(stored_here(reply))
         if not self.attached.done():
             self.attached.set_result(reply.last_sequence_id)
 
     def _release(self) -> None:
-        if self._registration.connection is not None:
-            self._registration.connection.on_writable.pop(self._writable, None)
-        self._registration.give_back()
-        self.pending.requeue()
+        connection = self.leave_connection()
+        if connection is not None:
+            connection.send(self.registration.close_command())
 
     def _await_receipts(self) -> None:
         # A late receipt also says where the entry is stored, which the last sequence id does not.
-        if self.pending.sent:
-            overdue = partial(self._apply, ProducerEvent.RECEIPTS_OVERDUE)
+        if self.sent:
+            overdue = partial(self._apply, ProducerEvent.RECEIPTS_ENDED)
             self.home.loop.call_later(LAST_RECEIPTS_S, overdue)
         else:
-            self._apply(ProducerEvent.ALL_ANSWERED)
+            self._apply(ProducerEvent.RECEIPTS_ENDED)
 
     async def _settle(self) -> ProducerEvent:
         """Find out which of the entries that were sent are stored; the others are free to go elsewhere."""
-        owner = self._registration.owner
+        owner = self.registration.owner
         try:
-            while self.pending.any_tried() and not await owner.attempt(self._ask_what_is_stored):
+            while self.any_tried() and not await owner.attempt(self._ask_what_is_stored):
                 pass  # The layout named another broker; ask there.
         except (AnabranchError, TimeoutError) as error:
             if not isinstance(error, AnabranchError) or error.retryable:
@@ -220,28 +206,26 @@ class SegmentProducer(SegmentSender):
         return ProducerEvent.STORED_KNOWN
 
     async def _ask_what_is_stored(self) -> None:
-        reply = await self._registration.ask_what_is_stored()
+        reply = await self.registration.ask_what_is_stored()
         if reply is not None:
-            self.pending.store_up_to(stored_here(reply))
+            self.store_up_to(stored_here(reply))
 
     def fail_all(self, error: Exception) -> None:
         """Fail all messages, and the first registration if it is still awaited."""
         if not self.attached.done():
             self.attached.set_exception(error)
             self.attached.exception()
-        self.close_batches()
-        self.pending.fail_all(error)
+        super().fail_all(error)
 
     async def close(self) -> None:
         """Give the registration back; messages without an outcome fail."""
         self._apply(ProducerEvent.CLOSED)
-        if self._registration.connection is not None:
-            self._registration.connection.on_writable.pop(self._writable, None)
-        closing = self._registration.close()
+        connection = self.leave_connection()
         self.fail_all(AlreadyClosedError("the producer was closed before the message was stored"))
-        if closing is None:
+        if connection is None:
             return
+        command, timeout_s = self.registration.close_command(), self.home.pool.operation_timeout_s
         try:
-            await closing
+            await connection.request(command, pb.CommandSuccess, timeout_s)
         except AnabranchError as error:
             log.debug("%s: closing the producer: %s", self.topic, error)

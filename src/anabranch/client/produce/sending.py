@@ -1,20 +1,57 @@
-"""Messages of one segment on their way out: open batches become entries, entries go to the connection.
+"""Messages of one segment on their way out: batches become entries, and entries get their outcomes.
 
-The sender writes as far as the registration's connection takes entries and keeps the others. It does not know
-why a connection comes or goes; that is the life of `segment_producer`.
+Entries wait in the order of their sequence ids. Every entry leaves with an outcome, or is taken back to be
+routed again. The sender writes as far as the registration's connection takes entries. It does not know why a
+connection comes or goes; that is the life of `segment_producer`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
 
-from anabranch.client.decide.batcher import BucketFill, OpenBucket, Outgoing, SegmentBatcher
-from anabranch.client.produce.home import SegmentHome
-from anabranch.client.produce.pending import CLOCK_MARGIN_S, PendingEntries
+from anabranch.aio import TaskRegistry
+from anabranch.client.decide.batcher import FAILED, STORED, OpenBucket, Outgoing, SegmentBatcher
+from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.options import Batching, PublishOptions
+from anabranch.client.produce.futures import complete
+from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.registering import ProducerRegistration
-from anabranch.errors import MessageTooBigError
+from anabranch.clock import Clock
+from anabranch.errors import MessageTooBigError, SendTimeoutError
 from anabranch.model.layout import Segment
+from anabranch.protocol.compression import Compression
 from anabranch.protocol.hot_frames import encode_send
+
+if TYPE_CHECKING:
+    from anabranch.client.produce.segment_producer import SegmentProducer
+
+CLOCK_MARGIN_S = 1e-6
+"""A timer may fire this early; without the margin it would be set again for the same instant."""
+
+
+class SegmentHome(Protocol):
+    """The topic's producer, as its segments see it."""
+
+    loop: asyncio.AbstractEventLoop
+    pool: ConnectionPool
+    tasks: TaskRegistry
+    clock: Clock
+    memory: Memory
+    name: str
+    options: PublishOptions
+    limits: Batching
+    compression: Compression
+
+    def check_loop(self) -> None: ...
+    def batch_opened(self, now: float) -> None: ...
+    def batches_closed(self, segment: SegmentSender) -> None: ...
+    def segment_attached(self, connection: BrokerConnection) -> None: ...
+    def segment_settled(self, segment: SegmentProducer) -> None: ...
+    def segment_failed(self, segment: SegmentProducer) -> None: ...
+    def entry_failed(self, batch: Outgoing) -> None: ...
 
 
 class SegmentSender:
@@ -24,16 +61,18 @@ class SegmentSender:
         self.home = home
         self.segment = segment
         self.batcher = SegmentBatcher(segment.bucket_splits, home.limits, self)
-        self.pending = PendingEntries(segment.id, home.memory, home.loop, home.entry_failed)
-        self.fills = tuple(BucketFill(home.limits) for _ in self.batcher.buckets)
-        """By bucket."""
-        self._registration = registration
+        self.registration = registration
+        self.sent: deque[Outgoing] = deque()
+        self.unsent: deque[Outgoing] = deque()
+        """Entries that follow those in `sent`."""
         self._timer: asyncio.Handle | None = None
 
     @property
     def is_attached(self) -> bool:
         """Whether entries can be sent now."""
-        return self._registration.connection is not None
+        return self.registration.connection is not None
+
+    # Batches.
 
     def begin(self, bucket: OpenBucket) -> Outgoing:
         """Open a batch in a bucket that has none, and see to it that the batch leaves in time.
@@ -46,7 +85,7 @@ class SegmentSender:
         loop = self.home.loop
         now = loop.time()
         if self._timer is None and not self.batcher.opened:
-            if self.pending:
+            if self.sent or self.unsent:
                 self._timer = loop.call_later(self.home.limits.max_delay, self._due)
             else:
                 self._timer = loop.call_soon(self._due)
@@ -56,7 +95,7 @@ class SegmentSender:
 
     def _due(self) -> None:
         self._timer = None
-        connection = self._registration.connection
+        connection = self.registration.connection
         if not self.batcher.opened or connection is None:
             # Without a connection batches may as well grow; the attachment sends them.
             return
@@ -77,21 +116,28 @@ class SegmentSender:
             for batch in taken:
                 slot = batch.rows[0][3]
                 try:
-                    batch.build(home.name, now_ms, home.compression, home.batched)
+                    batch.build(home.name, now_ms, home.compression, home.options.batched)
                 except Exception as error:
                     # Only a value that a caller passed can be at fault; all messages of the batch fail.
-                    self.pending.fail(batch, error)
+                    self.fail(batch, error)
                     continue
-                self.pending.add(batch)
-                self.fills[self.batcher.bucket_of(slot)].add(batch)
+                self.add(batch)
+                self.batcher.bucket_for(slot).fill.add(batch)
             home.batches_closed(self)
         self._write()
 
+    # Entries.
+
+    def add(self, batch: Outgoing) -> None:
+        """Take an entry that is ready to be sent."""
+        self.home.memory.charge(batch.size)
+        self.unsent.append(batch)
+
     def _write(self) -> None:
-        connection = self._registration.connection
+        connection = self.registration.connection
         if connection is None:
             return
-        unsent, sent, producer_id = self.pending.unsent, self.pending.sent, self._registration.producer_id
+        unsent, sent, producer_id = self.unsent, self.sent, self.registration.producer_id
         pump = connection.pump
         while unsent:
             if not pump.writable:
@@ -99,7 +145,7 @@ class SegmentSender:
                 return
             batch = unsent.popleft()
             if batch.size > connection.machine.max_message_bytes:
-                self.pending.fail(batch, _too_big(batch, connection.machine.max_message_bytes))
+                self.fail(batch, _too_big(batch, connection.machine.max_message_bytes))
                 continue
             batch.tried = True
             sent.append(batch)
@@ -111,22 +157,81 @@ class SegmentSender:
         if self.batcher.opened and self._timer is None:
             self.close_batches()
 
-    def take_back(self) -> list[Outgoing]:
-        """Remove and return all entries without an outcome, in order."""
-        self.close_batches()
-        return self.pending.take_back()
+    def leave_connection(self) -> BrokerConnection | None:
+        """Count sent entries as unsent; return the connection if its broker does not know of the end yet."""
+        connection = self.registration.connection
+        if connection is not None:
+            connection.on_writable.pop(self._writable, None)
+        self.unsent.extendleft(reversed(self.sent))
+        self.sent.clear()
+        return self.registration.drop()
 
-    def oldest_at(self) -> float | None:
-        """When the oldest message without an outcome was added; None when there is none."""
-        oldest = self.pending.oldest_at()
-        return self.batcher.oldest_at if oldest is None else oldest
+    def take_back(self) -> list[Outgoing]:
+        """Remove and return all entries without an outcome, in order; none may be sent at the time."""
+        self.close_batches()
+        taken = list(self.unsent)
+        self.unsent.clear()
+        for batch in taken:
+            self.home.memory.release(batch.size)
+        return taken
+
+    # Outcomes; the caller has removed the entry from its queue.
+
+    def store(self, batch: Outgoing, ledger: int, entry: int) -> None:
+        """Complete an entry that the segment has stored."""
+        batch.state = STORED
+        batch.place = (self.segment.id, ledger, entry)
+        self._finish(batch)
+
+    def store_up_to(self, sequence_id: int) -> None:
+        """Complete the entries that an earlier registration sent and the segment has stored, up to this id.
+
+        The position of such an entry is unknown.
+        """
+        unsent = self.unsent
+        while unsent and unsent[0].tried and unsent[0].sequence <= sequence_id:
+            self.store(unsent.popleft(), -1, -1)
+
+    def any_tried(self) -> bool:
+        """Whether an entry may be stored without the producer's knowing."""
+        return any(batch.tried for batch in self.unsent)
+
+    def fail(self, batch: Outgoing, error: Exception) -> None:
+        batch.state = FAILED
+        batch.error = error
+        self.home.entry_failed(batch)
+        self._finish(batch)
+
+    def fail_all(self, error: Exception) -> None:
+        """Fail all messages."""
+        self.close_batches()
+        waiting = [*self.sent, *self.unsent]
+        self.sent.clear()
+        self.unsent.clear()
+        for batch in waiting:
+            self.fail(batch, error)
 
     def expire(self, now: float, timeout_s: float) -> None:
         """Fail the messages that were added more than `timeout_s` ago."""
+        begun_before = now + CLOCK_MARGIN_S - timeout_s
         oldest = self.batcher.oldest_at
-        if oldest is not None and oldest + timeout_s <= now + CLOCK_MARGIN_S:
+        if oldest is not None and oldest <= begun_before:
             self.close_batches()
-        self.pending.expire(now, timeout_s)
+        for waiting in (self.sent, self.unsent):
+            while waiting and waiting[0].begun_at <= begun_before:
+                error = SendTimeoutError(f"not stored within {timeout_s:g} s; it may still be stored")
+                self.fail(waiting.popleft(), error)
+
+    def oldest_at(self) -> float | None:
+        """When the oldest message without an outcome was added; None when there is none."""
+        waiting = self.sent or self.unsent
+        return waiting[0].begun_at if waiting else self.batcher.oldest_at
+
+    def _finish(self, batch: Outgoing) -> None:
+        self.home.memory.release(batch.size)
+        # The bytes are not needed any more, and a caller may keep the futures for long.
+        batch.entry = b""
+        complete(batch)
 
 
 def _too_big(batch: Outgoing, limit: int) -> MessageTooBigError:

@@ -140,12 +140,12 @@ async def test_a_settling_producer_follows_its_sealed_segment() -> None:
     pool.connections[0].lose()
     segment.depart()
     await asyncio.sleep(3)
-    assert not segment.settled
+    assert not segment.life.settled
     pool.refuse = False
     pool.answer = lambda message: success(0)
     segment.owned_by(B)
     await settle_down()
-    assert segment.settled
+    assert segment.life.settled
     assert [batch.state for batch in batches] == [STORED, OPEN]
 
 

@@ -19,13 +19,13 @@ def batch(count: int = 3) -> Outgoing:
 def store(made: Outgoing) -> None:
     made.state = STORED
     made.place = (4, 5, 6)
-    complete(made, asyncio.get_running_loop())
+    complete(made)
 
 
 def fail(made: Outgoing, error: Exception) -> None:
     made.state = FAILED
     made.error = error
-    complete(made, asyncio.get_running_loop())
+    complete(made)
 
 
 def future(made: Outgoing, index: int = 0) -> SendFuture:

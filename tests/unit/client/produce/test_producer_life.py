@@ -68,7 +68,7 @@ def test_a_layout_ahead_of_the_receipts_waits_for_them() -> None:
     life, effects = life_after(E.ACCEPTED, E.SEALED_BY_LAYOUT)
     assert effects == [F.AWAIT_RECEIPTS]
     assert not life.settled
-    assert life.handle(E.ALL_ANSWERED) == (F.RELEASE, F.ASK_STORED)
+    assert life.handle(E.RECEIPTS_ENDED) == (F.RELEASE, F.ASK_STORED)
     assert life.handle(E.STORED_KNOWN) == (F.REPORT_LEFT, F.REPORT_SETTLED)
 
 
@@ -78,7 +78,7 @@ def test_a_layout_that_comes_while_the_producer_settles_is_remembered() -> None:
 
 
 def test_late_events_change_nothing() -> None:
-    life, effects = life_after(E.ACCEPTED, E.SEALED_BY_LAYOUT, E.DETACHED, E.RECEIPTS_OVERDUE)
+    life, effects = life_after(E.ACCEPTED, E.SEALED_BY_LAYOUT, E.DETACHED, E.RECEIPTS_ENDED)
     assert life.state is S.LEAVING
     assert effects == []
 

@@ -178,7 +178,7 @@ async def test_a_sealed_segment_is_asked_what_it_has_stored() -> None:
     connection.producers.clear()
     segment.closed_by_broker()
     await settle_down()
-    assert segment.state is ProducerState.SETTLED
+    assert segment.life.state is ProducerState.SETTLED
     assert home.settled == [segment]
     later = home.add(segment, 2)
     assert [batch.state for batch in batches] == [STORED, STORED, OPEN, OPEN]
@@ -200,10 +200,10 @@ async def test_a_seal_that_failed_lets_the_segment_go_on() -> None:
     segment = home.segment()
     batches = home.add(segment, 3)
     await settle_down()
-    assert segment.settled
+    assert segment.life.settled
     sealed = False
     await asyncio.sleep(2.0)
-    assert segment.state is ProducerState.ATTACHED
+    assert segment.life.state is ProducerState.ATTACHED
     assert pool.connections[0].sequences() == [[0], [1], [2]]
     assert all(batch.state == OPEN for batch in batches)
 
@@ -217,11 +217,11 @@ async def test_a_layout_that_is_ahead_of_the_receipts_waits_for_them() -> None:
     batches = home.add(segment, 2)
     segment.depart()
     await asyncio.sleep(0.5)
-    assert not segment.settled
+    assert not segment.life.settled
     connection.receipt(0, ledger=3, entry=4)
     assert batches[0].place == (0, 3, 4), "the receipt also says where it is stored"
     await asyncio.sleep(1.0)
-    assert segment.settled, "the broker was asked when no more receipts came"
+    assert segment.life.settled, "the broker was asked when no more receipts came"
     assert segment.take_back() == [batches[1]]
 
 
@@ -233,7 +233,7 @@ async def test_departing_without_doubts_needs_no_question() -> None:
     await settle_down()
     segment.depart()
     await settle_down()
-    assert segment.settled
+    assert segment.life.settled
     assert segment.take_back() == batches
     assert not any(is_settling(message) for message in pool.connections[0].sent)
 
