@@ -94,9 +94,8 @@ class SegmentProducer(SegmentSender):
             self._apply(ProducerEvent.DETACHED)
 
     def connection_lost(self) -> None:
-        if self.is_attached:
-            self.registration.owner.look_up_again()
-            self._apply(ProducerEvent.DETACHED)
+        self.registration.owner.look_up_again()
+        self._apply(ProducerEvent.DETACHED)
 
     def owned_by(self, url: str | None) -> None:
         """Follow the segment to the broker that a layout names."""

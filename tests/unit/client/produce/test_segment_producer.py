@@ -34,6 +34,17 @@ async def test_unanswered_entries_are_sent_again_in_order_after_a_loss() -> None
     assert pool.connections[1].pump.written[:2] == first.pump.written[1:]
 
 
+async def test_a_connection_lost_during_the_registration_is_replaced_at_once() -> None:
+    pool = FakePool(lambda message: asyncio.get_running_loop().create_future())
+    segment = FakeHome(pool).segment()
+    await settle_down()
+    pool.answer = lambda message: success()
+    pool.connections[0].lose()
+    await settle_down()
+    assert segment.is_attached
+    assert pool.asked == [None, None]
+
+
 async def test_entries_that_the_broker_has_stored_are_not_sent_again() -> None:
     last = -1
     pool = FakePool(lambda message: success(last))
