@@ -19,12 +19,7 @@ from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.leadership import ControllerContext
 from anabranch.errors import AnabranchError, TopicExistsError
 from anabranch.metadata.layouts import layout_of, with_layout
-from anabranch.metadata.records import (
-    GarbageRecord,
-    LineageRecord,
-    SubscriptionKind,
-    TopicRecord,
-)
+from anabranch.metadata.records import GarbageRecord, LineageRecord, SubscriptionKind, TopicRecord
 from anabranch.model.hashing import equal_bucket_splits, key_hash
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
@@ -175,8 +170,7 @@ async def delete_storage(context: ControllerContext, name: TopicName) -> bool:
     await context.failpoints.reach("delete.swept")
     if gone:
         lineage = await context.topics.update_lineage(
-            name,
-            lambda found: replace(found, garbage=tuple(g for g in found.garbage if g.name not in gone)),
+            name, lambda found: replace(found, garbage=tuple(g for g in found.garbage if g.name not in gone))
         )
     return not lineage.garbage
 

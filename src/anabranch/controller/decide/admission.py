@@ -11,12 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from anabranch.errors import ConsumerBusyError
-from anabranch.metadata.records import (
-    ConsumerRecord,
-    InitialPosition,
-    SubscriptionKind,
-    SubscriptionRecord,
-)
+from anabranch.metadata.records import ConsumerRecord, InitialPosition, SubscriptionKind, SubscriptionRecord
 from anabranch.model.drains import union
 from anabranch.model.ranges import HashRange
 

@@ -21,15 +21,7 @@ from anabranch.metadata.records import (
     SubscriptionRecord,
 )
 from anabranch.model.assignment import Assigned, AssignedSegment, Assignment, assign
-from anabranch.model.drains import (
-    ALL,
-    NO_PARTS,
-    Parts,
-    Ranges,
-    open_buckets,
-    open_slots,
-    union,
-)
+from anabranch.model.drains import ALL, NO_PARTS, Parts, Ranges, open_buckets, open_slots, union
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
@@ -192,10 +184,7 @@ def members_max(records: Iterable[SubscriptionRecord], *, sharing: bool) -> int:
 
 
 def _assign(
-    record: SubscriptionRecord,
-    layout: Layout,
-    before: Mapping[str, tuple[Assigned, ...]],
-    load: Load,
+    record: SubscriptionRecord, layout: Layout, before: Mapping[str, tuple[Assigned, ...]], load: Load
 ) -> dict[str, tuple[Assigned, ...]]:
     names = sorted(record.consumers)
     if record.type != "CHECKPOINT":

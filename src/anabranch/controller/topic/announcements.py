@@ -24,11 +24,7 @@ class Announcements:
     """The announcements of `records`, the subscriptions of one topic, to owners and `members`."""
 
     def __init__(
-        self,
-        lead: Leadership,
-        records: SubscriptionRecords,
-        members: Members,
-        notify: Notify,
+        self, lead: Leadership, records: SubscriptionRecords, members: Members, notify: Notify
     ) -> None:
         self._lead = lead
         self._records = records

@@ -157,7 +157,7 @@ class TopicController:
             "garbage": [garbage.name for garbage in self.record.garbage],
             "troubles": {**self.changes.troubles, **self._layouts.unreached, **self.upkeep.troubles()},
             "subscriptions": self._describe_subscriptions(),
-            "decisions": self._scaling.describe(),
+            "decisions": list(self._scaling.looks),
         }
 
     def _describe_subscriptions(self) -> dict[str, dict[str, object]]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from anabranch.aio import together
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.waiting import waiting
 from anabranch.controller.ports.segments import SegmentLoad
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.leadership import Leadership
@@ -17,6 +16,9 @@ from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import AnabranchError
 from anabranch.metadata.records import SubscriptionRecord
+from anabranch.model.assignment import bucket_owners
+from anabranch.model.drains import Ranges, covers, union
+from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
 
@@ -32,9 +34,7 @@ SUMMED = {
 
 
 async def topic_stats(
-    lead: Leadership,
-    records: Mapping[str, SubscriptionRecord],
-    described: Mapping[str, Mapping[str, object]],
+    lead: Leadership, records: Mapping[str, SubscriptionRecord], described: Mapping[str, Mapping[str, object]]
 ) -> dict[str, object]:
     """Rates and sizes of each segment, backlog and consumers of each subscription.
 
@@ -86,11 +86,8 @@ async def _subscription(
             return None
 
     found = await together(backlog(segment) for segment in segments)
-    by_segment = {
-        str(segment.id): messages
-        for segment, messages in zip(segments, found, strict=True)
-        if messages is not None
-    }
+    pairs = zip(segments, found, strict=True)
+    by_segment = {str(segment.id): messages for segment, messages in pairs if messages is not None}
     return {
         "consumerCount": len(record.consumers),
         "backlog": sum(by_segment.values()),
@@ -104,7 +101,13 @@ def subscriptions(
     """Each subscription: its progress, its troubles, its members."""
     return {
         sub: {
-            **_progress(record, layout),
+            "type": record.type,
+            "initialPosition": record.initial_position,
+            "generation": record.generation,
+            "drained": list(record.drained),
+            "partlyDrained": {str(id_): _words(part) for id_, part in groups.drained_parts(record).items()},
+            "waiting": waiting(record, layout),
+            "unfinished": None if record.unfinished is None else record.unfinished.kind,
             "trouble": subscriptions.troubles.get(sub),
             "unreached": announcements.unreached(sub),
             "consumers": _consumers(record, members, sub),
@@ -113,36 +116,45 @@ def subscriptions(
     }
 
 
-def _progress(record: SubscriptionRecord, layout: Layout) -> dict[str, object]:
-    """The progress of a subscription by its record, and the segments that it waits for."""
-    waits = waiting(record, layout)
-    parts = groups.drained_parts(record)
-    return {
-        "type": record.type,
-        "initialPosition": record.initial_position,
-        "generation": record.generation,
-        "drained": list(record.drained),
-        "partlyDrained": {str(id_): [str(part) for part in slots] for id_, slots in parts.items()},
-        "waiting": {
-            str(id_): [
-                {
-                    "segment": blocker.segment_id,
-                    "buckets": [str(part) for part in blocker.buckets],
-                    "consumers": list(blocker.consumers),
-                }
-                for blocker in blockers
-            ]
-            for id_, blockers in waits.items()
-        },
-        "unfinished": None if record.unfinished is None else record.unfinished.kind,
+def waiting(record: SubscriptionRecord, layout: Layout) -> dict[str, list[dict[str, object]]]:
+    """Each segment that is held back, at least in part, with the undrained buckets of its ancestors."""
+    drained = groups.finished_by_group(record) if record.type == "CHECKPOINT" else frozenset(record.drained)
+    if drained is None or record.type == "QUEUE":
+        return {}
+    parts = groups.open_parts(record)
+    blockers = {
+        segment.id: _blocker(record, segment, parts.get(segment.id, ()))
+        for segment in layout.sealed
+        if segment.id not in drained
     }
+    behind = {id_: sorted(layout.ancestors(id_) - drained) for id_ in sorted(layout.segments)}
+    return {str(id_): [blockers[ancestor] for ancestor in found] for id_, found in behind.items() if found}
+
+
+def _blocker(record: SubscriptionRecord, segment: Segment, drained: Ranges) -> dict[str, object]:
+    """The buckets of a sealed segment that are not drained, with their readers."""
+    readers = sorted(
+        name
+        for name, consumer in record.consumers.items()
+        if any(held.segment_id == segment.id for held in consumer.segments)
+    )
+    buckets = bucket_ranges(segment.bucket_splits)
+    behind = [at for at, bucket in enumerate(buckets) if not covers(drained, bucket)]
+    owners = bucket_owners(len(buckets), readers)
+    return {
+        "segment": segment.id,
+        "buckets": _words(union(buckets[at] for at in behind)),
+        "consumers": sorted({owners[at] for at in behind if owners}),
+    }
+
+
+def _words(ranges: Ranges) -> list[str]:
+    return [str(part) for part in ranges]
 
 
 def _consumers(record: SubscriptionRecord, members: Members, sub: str) -> dict[str, object]:
     """The members of a group, and the segments that each reads by the record."""
-    held = {
-        name: [given.segment_id for given in member.segments] for name, member in record.consumers.items()
-    }
+    held = {name: [given.segment_id for given in known.segments] for name, known in record.consumers.items()}
     return {
         hold.name: {
             "connected": hold.connected,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -44,29 +45,6 @@ class Tally:
             self.merges += isinstance(action, Merge)
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """One look at the topic, or a run of looks with the same reason to do nothing."""
-
-    first_ms: int
-    last_ms: int
-    count: int
-    decision: Decision
-    outcome: str
-
-    def describe(self) -> dict[str, object]:
-        return {
-            "firstMs": self.first_ms,
-            "lastMs": self.last_ms,
-            "count": self.count,
-            "action": describe_action(self.decision),
-            "reason": self.decision.reason,
-            "against": list(self.decision.against),
-            "lookAgainSeconds": self.decision.look_again_s,
-            "outcome": self.outcome,
-        }
-
-
 class Scaling:
     """The auto-scaling of the topic that `lead` leads."""
 
@@ -74,7 +52,8 @@ class Scaling:
         self._lead = lead
         self._rates: dict[int, SegmentRates] = {}
         self._namespace: PolicyFields | None = None
-        self._looks: deque[Looked] = deque(maxlen=DECISIONS_KEPT)
+        self.looks: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
+        """The last decisions, newest last, for operators."""
         self.history = LoadHistory()
         self.tally = Tally()
         self.reload()
@@ -137,14 +116,8 @@ class Scaling:
             policy = self.policy()
         except InvalidConfigurationError as error:
             return Decision(Keep(), f"auto-scaling is off: {error}")
-        observed = Observed(
-            self._lead.layout,
-            self._rates,
-            sharing_consumers,
-            self.history,
-            self._lead.now_s(),
-            other_consumers,
-        )
+        layout, now_s = self._lead.layout, self._lead.now_s()
+        observed = Observed(layout, self._rates, sharing_consumers, self.history, now_s, other_consumers)
         self.history = advance_history(self.history, observed, policy)
         return decide(replace(observed, history=self.history), policy)
 
@@ -157,15 +130,21 @@ class Scaling:
     def note(self, decision: Decision, outcome: str) -> None:
         """Keep a decision for operators; repeated decisions to do nothing are counted, not listed."""
         now_ms = self._lead.context.clock.wall_ms()
-        last = self._looks[-1] if self._looks else None
-        if last is not None and last.outcome == outcome == "" and last.decision.reason == decision.reason:
-            self._looks[-1] = Looked(last.first_ms, now_ms, last.count + 1, decision, outcome)
-        else:
-            self._looks.append(Looked(now_ms, now_ms, 1, decision, outcome))
-
-    def describe(self) -> list[dict[str, object]]:
-        """The last decisions, newest last."""
-        return [look.describe() for look in self._looks]
+        look = {
+            "firstMs": now_ms,
+            "lastMs": now_ms,
+            "count": 1,
+            "action": describe_action(decision),
+            "reason": decision.reason,
+            "against": list(decision.against),
+            "lookAgainSeconds": decision.look_again_s,
+            "outcome": outcome,
+        }
+        last = self.looks[-1] if self.looks else None
+        if last is not None and last["outcome"] == outcome == "" and last["reason"] == decision.reason:
+            look |= {"firstMs": last["firstMs"], "count": last["count"] + 1}
+            self.looks.pop()
+        self.looks.append(look)
 
 
 def describe_action(decision: Decision) -> str:

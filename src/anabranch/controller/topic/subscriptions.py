@@ -283,8 +283,7 @@ class Subscriptions:
             return
         drained, parts = await self._cursors.drained(sub, self.records[sub], only)
         await self.save(
-            sub,
-            lambda found: groups.drain(found, self._lead.layout, drained, self.load_by_segment, parts),
+            sub, lambda found: groups.drain(found, self._lead.layout, drained, self.load_by_segment, parts)
         )
 
     async def save(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.decide.retention import prunable
-from anabranch.controller.decide.waiting import WaitsFor, waiting
+from anabranch.controller.topic.reports import waiting
 from anabranch.metadata.namespace_policies import Retention
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.hashing import bucket_ranges
@@ -62,8 +62,8 @@ def test_nothing_is_given_out_before_all_its_ancestors_are_drained() -> None:
     record = group("a", layout=GRANDCHILDREN)
     assert held(record) == {"a": [0, 1]}
     waits = waiting(record, GRANDCHILDREN)
-    behind = {id_: tuple(blocker.segment_id for blocker in found) for id_, found in waits.items()}
-    assert behind == {2: (0,), 3: (0,), 4: (0, 2), 5: (0, 2)}
+    behind = {id_: [blocker["segment"] for blocker in found] for id_, found in waits.items()}
+    assert behind == {"2": [0], "3": [0], "4": [0, 2], "5": [0, 2]}
     record = groups.drain(record, GRANDCHILDREN, (2,), {})
     assert held(record) == {"a": [0, 1]}, "a drained child of an undrained parent opens no segment"
     record = groups.drain(record, GRANDCHILDREN, (0,), {})
@@ -155,8 +155,8 @@ def test_a_member_that_reads_whole_segments_makes_all_wait_for_whole_segments() 
     mixed = groups.join(half, SPLIT, "m1", {}, RegistrationRequest(whole=True))
     assert sorted(id_ for ids in held(mixed).values() for id_ in ids) == [0]
     assert by_buckets(mixed) == set()
-    waits = waiting(mixed, SPLIT)[1]
-    assert [(blocker.segment_id, blocker.buckets) for blocker in waits] == [(0, (FULL,))]
+    waits = waiting(mixed, SPLIT)["1"]
+    assert [(blocker["segment"], blocker["buckets"]) for blocker in waits] == [(0, [str(FULL)])]
     whole = groups.drain(mixed, SPLIT, (0,), {})
     assert sorted(id_ for ids in held(whole).values() for id_ in ids) == [1, 2]
 
@@ -178,16 +178,17 @@ def test_a_merge_opens_where_both_parents_are_drained_and_names_the_readers_it_w
     record = groups.drain(record, merged, (), {}, parts)
     assert groups.open_for(record, merged, 2) == (HashRange(0x4000, 0xBFFF),)
     readers = {id_: name for name, ids in held(record).items() for id_ in ids if id_ < 2}
-    assert waiting(record, merged)[2] == (
-        WaitsFor(0, (HashRange(0, 0x3FFF),), (readers[0],)),
-        WaitsFor(1, (HashRange(0xC000, 0xFFFF),), (readers[1],)),
-    )
+    assert waiting(record, merged)["2"] == [
+        {"segment": 0, "buckets": [str(HashRange(0, 0x3FFF))], "consumers": [readers[0]]},
+        {"segment": 1, "buckets": [str(HashRange(0xC000, 0xFFFF))], "consumers": [readers[1]]},
+    ]
 
 
 def test_a_blocked_bucket_of_a_shared_segment_names_its_reader_only() -> None:
     record = groups.reassign(group("a", "b", layout=FOUR), SPLIT, {})
     record = groups.drain(record, SPLIT, (), {}, {0: (HashRange(0, 0xBFFF),)})
-    assert waiting(record, SPLIT)[1] == (WaitsFor(0, (HashRange(0xC000, 0xFFFF),), ("b",)),)
+    (blocker,) = waiting(record, SPLIT)["1"]
+    assert blocker == {"segment": 0, "buckets": [str(HashRange(0xC000, 0xFFFF))], "consumers": ["b"]}
 
 
 def test_grandchildren_open_where_all_generations_are_drained() -> None:
@@ -259,7 +260,7 @@ def test_a_checkpoint_group_gets_children_when_its_members_have_read_all_ancesto
         record = groups.join(record, layout, name, {}, RegistrationRequest(finished=()))
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [0, 1]
     reader = next(name for name, ids in held(record).items() if 0 in ids)
-    assert waiting(record, layout)[4][0].consumers == (reader,)
+    assert waiting(record, layout)["4"][0]["consumers"] == [reader]
     assert prunable(layout, [record], Retention(0), 1000) == (), "it is still needed"
     record = groups.join(record, layout, reader, {}, RegistrationRequest(finished=(0,)))
     assert sorted(id_ for ids in held(record).values() for id_ in ids) == [1, 2, 3]
