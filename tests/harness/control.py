@@ -13,7 +13,7 @@ from anabranch.controller.decide.groups import RegistrationRequest, has_cursors,
 from anabranch.controller.decide.operation import segment_name
 from anabranch.controller.decide.places import Place
 from anabranch.controller.lifecycle import Migration
-from anabranch.controller.ports.leader import Membership
+from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.controller.service import NO_PROPERTIES, ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
@@ -45,6 +45,19 @@ FROM_EARLIEST = RegistrationRequest(start="earliest")
 
 MANUAL = ControllerSettings(auto_scale=AutoScalePolicy(enabled=False), retention_s=None)
 """Nothing happens that a test does not ask for."""
+
+
+class Alone:
+    """The only broker: it owns all stores."""
+
+    def owns(self, store: int) -> bool:
+        return True
+
+    def remote(self, store: int, name: TopicName) -> TopicLeader | None:
+        return None
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
 
 
 class DiedError(Exception):
@@ -92,7 +105,7 @@ class ControlPlane:
             settings=self.settings,
             failpoints=failpoints or SimFailpoints(process, kill_at, reached=self.reached),
         )
-        self.service = ControllerService(self.context)
+        self.service = ControllerService(self.context, Alone())
         await self.call(self.service.start())
         return self.service
 

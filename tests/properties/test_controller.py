@@ -136,7 +136,7 @@ class Life:
         controller = await self.plane.controller()
         assert controller.why()["troubles"] == {}
         for sub in sorted(self.confirmed - {"s2"}):
-            assert sub in controller.subscriptions(), f"{sub} was confirmed and is gone"
+            assert sub in controller.records, f"{sub} was confirmed and is gone"
         for before, after in zip(self.seen, self.seen[1:], strict=False):
             assert check_step(before, after) == ()
         for sub in SUBSCRIPTIONS:
@@ -144,7 +144,7 @@ class Life:
                 if sub in stored.cursors:
                     self.plane.disk.acknowledge(name, sub)
         await asyncio.sleep(1)
-        for sub, record in controller.subscriptions().items():
+        for sub, record in controller.records.items():
             if record.initial_position is not None:
                 assert set(record.drained) == {s.id for s in layout.sealed}, f"{sub} waits for nothing"
         await self.plane.stop()

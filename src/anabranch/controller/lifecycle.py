@@ -29,7 +29,7 @@ replace = msgspec.structs.replace
 
 
 class Migration(NamedTuple):
-    """The classic logs that a scalable topic continues, and their subscriptions and properties."""
+    """The classic logs that a scalable topic continues; each must exist and have all of the subscriptions."""
 
     classic: Sequence[Place]
     subscriptions: Mapping[str, SubscriptionKind]

@@ -15,7 +15,7 @@ from anabranch.controller import lifecycle
 from anabranch.controller.followed_layouts import FollowedLayouts
 from anabranch.controller.layout_watches import LayoutChanged, LayoutWatches
 from anabranch.controller.led_topics import LedTopics
-from anabranch.controller.ports.leader import Alone, Leaders, TopicLeader
+from anabranch.controller.ports.leader import Leaders, TopicLeader
 from anabranch.controller.recovery import TopicRecovery
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext
@@ -43,9 +43,9 @@ LEADER_LOOK_S = 0.2
 class ControllerService:
     """The topics of one process."""
 
-    def __init__(self, context: ControllerContext, leaders: Leaders | None = None) -> None:
+    def __init__(self, context: ControllerContext, leaders: Leaders) -> None:
         self.context = context
-        self._leaders: Leaders = leaders or Alone()
+        self._leaders = leaders
         self._tasks = TaskRegistry()
         self.watches = LayoutWatches()
         self._led = LedTopics(context, self._leaders.owns, self.watches, self._lost)
@@ -99,10 +99,7 @@ class ControllerService:
             await lifecycle.record_topic(self.context, name, segments, properties)
 
     async def record_migration(self, name: TopicName, migration: lifecycle.Migration) -> None:
-        """Record a scalable topic that continues classic logs; TopicExistsError.
-
-        The logs must exist, and each must have all subscriptions of the migration.
-        """
+        """Record a scalable topic that continues classic logs; TopicExistsError."""
         _check_name(name)
         async with self._recovery.creating(name):
             await lifecycle.record_migration(self.context, name, migration)
@@ -214,7 +211,7 @@ class ControllerService:
 
     def tallies(self) -> Mapping[TopicName, Tally]:
         """The layout changes of each topic since this broker leads it."""
-        return {controller.name: controller.tally for controller in self._led}
+        return {controller.name: controller.scaling.tally for controller in self._led}
 
     async def _find_layout(self, name: TopicName) -> None:
         """Offer the newest layout to the watchers of a topic, and make sure that the topic has a leader."""

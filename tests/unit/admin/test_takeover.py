@@ -182,7 +182,7 @@ async def test_a_subscription_made_anew_after_a_deletion_whose_answer_was_lost_s
     far.brokers.reset_links()
     await leader.ensure_subscription("s", "STREAM", "earliest")
     assert (await deletion).status == 204
-    assert list(leader.subscriptions()) == ["s"]
+    assert list(leader.records) == ["s"]
 
 
 @pytest.mark.parametrize("fresh", FRESH)
@@ -206,7 +206,7 @@ async def test_a_repeated_rebucket_is_counted_once(far: Far) -> None:
     seen = LayoutVersion(leader.record.incarnation, leader.layout.epoch)
     for _ in range(2):
         await leader.rebucket(0, [0x8000], seen)
-    assert leader.tally.rebuckets == 1
+    assert leader.scaling.tally.rebuckets == 1
 
 
 async def test_a_change_without_a_leader_fails_in_time_and_says_that_it_may_be_made(far: Far) -> None:

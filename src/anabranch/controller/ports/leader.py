@@ -152,16 +152,3 @@ class Leaders(Protocol):
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when owners may have changed; returns the undo."""
-
-
-class Alone:
-    """The only broker: it owns all stores."""
-
-    def owns(self, store: int) -> bool:
-        return True
-
-    def remote(self, store: int, name: TopicName) -> TopicLeader | None:
-        return None
-
-    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None

@@ -28,7 +28,7 @@ from anabranch.controller.topic.layout_changes import LayoutChanges
 from anabranch.controller.topic.leadership import ControllerContext, Leadership
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.registrations import Registrations
-from anabranch.controller.topic.scaling import Scaling, Tally
+from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscription_records import SubscriptionRecords
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.controller.topic.upkeep import Upkeep
@@ -38,7 +38,6 @@ from anabranch.metadata.records import (
     InitialPosition,
     IntentRecord,
     SubscriptionKind,
-    SubscriptionRecord,
     TopicRecord,
 )
 from anabranch.model.layout import Layout
@@ -62,16 +61,18 @@ class TopicController:
         self._watches = watches
         self._lost = lost
         self.members = Members(lead.context.settings, tokens, self._handle)
-        records = SubscriptionRecords(lead)
-        self._announcements = Announcements(lead, records, self.members, self._handle)
-        self._subscriptions = Subscriptions(lead, records, self.members, self._announcements, self._handle)
+        self.records = SubscriptionRecords(lead)
+        self._announcements = Announcements(lead, self.records, self.members, self._handle)
+        self._subscriptions = Subscriptions(
+            lead, self.records, self.members, self._announcements, self._handle
+        )
         self._registrations = Registrations(
             lead, self._subscriptions, self.members, self._announcements, self._handle
         )
-        self._scaling = Scaling(lead)
-        self._layouts = LayoutChanges(lead, self._subscriptions, self._scaling, watches, self._handle)
+        self.scaling = Scaling(lead)
+        self._layouts = LayoutChanges(lead, self._subscriptions, self.scaling, watches, self._handle)
         self.changes = ChangeRunner(lead, self._layouts, self._handle)
-        self.upkeep = Upkeep(lead, self.changes, self._layouts, self._subscriptions, self._scaling)
+        self.upkeep = Upkeep(lead, self.changes, self._layouts, self._subscriptions, self.scaling)
         segments = lead.context.segments
         self._undo_drained = segments.on_drained(lead.name, self._subscriptions.report_drained)
 
@@ -140,13 +141,6 @@ class TopicController:
     def record(self) -> TopicRecord:
         return self._lead.record
 
-    @property
-    def tally(self) -> Tally:
-        return self._scaling.tally
-
-    def subscriptions(self) -> Mapping[str, SubscriptionRecord]:
-        return dict(self._subscriptions.records)
-
     def why(self) -> dict[str, object]:
         return {
             "topic": str(self.name),
@@ -157,7 +151,7 @@ class TopicController:
             "garbage": [garbage.name for garbage in self.record.garbage],
             "troubles": {**self.changes.troubles, **self._layouts.unreached, **self.upkeep.troubles()},
             "subscriptions": self._describe_subscriptions(),
-            "decisions": list(self._scaling.looks),
+            "decisions": list(self.scaling.looks),
         }
 
     def _describe_subscriptions(self) -> dict[str, dict[str, object]]:
@@ -167,9 +161,8 @@ class TopicController:
         return self.why()
 
     async def stats(self) -> dict[str, object]:
-        records = self._subscriptions.records
-        found = await reports.topic_stats(self._lead, records, self._describe_subscriptions())
-        return {**found, "autoScalePolicy": self._scaling.describe_policy()}
+        found = await reports.topic_stats(self._lead, self.records, self._describe_subscriptions())
+        return {**found, "autoScalePolicy": self.scaling.describe_policy()}
 
     async def settled(self) -> None:
         await self.changes.settled()
@@ -204,8 +197,8 @@ class TopicController:
         return await self.changes.run(once)
 
     async def set_policy(self, override: AutoScaleOverride | None) -> None:
-        await self._scaling.load_namespace()
-        self._scaling.policy_with(override)
+        await self.scaling.load_namespace()
+        self.scaling.policy_with(override)
         fields = None if override is None else to_json(override)
         await self.changes.run(
             lambda: self._lead.update(lambda record: replace(record, auto_scale_policy=fields))
@@ -262,7 +255,7 @@ class TopicController:
     async def admit(self, sub: str, request: AttachRequest) -> Admission:
         await self.ensure_subscription(sub, request.kind, request.start, request.opened_in)
         self._check_leads()
-        ordered = self._subscriptions.records.existing(sub).type == request.kind == "STREAM"
+        ordered = self.records.existing(sub).type == request.kind == "STREAM"
         admitted = self._announcements.admit(sub, request) if ordered else Admission()
         return dataclasses.replace(admitted, incarnation=self.record.incarnation)
 

@@ -195,10 +195,10 @@ async def test_a_drain_at_one_broker_reaches_the_leader_at_another(brokers: Brok
     await controller.split(parent)
     await client.subscribe(name, "s", kind=1)
     (delivery,) = await client.deliveries(1)
-    assert parent not in controller.subscriptions()["s"].drained
+    assert parent not in controller.records["s"].drained
     await client.acknowledge_durably(delivery)
     await settle()
-    assert parent in controller.subscriptions()["s"].drained
+    assert parent in controller.records["s"].drained
 
 
 async def test_classic_topics_are_spread_and_each_broker_says_where(brokers: Brokers) -> None:

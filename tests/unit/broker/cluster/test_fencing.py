@@ -264,7 +264,7 @@ async def test_unsubscribing_on_a_segment_removes_the_subscription_from_the_topi
     assert one.has(pb.CommandCloseConsumer) == [], "its client would subscribe again"
     await settle()
     assert two.has(pb.CommandCloseConsumer)
-    assert "plain" not in controller.subscriptions()
+    assert "plain" not in controller.records
     for name in (LOWER, UPPER):
         segment = brokers[0].logs.get(TopicName.parse(name))
         assert segment is not None
@@ -293,7 +293,7 @@ async def test_a_seek_on_a_drained_segment_closes_its_children_again(brokers: Br
     await controller.split(0)
     await plain.acknowledge_durably(*got)
     await settle()
-    assert controller.subscriptions()["stream"].drained == (0,)
+    assert controller.records["stream"].drained == (0,)
     answer = await plain.request(
         pb.CommandSeek(
             request_id=0,
@@ -303,7 +303,7 @@ async def test_a_seek_on_a_drained_segment_closes_its_children_again(brokers: Br
     )
     assert isinstance(answer, pb.CommandSuccess)
     assert plain.has(pb.CommandCloseConsumer), "as for every seek"
-    assert controller.subscriptions()["stream"].drained == ()
+    assert controller.records.existing("stream").drained == ()
     held = await register_stream(member, "a")
     assert assigned_topics(held) == [WHOLE]
     await attach_stream(member, WHOLE, "a", held.generation)

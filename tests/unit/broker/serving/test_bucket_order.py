@@ -90,7 +90,7 @@ async def test_an_open_bucket_stays_open_until_the_next_generation(brokers: Brok
     await controller.split(0)
     await work(reader)
     place = Place(NAME.segment_name(controller.layout.segment(1).range, 1), 0)
-    record = controller.subscriptions()["stream"]
+    record = controller.records["stream"]
     segments, term = brokers[0].segments, controller.record.term
     roster = admission.roster(record, 1)
     for open_ in ((LOWER, UPPER), (LOWER,), ()):
@@ -165,13 +165,13 @@ async def test_a_restart_in_the_middle_opens_no_more_and_no_less(brokers: Broker
     await publisher.round(controller.layout)
     await controller.split(0)
     await work(reader)
-    before = controller.subscriptions()["stream"]
+    before = controller.records["stream"]
     assert before.partly_drained
     await brokers.restart()
     again = BucketReader(await brokers.connect(), "a", {stuck})
     await again.register()
     controller = await leader(brokers)
-    assert controller.subscriptions()["stream"].consumers == before.consumers
+    assert controller.records["stream"].consumers == before.consumers
     publisher = RoundPublisher(await brokers.connect())
     publisher.rounds = 1
     await publisher.round(controller.layout)

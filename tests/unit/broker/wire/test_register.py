@@ -53,7 +53,7 @@ async def test_a_leave_that_overtakes_its_registration_leaves_no_member(brokers:
     client.send(pb.CommandScalableTopicUnsubscribe(consumer_id=7, request_id=2))
     await settle()
     controller = await brokers[0].controllers.lead(TopicName.parse(NAME))
-    assert list(controller.subscriptions()["stream"].consumers) == ["b"]
+    assert list(controller.records["stream"].consumers) == ["b"]
     answers = {c.request_id for c in client.has(pb.CommandSuccess)}
     assert 2 not in answers, "no end of a registration that never began is announced"
     assert not client.hung_up

@@ -51,4 +51,4 @@ async def test_a_cancelled_opening_leaves_nothing_behind(brokers: Brokers, kind:
         assert 0 < finished < 60, "some calls were cancelled in time and some were not"
         if kind == "stream":
             controller = await brokers.controller()
-            assert not any(record.consumers for record in controller.subscriptions().values())
+            assert not any(record.consumers for record in controller.records.values())

@@ -48,7 +48,7 @@ async def check_told(consumer: Any, kind: str, *waiting: asyncio.Future[Any]) ->
 async def check_gone(brokers: Brokers) -> None:
     """Check that no consumer has created the subscription again."""
     controller = await brokers.controller()
-    assert "s" not in controller.subscriptions()
+    assert "s" not in controller.records
     for segment in controller.layout.segments.values():
         served = brokers[0].logs.get(NAME.segment_name(segment.range, segment.id))
         assert served is not None
@@ -109,7 +109,7 @@ async def test_the_next_leader_refuses_consumers_that_the_dead_leader_did_not_no
         await asyncio.sleep(1)
         await brokers.start()
         await asyncio.sleep(5)
-        if "s" in (await brokers.controller()).subscriptions():
+        if "s" in (await brokers.controller()).records:
             assert after_s is not None
             await brokers.publish(1, 1, first=1)
             assert (await asyncio.wait_for(waiting, 5)).value == b"1"
@@ -160,7 +160,7 @@ async def test_consumers_connected_to_any_broker_fail(brokers: Brokers, kind: st
         await check_told(consumer, kind, waiting)
         await asyncio.sleep(10)
         number = brokers.leader_of(NAME)
-        assert "s" not in (await brokers[number].controllers.lead(NAME)).subscriptions()
+        assert "s" not in (await brokers[number].controllers.lead(NAME)).records
 
 
 @pytest.mark.parametrize("after_ms", range(6))
@@ -217,7 +217,7 @@ async def test_consumers_fail_through_lost_connections_kills_and_splits(
         await asyncio.sleep(brokers.rng.uniform(0, 0.005))
         await disturb(brokers)
         controller = await brokers.controller()
-        if "s" in controller.subscriptions():
+        if "s" in controller.records:
             await controller.delete_subscription("s", force=True)
         await disturb(brokers)
         for consumer, receiving in zip(consumers, waiting, strict=True):

@@ -178,7 +178,7 @@ async def test_each_subscribe_carries_the_generation(brokers: Brokers) -> None:
         await drain(first)
         second = await two.subscribe_stream(TOPIC, "s", name="b")
         await asyncio.sleep(0.5)
-        record = (await brokers.controller()).subscriptions()["s"]
+        record = (await brokers.controller()).records["s"]
         for name, consumer in (("a", first), ("b", second)):
             (source,) = consumer.sources.values()
             assert source.attachment.generation == record.consumers[name].generation

@@ -303,7 +303,7 @@ async def test_a_subscription_held_by_a_queue_is_refused_to_a_stream(
         queue = await client.subscribe_queue(TOPIC, "s", initial_position="earliest")
         with pytest.raises(ConsumerBusyError, match="QUEUE consumers"):
             await other.subscribe_stream(TOPIC, "s")
-        assert (await brokers.controller()).subscriptions()["s"].type == "QUEUE"
+        assert (await brokers.controller()).records["s"].type == "QUEUE"
         await queue.close()
         assert (await other.subscribe_stream(TOPIC, "s")).assignment
 

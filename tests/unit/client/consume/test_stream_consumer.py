@@ -190,7 +190,7 @@ async def test_a_consumer_given_up_while_it_registers_keeps_no_share(brokers: Br
                 await one.subscribe_stream(TOPIC, "s", initial_position="earliest")
         await busy
         await asyncio.sleep(1)
-        assert not controller.subscriptions()["s"].consumers
+        assert not controller.records["s"].consumers
         consumer = await two.subscribe_stream(TOPIC, "s")
         assert len(await drain(consumer)) == 4
 

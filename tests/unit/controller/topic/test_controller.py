@@ -31,7 +31,16 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.policy import AutoScaleOverride, to_json
 from tests.fakes.segments import MemorySegments, SegmentDisk
-from tests.harness.control import FROM_EARLIEST, MANUAL, TOPIC, ControlPlane, FakeConsumer, ids_of, no_seal
+from tests.harness.control import (
+    FROM_EARLIEST,
+    MANUAL,
+    TOPIC,
+    Alone,
+    ControlPlane,
+    FakeConsumer,
+    ids_of,
+    no_seal,
+)
 
 
 async def test_split_merge_and_rebucket_leave_layout_and_storage_agreed(plane: ControlPlane) -> None:
@@ -307,7 +316,7 @@ async def test_it_works_on_the_real_loop_too() -> None:
         rng=Random(0),
         settings=MANUAL,
     )
-    service = ControllerService(context)
+    service = ControllerService(context, Alone())
     await service.start()
     await service.create_topic(TOPIC, 2)
     controller = await service.controller(TOPIC)

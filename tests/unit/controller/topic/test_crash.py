@@ -139,7 +139,7 @@ async def test_a_migration_killed_at_a_step_is_finished(plane: ControlPlane, ste
     assert all(segment.range == FULL for segment in layout.sealed)
     assert [segment.parents for segment in layout.active] == [(0, 1, 2)] * 3
     controller = await plane.controller()
-    assert sorted(controller.subscriptions()) == ["q", "s"]
+    assert sorted(controller.records) == ["q", "s"]
     inbox = FakeConsumer()
     told = await plane.call(controller.register("s", "a", inbox))
     assert [part.segment_id for part in told.assignment.segments] == [0, 1, 2]
@@ -191,7 +191,7 @@ async def test_a_change_of_a_subscription_killed_at_a_step_is_finished(
     sub = {"create": "new", "seek": "late"}.get(change, "stream")
     backlog = [plane.disk.backlog(plane.segment(layout, id_), sub) for id_ in layout.segments]
     assert backlog == [{"create": 1, "delete": None, "seek": 1, "skip": 0}[change]] * 3
-    assert ("stream" in controller.subscriptions()) == (change != "delete")
+    assert ("stream" in controller.records) == (change != "delete")
 
 
 @pytest.mark.plane(retention_s=0.5)

@@ -82,7 +82,7 @@ async def test_owners_hear_of_an_eviction_before_the_next_reader_does(plane: Con
 
 async def registrations(plane: ControlPlane) -> list[str]:
     controller = await plane.controller()
-    return sorted(controller.subscriptions()["s"].consumers)
+    return sorted(controller.records["s"].consumers)
 
 
 async def evict(plane: ControlPlane, name: str) -> None:
@@ -149,7 +149,7 @@ async def test_a_leader_that_dies_before_owners_hear_is_made_good_by_the_next(pl
     await join(plane, "a")
     await join(plane, "b")
     controller = await plane.controller()
-    generation = controller.subscriptions()["s"].consumers["a"].generation
+    generation = controller.records["s"].consumers["a"].generation
 
     def die(verb: str, name: TopicName) -> Exception | None:
         if verb == "restrict":
@@ -205,9 +205,9 @@ async def test_a_seek_of_one_segment_moves_no_other(plane: ControlPlane) -> None
     await plane.call(controller.split(1))
     plane.drain(before, "s", 0, 1)
     await asyncio.sleep(1)
-    assert controller.subscriptions()["s"].drained == (0, 1)
+    assert controller.records["s"].drained == (0, 1)
     await plane.call(controller.seek_segment("s", 0, Aim(0, 0)))
-    assert controller.subscriptions()["s"].drained == (1,)
+    assert controller.records.existing("s").drained == (1,)
     await asyncio.sleep(0.1)
     assert 0 in inbox.ids
     assert not set(inbox.ids) & before.descendants(0)
@@ -231,8 +231,8 @@ async def test_a_seek_of_one_segment_is_finished_by_the_next_leader(plane: Contr
         await plane.call((await plane.controller()).seek_segment("s", 0, Aim(0, 0)))
     await plane.boot()
     controller = await plane.controller()
-    assert controller.subscriptions()["s"].unfinished is None
-    assert controller.subscriptions()["s"].drained == ()
+    assert controller.records["s"].unfinished is None
+    assert controller.records["s"].drained == ()
     assert plane.disk.backlog(plane.segment(before, 0), "s") == 1
 
 

@@ -68,10 +68,10 @@ async def test_surplus_consumers_of_an_idle_topic_get_buckets_in_one_operation(p
     layout = await plane.audit()
     assert len(layout.active) == 2
     assert all(segment.bucket_count >= 5 for segment in layout.active)
-    record = controller.subscriptions()["s"]
+    record = controller.records["s"]
     assert all(consumer.segments for consumer in record.consumers.values()), "all of them read"
     assert decisions(controller)[-1]["action"].count("rebucket") == 2
-    assert controller.tally.rebuckets == 2
+    assert controller.scaling.tally.rebuckets == 2
 
 
 @pytest.mark.plane(settings=SETTINGS)
@@ -86,7 +86,7 @@ async def test_two_hundred_consumers_of_sixty_four_segments_all_read_after_one_d
     assert len(layout.active) == 64
     done = [d for d in decisions(controller) if d["outcome"].startswith("done")]
     assert [d["action"].count("rebucket") for d in done] == [64]
-    record = controller.subscriptions()["s"]
+    record = controller.records["s"]
     active = {segment.id for segment in layout.active}
     for name, consumer in record.consumers.items():
         assert active & {given.segment_id for given in consumer.segments}, name

@@ -253,7 +253,7 @@ async def test_a_subscription_has_one_kind_at_a_time(plane: ControlPlane) -> Non
         await plane.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
     await plane.call(controller.leave(one))
     await plane.call(controller.ensure_subscription("s", "QUEUE", "earliest"))
-    assert controller.subscriptions()["s"].type == "QUEUE"
+    assert controller.records["s"].type == "QUEUE"
     with pytest.raises(ConflictError):
         await plane.call(
             controller.register("s", "a", FakeConsumer(), RegistrationRequest(kind="CHECKPOINT"))
@@ -271,10 +271,10 @@ async def test_a_stream_does_not_take_a_subscription_from_attached_queue_consume
     attached["s"] = 1
     with pytest.raises(ConsumerBusyError, match="QUEUE consumers"):
         await plane.join("a")
-    assert controller.subscriptions()["s"].type == "QUEUE"
+    assert controller.records["s"].type == "QUEUE"
     attached["s"] = 0
     await plane.join("a")
-    assert controller.subscriptions()["s"].type == "STREAM"
+    assert controller.records.existing("s").type == "STREAM"
 
 
 async def test_deleting_a_subscription_with_connected_consumers_must_be_forced(plane: ControlPlane) -> None:
@@ -287,7 +287,7 @@ async def test_deleting_a_subscription_with_connected_consumers_must_be_forced(p
     await asyncio.sleep(0)
     assert inbox.ids == []
     assert inbox.told[-1].generation > 1
-    assert "s" not in controller.subscriptions()
+    assert "s" not in controller.records
     assert all(not found.cursors for found in plane.disk.stored.values())
     await plane.audit()
     await plane.join("a")
@@ -298,7 +298,7 @@ async def test_surplus_consumers_share_and_pushes_are_coalesced(plane: ControlPl
     inboxes = [FakeConsumer() for _ in range(4)]
     await asyncio.gather(*(plane.join(f"c{n}", inbox) for n, inbox in enumerate(inboxes)))
     await asyncio.sleep(0.1)
-    record = controller.subscriptions()["s"]
+    record = controller.records["s"]
     assert all(given.shared for c in record.consumers.values() for given in c.segments)
     assert len(inboxes[0].told) <= 3
     (segment,) = inboxes[0].told[-1].segments
@@ -343,5 +343,5 @@ async def test_one_subscription_in_trouble_holds_up_no_other(plane: ControlPlane
     assert "owner unreachable" in described["bad"]["trouble"]  # type: ignore[index]
     plane.segments.drained = world_drained  # type: ignore[method-assign]
     await asyncio.sleep(10)
-    assert controller.subscriptions()["bad"].drained == (0,)
+    assert controller.records["bad"].drained == (0,)
     await plane.audit()

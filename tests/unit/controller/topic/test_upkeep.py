@@ -32,7 +32,7 @@ async def test_sealed_segments_are_pruned_when_drained_and_old_enough(plane: Con
     layout = await plane.audit()
     assert sorted(layout.segments) == [1, 2]
     assert seen[-1] == layout.epoch == 2
-    assert controller.subscriptions()["s"].drained == ()
+    assert controller.records["s"].drained == ()
 
 
 @pytest.mark.plane(auto_scale_interval_s=10.0)
