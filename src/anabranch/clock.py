@@ -11,7 +11,6 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Milliseconds since the epoch."""
-        ...
 
 
 class SystemClock:

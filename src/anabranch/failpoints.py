@@ -20,7 +20,6 @@ class Failpoints(Protocol):
 
     async def reach(self, name: str) -> None:
         """Return at once, unless a test asked for an action at this step."""
-        ...
 
 
 class FailpointReachedError(RuntimeError):

@@ -26,11 +26,9 @@ class CursorJournal(Protocol):
 
     def steps_waiting(self, cursor: DurableCursor) -> None:
         """Take the steps of this cursor with the next commit; called for the first step after each commit."""
-        ...
 
     async def flush(self) -> None:
         """Return when every step waiting before the call is durable."""
-        ...
 
 
 class DurableCursor:

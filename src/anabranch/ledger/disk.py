@@ -28,39 +28,30 @@ class Disk(Protocol):
         Another process that finds the root held learns `name`. A holder whose name is `fence` is killed
         first; when the call returns, that holder cannot change the root any more.
         """
-        ...
 
     async def sizes(self) -> dict[str, int]:
         """Every file under the root and its size in bytes."""
-        ...
 
     async def read(self, file: str, offset: int, length: int) -> bytes:
         """Bytes from `offset`, fewer at the end of the file; FileNotFoundError if the file is missing."""
-        ...
 
     async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
         """Put buffers at the end of each file, in order; create files that do not exist.
 
         With `sync` everything in these files, and their names, is durable when the call returns.
         """
-        ...
 
     async def sync(self, files: Sequence[str]) -> None:
         """Make the names of these files durable, and all bytes written to them before the call."""
-        ...
 
     async def truncate(self, file: str, size: int) -> None:
         """Cut the file to `size`; a power loss before the next sync may bring the rest back."""
-        ...
 
     async def replace(self, file: str, data: bytes) -> None:
         """Replace the content durably; after a crash the file has the old content or the new."""
-        ...
 
     async def delete(self, files: Sequence[str]) -> None:
         """Remove files; unknown names are skipped. A crash may bring the files back."""
-        ...
 
     async def close(self) -> None:
         """Finish the calls under way and release the lock; no call may follow."""
-        ...

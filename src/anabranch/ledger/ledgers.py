@@ -150,19 +150,15 @@ class BatchOwner(Protocol):
 
     def batch_taken(self) -> None:
         """A commit took the open batch; the next append begins another."""
-        ...
 
     def committed(self, batch: Batch, closed: Closed) -> None:
         """The batch is durable: take it over and call back each caller that appended to it."""
-        ...
 
     def rejected(self, batch: Batch, error: PersistenceError) -> None:
         """The batch will not be durable: pass the error to each caller that appended to it."""
-        ...
 
     def notify(self) -> None:
         """Call the watchers of the log."""
-        ...
 
 
 class Closed(NamedTuple):

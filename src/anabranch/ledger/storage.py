@@ -45,30 +45,24 @@ class Cursor(Protocol):
     @property
     def acks(self) -> AckSet:
         """All acknowledgements, durable or not; only the cursor may change the set."""
-        ...
 
     @property
     def properties(self) -> Mapping[str, str]: ...
 
     def acknowledge(self, ordinals: Iterable[int]) -> None:
         """Acknowledge whole entries; durable with the next commit."""
-        ...
 
     def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> None:
         """Acknowledge messages inside an entry: bit i of `remaining` set means message i is still pending."""
-        ...
 
     def acknowledge_up_to(self, ordinal: int) -> None:
         """Acknowledge all entries below `ordinal`."""
-        ...
 
     def reset(self, ordinal: int) -> None:
         """Seek: entries below `ordinal` are acknowledged from now on, and no others."""
-        ...
 
     async def flush(self) -> None:
         """Return when every change made before the call is durable."""
-        ...
 
 
 class LogCursors(Mapping[str, Cursor]):
@@ -89,12 +83,10 @@ class LogExtent(Protocol):
     @property
     def first_ordinal(self) -> int:
         """Lowest ordinal still stored."""
-        ...
 
     @property
     def next_ordinal(self) -> int:
         """The end: one past the last durable entry. Entries below it may be read."""
-        ...
 
     @property
     def first_index(self) -> int: ...
@@ -102,7 +94,6 @@ class LogExtent(Protocol):
     @property
     def next_index(self) -> int:
         """One past the last durable message."""
-        ...
 
     @property
     def size_bytes(self) -> int: ...
@@ -110,34 +101,27 @@ class LogExtent(Protocol):
     @property
     def last_timestamp_ms(self) -> int:
         """Broker time of the last durable entry, 0 if the log never had an entry."""
-        ...
 
     def ordinal_of(self, position: Position) -> int:
         """Ordinal of the first entry at or after `position`, or the end."""
-        ...
 
     def position_of(self, ordinal: int) -> Position:
         """Position of a stored ordinal; for the end, the position after the last entry."""
-        ...
 
     def ordinal_of_index(self, index: int) -> int:
         """Ordinal of the entry that holds message `index`, or the end if that message is not stored yet."""
-        ...
 
     def index_of(self, ordinal: int) -> int:
         """Index of the first message of an entry; `next_index` for the end."""
-        ...
 
     def ordinal_at_time(self, timestamp_ms: int) -> int:
         """First ordinal whose broker timestamp is at or after the time, or the end."""
-        ...
 
     def ordinal_keeping(self, size_bytes: int) -> int:
         """First ordinal of the newest ledger from which at least `size_bytes` are stored.
 
         `first_ordinal` if the log stores less; a trim below the result keeps at least `size_bytes`.
         """
-        ...
 
 
 class StoredSequences(NamedTuple):
@@ -161,7 +145,6 @@ class SegmentLog(Protocol):
     @property
     def extent(self) -> LogExtent:
         """The same object for the life of the log; it changes as entries become durable or are trimmed."""
-        ...
 
     @property
     def cursors(self) -> LogCursors: ...
@@ -183,11 +166,9 @@ class SegmentLog(Protocol):
         `sequence` becomes the producer's durable sequence id together with the entry. Raises
         TopicTerminatedError when sealed, and PersistenceError once a commit has failed.
         """
-        ...
 
     def watch(self, advanced: Callable[[], None]) -> Callable[[], None]:
         """Call `advanced` after each commit that moved the end, and after a seal; returns the undo."""
-        ...
 
     async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
         """Durable entries from `ordinal` on; at least one if any is stored, even beyond `max_bytes`.
@@ -195,30 +176,24 @@ class SegmentLog(Protocol):
         A read below the first stored ordinal starts there. Raises CorruptDataError when the first entry is
         damaged; the entries behind it stay readable.
         """
-        ...
 
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
         """As `read`, from memory only; None when the first entry is not in memory."""
-        ...
 
     async def flush(self) -> None:
         """Return when everything queued before the call is durable."""
-        ...
 
     async def seal(self) -> None:
         """Refuse further appends; durable when it returns, after every append accepted before. Repeatable."""
-        ...
 
     async def trim(self, ordinal: int) -> None:
         """Drop the whole ledgers below `ordinal`."""
-        ...
 
     async def inherit(self, pieces: Pieces) -> None:
         """Store sequence ids of the logs that this log follows; durable when it returns.
 
         The given pieces replace those of an earlier call.
         """
-        ...
 
 
 class SegmentStorage(Protocol):
@@ -229,33 +204,26 @@ class SegmentStorage(Protocol):
 
         Another process that finds the store open learns `name`. A holder whose name is `fence` is killed.
         """
-        ...
 
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
         """Call `failed` when the store refuses all further changes; then another process has to open it."""
-        ...
 
     async def checkpoint(self) -> None:
         """Make the next `open` short; calls go on meanwhile."""
-        ...
 
     async def close(self, *, hastily: bool = False) -> None:
         """Make everything durable and release the files; `hastily` skips the checkpoint."""
-        ...
 
     def names(self) -> Sequence[str]:
         """Names of all logs that exist, sorted."""
-        ...
 
     def get(self, name: str) -> SegmentLog | None: ...
 
     async def create(self, name: str) -> SegmentLog:
         """Return the log of that name; create it if it is missing. Durable when it returns."""
-        ...
 
     async def delete(self, name: str) -> None:
         """Delete the log with its cursors; durable when it returns. Deleting an unknown name changes nothing.
 
         A second call for the same log waits for the first. A new log may take the name afterwards.
         """
-        ...

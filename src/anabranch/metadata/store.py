@@ -40,24 +40,18 @@ class MetadataStore(Protocol):
         Raises VersionConflictError unless the stored version is `expected` (`ABSENT` for no value). An
         ephemeral value is removed when this store's session ends: by `close`, or when its lease runs out.
         """
-        ...
 
     async def delete(self, path: str, *, expected: int | None = None) -> None:
         """Remove the key; NotFoundError if absent, VersionConflictError if its version differs."""
-        ...
 
     async def children(self, path: str) -> list[str]:
         """Sorted names of the direct children of `path`, including names that only have descendants."""
-        ...
 
     async def increment(self, path: str) -> int:
         """The next number of the sequence at `path`, from 0 on; no number is returned twice."""
-        ...
 
     def watch(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
         """Call `changed` on the event loop after each change at or below `prefix`; returns the undo."""
-        ...
 
     async def close(self) -> None:
         """End the session; its ephemeral values are removed."""
-        ...

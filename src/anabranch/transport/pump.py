@@ -35,15 +35,12 @@ class PumpHandler(Protocol):
 
     def connected(self, pump: Pump) -> None:
         """The handshake is done; called once, before the first command."""
-        ...
 
     def commands(self, pump: Pump, commands: list[Command]) -> None:
         """The commands of one read, in order; the first command of all is CONNECT or CONNECTED."""
-        ...
 
     def closed(self, pump: Pump, error: Exception | None) -> None:
         """The connection is closed; called once, also when the handshake was never finished."""
-        ...
 
 
 class Pump(asyncio.Protocol):
