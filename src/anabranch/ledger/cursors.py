@@ -1,4 +1,4 @@
-"""Durable cursors: a cursor keeps every change of its AckSet as a step until a commit takes it.
+"""The cursors of a log: a cursor keeps every change of its AckSet as a step until a commit takes it.
 
 A step holds what became acknowledged, never the whole set, so a commit costs what changed. Replaying a step
 over a set that contains it leaves the set as it is. This module knows nothing of files.
@@ -13,8 +13,36 @@ from typing import Protocol
 
 from anabranch.errors import TopicNotFoundError
 from anabranch.ledger.format.changes import Acked, PartAcked, Reset, Step, UpTo
-from anabranch.ledger.storage import LogCursors
 from anabranch.model.acks import AckSet
+
+
+class Cursor:
+    """An AckSet over the ordinals of one log, which lasts as long as this object."""
+
+    def __init__(self, name: str, acks: AckSet, properties: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.acks = acks
+        """All acknowledgements, durable or not; only the cursor may change the set."""
+        self.properties = properties or {}
+
+    def acknowledge(self, ordinals: Iterable[int]) -> None:
+        """Acknowledge whole entries."""
+        self.acks.acknowledge(ordinals)
+
+    def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> None:
+        """Acknowledge messages inside an entry: bit i of `remaining` set means message i is still pending."""
+        self.acks.acknowledge_part(ordinal, remaining, count)
+
+    def acknowledge_up_to(self, ordinal: int) -> None:
+        """Acknowledge all entries below `ordinal`."""
+        self.acks.acknowledge_up_to(ordinal)
+
+    def reset(self, ordinal: int) -> None:
+        """Seek: entries below `ordinal` are acknowledged from now on, and no others."""
+        self.acks.reset(ordinal)
+
+    async def flush(self) -> None:
+        """Return when every change made before the call is as durable as this cursor makes it."""
 
 
 class CursorJournal(Protocol):
@@ -31,57 +59,43 @@ class CursorJournal(Protocol):
         """Return when every step waiting before the call is durable."""
 
 
-class DurableCursor:
-    """The cursor of the ledger port over any journal."""
+class DurableCursor(Cursor):
+    """A cursor whose changes become durable with the next commit of its journal."""
 
     def __init__(
         self, log: int, name: str, acks: AckSet, properties: Mapping[str, str], journal: CursorJournal
     ) -> None:
+        super().__init__(name, acks, dict(properties))
         self.log = log
-        self._name = name
-        self._acks = acks
-        self._properties = dict(properties)
         self._journal = journal
         self._steps: list[Step] = []
         self._acked: list[int] = []
         self._deleted = False
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def acks(self) -> AckSet:
-        return self._acks
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        return self._properties
-
     def acknowledge(self, ordinals: Iterable[int]) -> None:
         given = ordinals if isinstance(ordinals, list) else list(ordinals)
         if not given:
             return
-        self._acks.acknowledge(given)
+        self.acks.acknowledge(given)
         self._announce()
         self._acked.extend(given)
 
     def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> None:
-        self._acks.acknowledge_part(ordinal, remaining, count)
+        self.acks.acknowledge_part(ordinal, remaining, count)
         whole = remaining & ((1 << count) - 1)
         self._add(PartAcked(ordinal, whole.to_bytes((count + 7) // 8, "little"), count))
 
     def acknowledge_up_to(self, ordinal: int) -> None:
-        if ordinal <= self._acks.mark:
+        if ordinal <= self.acks.mark:
             return
-        self._acks.acknowledge_up_to(ordinal)
+        self.acks.acknowledge_up_to(ordinal)
         if not self._acked and self._steps and isinstance(self._steps[-1], UpTo):
             self._steps[-1] = UpTo(ordinal)
         else:
             self._add(UpTo(ordinal))
 
     def reset(self, ordinal: int) -> None:
-        self._acks.reset(ordinal)
+        self.acks.reset(ordinal)
         self._announce()
         self._acked.clear()
         self._steps[:] = [Reset(ordinal)]
@@ -114,8 +128,8 @@ class DurableCursor:
             self._acked = []
 
 
-class DurableCursors(LogCursors):
-    """The cursors of the ledger port over any journal."""
+class LogCursors(Mapping[str, DurableCursor]):
+    """The durable cursors of one log, by name."""
 
     def __init__(self, log: int, log_name: str, journal: CursorJournal) -> None:
         self._log = log
@@ -134,6 +148,7 @@ class DurableCursors(LogCursors):
         return len(self._cursors)
 
     def open(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> DurableCursor:
+        """Return the cursor; create it at `ordinal` if it is missing, durable with the next commit."""
         cursor = self._cursors.get(name)
         if cursor is None:
             if self._deleted:
@@ -144,6 +159,7 @@ class DurableCursors(LogCursors):
         return cursor
 
     async def delete(self, name: str) -> None:
+        """Delete the cursor; durable when this returns. Deleting an unknown name changes nothing."""
         if self.remove(name):
             self._journal.cursor_deleted(self._log, name)
         await self._journal.flush()

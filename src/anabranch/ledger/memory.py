@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from anabranch.errors import AlreadyClosedError, PersistenceError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.callbacks import Watchers, report_failure
-from anabranch.ledger.cursors import DurableCursor, DurableCursors
+from anabranch.ledger.cursors import DurableCursor, LogCursors
 from anabranch.ledger.memory_extent import MemoryExtent
 from anabranch.ledger.storage import AppendDone, Entry, StoredSequences
 from anabranch.model.ids import Position
@@ -138,7 +138,7 @@ class MemoryLog:
         self._moved = False
         self._producers: dict[str, int] = {}
         self._inherited: Pieces = ()
-        self.cursors = DurableCursors(0, name, storage)
+        self.cursors = LogCursors(0, name, storage)
         self._watchers = Watchers(name)
 
     @property

@@ -8,12 +8,11 @@ a restart.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from anabranch.errors import PersistenceError
-from anabranch.model.acks import AckSet
+from anabranch.ledger.cursors import LogCursors
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces
 
@@ -34,47 +33,6 @@ class Entry(NamedTuple):
 
 AppendDone = Callable[[Entry | None, BaseException | None], None]
 """Called on the event loop, per log in append order, with the stored entry or the error."""
-
-
-class Cursor(Protocol):
-    """A durable AckSet over the ordinals of one log."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def acks(self) -> AckSet:
-        """All acknowledgements, durable or not; only the cursor may change the set."""
-
-    @property
-    def properties(self) -> Mapping[str, str]: ...
-
-    def acknowledge(self, ordinals: Iterable[int]) -> None:
-        """Acknowledge whole entries; durable with the next commit."""
-
-    def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> None:
-        """Acknowledge messages inside an entry: bit i of `remaining` set means message i is still pending."""
-
-    def acknowledge_up_to(self, ordinal: int) -> None:
-        """Acknowledge all entries below `ordinal`."""
-
-    def reset(self, ordinal: int) -> None:
-        """Seek: entries below `ordinal` are acknowledged from now on, and no others."""
-
-    async def flush(self) -> None:
-        """Return when every change made before the call is durable."""
-
-
-class LogCursors(Mapping[str, Cursor]):
-    """The durable cursors of one log, by name."""
-
-    @abstractmethod
-    def open(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> Cursor:
-        """Return the cursor; create it at `ordinal` if it is missing, durable with the next commit."""
-
-    @abstractmethod
-    async def delete(self, name: str) -> None:
-        """Delete the cursor; durable when this returns. Deleting an unknown name changes nothing."""
 
 
 class LogExtent(Protocol):

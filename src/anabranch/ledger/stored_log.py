@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from anabranch.errors import CorruptDataError
 from anabranch.ledger.cache import Cache, CachedTail
-from anabranch.ledger.cursors import CursorJournal, DurableCursors
+from anabranch.ledger.cursors import CursorJournal, LogCursors
 from anabranch.ledger.format.catalog import CursorRecord, LogRecord
 from anabranch.ledger.format.changes import piece_records, pieces_of
 from anabranch.ledger.format.commits import Group
@@ -36,7 +36,7 @@ class StoredLog:
         self.id = id_
         self.name = name
         self.extent = LedgerExtent()
-        self.cursors = DurableCursors(id_, name, journal)
+        self.cursors = LogCursors(id_, name, journal)
         self.tail = CachedTail(files.cache)
         self.sealed = False
         self.inherited: Pieces = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import TopicNotFoundError
-from anabranch.ledger.cursors import DurableCursor, DurableCursors, replay
+from anabranch.ledger.cursors import DurableCursor, LogCursors, replay
 from anabranch.ledger.format.changes import Acked, Reset, UpTo
 from anabranch.model.acks import AckSet
 
@@ -98,7 +98,7 @@ def test_steps_played_twice_change_nothing_more() -> None:
 
 async def test_a_cursor_is_created_and_deleted_once() -> None:
     journal = ListedJournal()
-    cursors = DurableCursors(7, "log", journal)
+    cursors = LogCursors(7, "log", journal)
     cursor = cursors.open("s", 3, {"a": "b"})
     assert cursors.open("s", 9) is cursor
     assert (cursor.acks.mark, cursor.properties, list(cursors)) == (3, {"a": "b"}, ["s"])
@@ -108,7 +108,7 @@ async def test_a_cursor_is_created_and_deleted_once() -> None:
 
 
 def test_a_deleted_log_takes_no_cursor_and_no_step() -> None:
-    cursors = DurableCursors(7, "log", ListedJournal())
+    cursors = LogCursors(7, "log", ListedJournal())
     cursor = cursors.open("s", 0)
     cursors.log_deleted()
     cursor.acknowledge([1])

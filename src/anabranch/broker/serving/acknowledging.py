@@ -8,7 +8,8 @@ from anabranch.broker.serving.client_link import ClientLink
 from anabranch.broker.serving.context import Spawn
 from anabranch.broker.serving.reading import Counters, Reading
 from anabranch.errors import AnabranchError
-from anabranch.ledger.storage import Cursor, SegmentLog
+from anabranch.ledger.cursors import Cursor
+from anabranch.ledger.storage import SegmentLog
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import EARLIEST, Position
 from anabranch.protocol.pb import pulsar_pb2 as pb

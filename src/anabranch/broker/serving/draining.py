@@ -22,7 +22,8 @@ from anabranch.errors import (
     RemoteProtocolError,
     ServiceNotReadyError,
 )
-from anabranch.ledger.storage import Cursor, SegmentLog
+from anabranch.ledger.cursors import Cursor
+from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import ALL, Ranges
 from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.outer import read_outer

@@ -14,7 +14,8 @@ from anabranch.broker.dispatch.ordered import active_consumer
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.log_reader import LogReader
 from anabranch.clock import Clock
-from anabranch.ledger.storage import Cursor, Entry
+from anabranch.ledger.cursors import Cursor
+from anabranch.ledger.storage import Entry
 from anabranch.model.acks import words_from_bits
 from anabranch.protocol.hot_frames import encode_delivery
 

@@ -13,9 +13,10 @@ from anabranch.broker.serving.context import LogContext, SubscriptionContext
 from anabranch.broker.serving.log_producers import LogProducers
 from anabranch.broker.serving.rates import RateMeter
 from anabranch.broker.serving.subscription import Subscription
-from anabranch.broker.serving.volatile_cursor import VolatileCursor
 from anabranch.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError
-from anabranch.ledger.storage import Cursor, SegmentLog
+from anabranch.ledger.cursors import Cursor
+from anabranch.ledger.storage import SegmentLog
+from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
@@ -81,7 +82,7 @@ class ServedLog:
         if ordinal is None:
             raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}")
         if not durable:
-            return self._serve(name, VolatileCursor(name, ordinal), durable=False)
+            return self._serve(name, Cursor(name, AckSet(ordinal)), durable=False)
         cursor = self.log.cursors.open(name, ordinal, properties)
         made = self._serve(name, cursor, durable=True)
         made.confirmed = False

@@ -21,7 +21,7 @@ from anabranch.broker.serving.reading import Counters, OrderedReading, Reading, 
 from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.controller.decide.admission import ReaderState, Roster
 from anabranch.errors import ConsumerBusyError
-from anabranch.ledger.storage import Cursor
+from anabranch.ledger.cursors import Cursor
 from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb

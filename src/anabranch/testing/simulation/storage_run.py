@@ -12,8 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from anabranch.errors import AnabranchError
+from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.file_storage import FileStorage, StorageLimits
-from anabranch.ledger.storage import Cursor, Entry, SegmentLog
+from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock

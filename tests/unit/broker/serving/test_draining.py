@@ -11,8 +11,8 @@ import pytest
 from anabranch.broker.serving import draining
 from anabranch.broker.serving.draining import LINGER_S, DrainReporter, slots_of
 from anabranch.errors import AlreadyClosedError, CorruptDataError
+from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
-from anabranch.ledger.storage import Cursor
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.ranges import HashRange
 from anabranch.testing.plugin import marker_options
@@ -30,15 +30,13 @@ def test_the_slots_of_an_entry_are_its_stamp_or_its_only_key_or_unknown() -> Non
     assert slots_of(b"nonsense") is None
 
 
-class Flushes:
+class Flushes(Cursor):
     """A cursor that says when it was asked to be durable."""
 
     def __init__(self, cursor: Cursor, events: list[object]) -> None:
+        super().__init__(cursor.name, cursor.acks)
         self._cursor = cursor
         self._events = events
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cursor, name)
 
     async def flush(self) -> None:
         await self._cursor.flush()
