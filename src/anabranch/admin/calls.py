@@ -17,33 +17,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from anabranch import errors
 from anabranch.admin.logs import Logs
 from anabranch.broker.broker import Broker
 from anabranch.clock import Clock
-from anabranch.errors import (
-    AlreadyClosedError,
-    AnabranchError,
-    AuthenticationError,
-    AuthorizationError,
-    ConflictError,
-    ConnectError,
-    ConsumerBusyError,
-    InvalidConfigurationError,
-    InvalidNameError,
-    LayoutError,
-    NotAllowedError,
-    NotConnectedError,
-    NotFoundError,
-    NotLeaderError,
-    NotOwnerError,
-    SegmentNotFoundError,
-    ServiceNotReadyError,
-    SubscriptionNotFoundError,
-    TooManyRequestsError,
-    TopicExistsError,
-    TopicNotFoundError,
-    UnsupportedFeatureError,
-)
+from anabranch.controller.ports.leader import TopicLeader
+from anabranch.errors import AnabranchError, InvalidConfigurationError, InvalidNameError, TopicNotFoundError
+from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import Domain, TopicName
 
@@ -60,12 +40,12 @@ TAKEOVER_S = 5.0
 RETRY_S = 0.1
 
 TAKEOVER_ERRORS = (
-    AlreadyClosedError,
-    ConnectError,
-    NotConnectedError,
-    NotLeaderError,
-    NotOwnerError,
-    ServiceNotReadyError,
+    errors.AlreadyClosedError,
+    errors.ConnectError,
+    errors.NotConnectedError,
+    errors.NotLeaderError,
+    errors.NotOwnerError,
+    errors.ServiceNotReadyError,
 )
 """The errors of a call while a store changes its owner; a retry reaches the new owner."""
 
@@ -82,21 +62,21 @@ class PreconditionFailedError(AnabranchError):
 _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
     (MalformedBodyError, 400),
     (TopicNotFoundError, 404),
-    (SegmentNotFoundError, 404),
-    (SubscriptionNotFoundError, 404),
-    (NotFoundError, 404),
-    (TopicExistsError, 409),
-    (ConflictError, 409),
-    (ConsumerBusyError, 412),
+    (errors.SegmentNotFoundError, 404),
+    (errors.SubscriptionNotFoundError, 404),
+    (errors.NotFoundError, 404),
+    (errors.TopicExistsError, 409),
+    (errors.ConflictError, 409),
+    (errors.ConsumerBusyError, 412),
     (PreconditionFailedError, 412),
     (InvalidConfigurationError, 412),
-    (LayoutError, 412),
-    (NotAllowedError, 405),
-    (AuthenticationError, 401),
-    (AuthorizationError, 403),
-    (TooManyRequestsError, 429),
-    (UnsupportedFeatureError, 501),
-    (AlreadyClosedError, 503),
+    (errors.LayoutError, 412),
+    (errors.NotAllowedError, 405),
+    (errors.AuthenticationError, 401),
+    (errors.AuthorizationError, 403),
+    (errors.TooManyRequestsError, 429),
+    (errors.UnsupportedFeatureError, 501),
+    (errors.AlreadyClosedError, 503),
 )
 
 
@@ -128,9 +108,8 @@ class Call:
     async def once(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
         """The result of the first `read` that succeeds, also when the handler is called again.
 
-        A handler reads the incarnation of a topic or the epoch of a layout through this function and sends it
-        with its request. The leader compares it, so a request that arrives twice changes nothing the second
-        time.
+        A handler reads the incarnation of a topic or the epoch of a layout through this function. Its leader
+        compares it, so a request that arrives twice changes nothing the second time.
         """
         if key not in self._seen:
             self._seen[key] = await read()
@@ -158,6 +137,24 @@ class Call:
     def topic(self, domain: Domain) -> TopicName:
         """The topic that the path names, in the scheme of the resource."""
         return TopicName(domain, self.part("tenant"), self.part("namespace"), self.part("topic"))
+
+    async def leader(self) -> TopicLeader:
+        """The leader of the scalable topic that the path names."""
+        return await self._scalable(self.broker.controllers.controller)
+
+    async def record(self) -> TopicRecord:
+        """The record of the scalable topic that the path names."""
+        return await self._scalable(self.topics.load)
+
+    async def _scalable(self, find: Callable[[TopicName], Awaitable[T]]) -> T:
+        name = self.topic("topic")
+        try:
+            return await find(name)
+        except TopicNotFoundError as error:
+            classic = await self.topics.find_classic(name)
+            if classic is None or classic.migrated:
+                raise
+            raise TopicNotFoundError(f"{error}; {name.local} is a classic topic: migrate it first") from None
 
     def query(self, name: str) -> str | None:
         return self._request.query_params.get(name)
@@ -284,8 +281,3 @@ def reason(status: int, text: str) -> Response:
     """An error in Pulsar's JSON form."""
     body = msgspec.json.encode({"reason": text})
     return Response(body, status_code=status, media_type="application/json")
-
-
-def object_of(value: Mapping[str, object] | None) -> dict[str, object]:
-    """A JSON object; empty if the body was empty."""
-    return dict(value or {})

@@ -1,12 +1,12 @@
 """The logs of all brokers, as admin calls use them: classic topics, and the logs of segments.
 
-`Logs` is a port like `Segments`: every verb takes a place, and is done by the broker that owns the place.
+`Logs` is a port like `Segments`: every verb takes a place, and the broker that owns the place carries it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from anabranch.admin import stats
@@ -27,65 +27,8 @@ TARGET: Final = "logs"
 Json = dict[str, Any]
 
 
-class Logs(Protocol):
-    """Verbs on one log; the log of a classic topic is created if it was not used yet."""
-
-    async def make(self, place: Place) -> None: ...
-
-    async def drop(self, place: Place) -> None:
-        """Disconnect the clients of the log and remove it; an absent log is fine."""
-        ...
-
-    async def check_unused(self, place: Place) -> None:
-        """Raise ConflictError while the log has producers or subscriptions."""
-        ...
-
-    async def seal(self, place: Place) -> Json:
-        """Seal the log; returns the id of its last message."""
-        ...
-
-    async def last_id(self, place: Place) -> Json: ...
-
-    async def stats(self, place: Place) -> Json: ...
-
-    async def internal_stats(self, place: Place) -> Json: ...
-
-    async def subscriptions(self, place: Place) -> Mapping[str, int]:
-        """The number of consumers of each subscription."""
-        ...
-
-    async def kinds(self, place: Place) -> Mapping[str, str]:
-        """The kind of each durable subscription: STREAM or QUEUE."""
-        ...
-
-    async def old_clients(self, place: Place) -> Sequence[str]:
-        """The names of connected clients that would not follow the log to a scalable topic."""
-        ...
-
-    async def create_subscription(self, place: Place, subscription: str, start: object) -> None: ...
-
-    async def delete_subscription(self, place: Place, subscription: str) -> None: ...
-
-    async def seek(self, place: Place, subscription: str, to: object) -> None:
-        """Move to "earliest", "latest", None (latest) or a message id."""
-        ...
-
-    async def seek_to_time(self, place: Place, subscription: str, timestamp_ms: int) -> None: ...
-
-    async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
-        """Acknowledge the messages that were published before that time."""
-        ...
-
-    async def skip(self, place: Place, subscription: str, count: int) -> int:
-        """Acknowledge the next `count` entries; returns how many of them the log does not have."""
-        ...
-
-
-LOGS: Final = Port(Logs)  # type: ignore[type-abstract]
-
-
-class LocalLogs:
-    """The logs in the stores of this broker."""
+class Logs:
+    """The logs in the stores of this broker; the log of a classic topic is created if it was not used yet."""
 
     def __init__(self, broker: Broker, address: str) -> None:
         """`address` is the name of this broker in Pulsar's stats."""
@@ -113,10 +56,12 @@ class LocalLogs:
         await self._log(place)
 
     async def drop(self, place: Place) -> None:
+        """Disconnect the clients of the log and remove it; an absent log is fine."""
         self._broker.stores.check(place.store)
         await self._broker.logs.drop(place.name)
 
     async def check_unused(self, place: Place) -> None:
+        """Raise ConflictError while the log has producers or subscriptions."""
         self._broker.stores.check(place.store)
         found = self._broker.logs.get(place.name)
         if found is None:
@@ -127,6 +72,7 @@ class LocalLogs:
             raise ConflictError(f"{place.name} has subscriptions: {', '.join(found.subscriptions)}")
 
     async def kinds(self, place: Place) -> Mapping[str, str]:
+        """The kind of each durable subscription: STREAM or QUEUE."""
         log = await self._log(place)
         return {
             name: "QUEUE" if subscription.kind == pb.CommandSubscribe.Shared else "STREAM"
@@ -135,12 +81,14 @@ class LocalLogs:
         }
 
     async def old_clients(self, place: Place) -> Sequence[str]:
+        """The names of connected clients that would not follow the log to a scalable topic."""
         log = await self._log(place)
         consumers = [consumer for sub in log.subscriptions.values() for consumer in sub.consumers]
         clients: list[ServedProducer | ServedConsumer] = [*log.producers.attached.values(), *consumers]
         return sorted(client.name for client in clients if client.metadata.get(MANAGED) != "true")
 
     async def seal(self, place: Place) -> Json:
+        """Seal the log; returns the id of its last message."""
         log = await self._log(place)
         await log.seal()
         return _last_id(log)
@@ -156,6 +104,7 @@ class LocalLogs:
         return stats.internal_stats(await self._log(place))
 
     async def subscriptions(self, place: Place) -> Mapping[str, int]:
+        """The number of consumers of each subscription."""
         found = (await self._log(place)).subscriptions
         return {name: len(subscription.consumers) for name, subscription in found.items()}
 
@@ -167,6 +116,7 @@ class LocalLogs:
         await (await self._log(place)).unsubscribe(subscription)
 
     async def seek(self, place: Place, subscription: str, to: object) -> None:
+        """Move to "earliest", "latest", None (latest) or a message id."""
         log, found = await self._subscription(place, subscription)
         await found.seek(_ordinal(log, to))
 
@@ -175,12 +125,14 @@ class LocalLogs:
         await found.seek(log.log.extent.ordinal_at_time(timestamp_ms))
 
     async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
+        """Acknowledge the messages that were published before that time."""
         log, found = await self._subscription(place, subscription)
         ordinal = log.log.extent.ordinal_at_time(before_ms)
         if ordinal > found.cursor.acks.mark:
             await found.seek(ordinal)
 
     async def skip(self, place: Place, subscription: str, count: int) -> int:
+        """Acknowledge the next `count` entries; returns how many of them the log does not have."""
         log, found = await self._subscription(place, subscription)
         acks, end = found.cursor.acks, log.log.extent.next_ordinal
         ordinal = acks.next_pending(acks.mark)
@@ -191,9 +143,12 @@ class LocalLogs:
         return count
 
 
+LOGS: Final = Port(Logs)
+
+
 def serve_logs(broker: Broker, http_url: str) -> Logs:
     """Let other brokers call the logs of this broker; returns the port over all brokers."""
-    return broker.serve(TARGET, LOGS, LocalLogs(broker, urlsplit(http_url).netloc))
+    return broker.serve(TARGET, LOGS, Logs(broker, urlsplit(http_url).netloc))
 
 
 def _last_id(segment: ServedLog) -> Json:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from anabranch.admin.calls import Call, route
-from anabranch.admin.leaders import leader_of
 from anabranch.admin.topics import classic_places
 from anabranch.controller.decide.places import Place
 from anabranch.controller.lifecycle import Migration
@@ -49,8 +48,7 @@ async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:
         kinds = await _subscribed_everywhere(call, places)
         known = await call.topics.load_subscriptions(call.topic("topic"))
         for subscription in sorted(kinds.keys() - known.keys()):
-            controller = await leader_of(call)
-            await controller.ensure_subscription(subscription, kinds[subscription], "earliest")
+            await (await call.leader()).ensure_subscription(subscription, kinds[subscription], "earliest")
 
 
 async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[str, SubscriptionKind]:

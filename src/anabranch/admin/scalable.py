@@ -8,14 +8,10 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.calls import Call, object_of, route, whole
-from anabranch.admin.leaders import leader_of, record_of
+from anabranch.admin.calls import Call, route, whole
 from anabranch.admin.scalable_subscriptions import check_unused
 from anabranch.controller.decide.operation import LayoutVersion
-from anabranch.errors import (
-    InvalidConfigurationError,
-    TopicNotFoundError,
-)
+from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.hashing import equal_bucket_splits
@@ -60,7 +56,7 @@ async def delete(call: Call) -> None:
     async def unused() -> int:
         incarnation = (await call.topics.load(name)).incarnation
         if not force:
-            await check_unused(call, name)
+            await check_unused(call)
         return incarnation
 
     incarnation = await call.once("incarnation", unused)
@@ -76,7 +72,7 @@ async def split(call: Call) -> None:
     id_ = call.number_part("segment")
 
     async def cut() -> Sequence[int] | None:
-        segment = layout_of(await record_of(call)).segment(id_)
+        segment = layout_of(await call.record()).segment(id_)
         if parts is not None and parts < 2:
             raise InvalidConfigurationError(f"a split makes two parts or more, not {parts}")
         _check_count(parts or len(points or ()) + 1)
@@ -84,13 +80,13 @@ async def split(call: Call) -> None:
 
     expected = await _layout_version(call)
     starts = await call.once("points", cut)
-    await (await leader_of(call)).split(id_, starts, expected)
+    await (await call.leader()).split(id_, starts, expected)
 
 
 async def merge(call: Call) -> None:
     ids = [whole(text, "segment") for text in call.part("segments").split("/")]
     expected = await _layout_version(call)
-    await (await leader_of(call)).merge(ids, expected)
+    await (await call.leader()).merge(ids, expected)
 
 
 async def rebucket(call: Call) -> None:
@@ -99,27 +95,27 @@ async def rebucket(call: Call) -> None:
         raise InvalidConfigurationError("give either bucketCount or boundaries")
     splits = boundaries if boundaries is not None else equal_bucket_splits(count or 0)
     expected = await _layout_version(call)
-    await (await leader_of(call)).rebucket(call.number_part("segment"), splits, expected)
+    await (await call.leader()).rebucket(call.number_part("segment"), splits, expected)
 
 
 async def _layout_version(call: Call) -> LayoutVersion:
     """The layout that the call refers to."""
 
     async def read() -> LayoutVersion:
-        record = await record_of(call)
+        record = await call.record()
         return LayoutVersion(record.incarnation, record.epoch)
 
     return await call.once("layout", read)
 
 
 async def why(call: Call) -> Any:
-    return await (await leader_of(call)).explain()
+    return await (await call.leader()).explain()
 
 
 async def stats(call: Call) -> Any:
     """The stats of the leader, with the store and the owner of each segment."""
-    shown = await (await leader_of(call)).stats()
-    record = await call.topics.load(call.topic("topic"))
+    shown = await (await call.leader()).stats()
+    record = await call.record()
     about: dict[str, Any] = shown["segments"]  # type: ignore[assignment]
     for id_, segment in record.segments.items():
         if str(id_) in about:
@@ -129,33 +125,33 @@ async def stats(call: Call) -> Any:
 
 
 async def get_properties(call: Call) -> Any:
-    return (await call.topics.load(call.topic("topic"))).properties
+    return (await call.record()).properties
 
 
 async def set_properties(call: Call) -> None:
     """Change the given properties and leave the others."""
     given = await call.body(dict[str, str]) or {}
-    await (await leader_of(call)).set_properties(given)
+    await (await call.leader()).set_properties(given)
 
 
 async def delete_property(call: Call) -> None:
     key = call.query("key")
     if not key:
         raise InvalidConfigurationError("key must be given: the property to remove")
-    await (await leader_of(call)).set_properties({key: None})
+    await (await call.leader()).set_properties({key: None})
 
 
 async def get_policy(call: Call) -> Any:
-    return (await call.topics.load(call.topic("topic"))).auto_scale_policy
+    return (await call.record()).auto_scale_policy
 
 
 async def set_policy(call: Call) -> None:
-    override = override_from_json(object_of(await call.body(dict[str, object])))
-    await (await leader_of(call)).set_policy(override)
+    override = override_from_json(await call.body(dict[str, object]) or {})
+    await (await call.leader()).set_policy(override)
 
 
 async def delete_policy(call: Call) -> None:
-    await (await leader_of(call)).set_policy(None)
+    await (await call.leader()).set_policy(None)
 
 
 async def get_namespace_policy(call: Call) -> Any:
@@ -163,7 +159,7 @@ async def get_namespace_policy(call: Call) -> Any:
 
 
 async def set_namespace_policy(call: Call) -> None:
-    override = override_from_json(object_of(await call.body(dict[str, object])))
+    override = override_from_json(await call.body(dict[str, object]) or {})
     resolve(call.broker.config.auto_scale, override)
     await _store_namespace_policy(call, to_json(override))
 
@@ -186,7 +182,7 @@ NAMESPACE_POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoS
 ROUTES = [
     route("GET", NAMESPACE, list_topics),
     route("PUT", TOPIC, create),
-    route("GET", TOPIC, record_of),
+    route("GET", TOPIC, Call.record),
     route("DELETE", TOPIC, delete),
     route("GET", TOPIC + "/stats", stats),
     route("GET", TOPIC + "/why", why),

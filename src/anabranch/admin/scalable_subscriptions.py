@@ -6,11 +6,9 @@ from contextlib import suppress
 from typing import get_args
 
 from anabranch.admin.calls import Call, route
-from anabranch.admin.leaders import leader_of
 from anabranch.aio import together
 from anabranch.controller.decide.operation import segment_name
 from anabranch.controller.decide.places import Place
-from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import (
     ConsumerBusyError,
     InvalidConfigurationError,
@@ -20,7 +18,6 @@ from anabranch.errors import (
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
 from anabranch.model.layout import Segment
-from anabranch.model.names import TopicName
 
 KINDS: tuple[str, ...] = get_args(SubscriptionKind)
 
@@ -29,43 +26,38 @@ async def create_subscription(call: Call) -> None:
     kind = call.query("type") or "STREAM"
     if kind not in KINDS:
         raise InvalidConfigurationError(f"type must be one of {', '.join(KINDS)}, not {kind!r}")
-    controller = await leader_of(call)
-    await controller.ensure_subscription(call.part("subscription"), kind, "earliest")  # type: ignore[arg-type]
+    leader = await call.leader()
+    await leader.ensure_subscription(call.part("subscription"), kind, "earliest")  # type: ignore[arg-type]
 
 
-async def _existing(call: Call) -> tuple[TopicLeader, str]:
-    controller = await leader_of(call)
-    subscription = call.part("subscription")
-    await _record_of(call, call.topic("topic"), subscription)
-    return controller, subscription
-
-
-async def _record_of(call: Call, topic: TopicName, subscription: str) -> SubscriptionRecord:
+async def _existing(call: Call) -> tuple[str, SubscriptionRecord]:
+    """The name and the record of the subscription that the path names."""
+    topic, subscription = call.topic("topic"), call.part("subscription")
     record = await call.topics.load_subscription(topic, subscription)
     if record is None:
         raise SubscriptionNotFoundError(f"{topic} has no subscription {subscription!r}")
-    return record
+    return subscription, record
 
 
 async def delete_subscription(call: Call) -> None:
-    await remove_subscription(call, call.topic("topic"), call.part("subscription"), force=call.flag("force"))
+    await remove_subscription(call, force=call.flag("force"))
 
 
-async def remove_subscription(call: Call, topic: TopicName, subscription: str, *, force: bool) -> None:
-    """Delete a subscription of a topic; ConsumerBusyError while it has consumers, unless forced."""
+async def remove_subscription(call: Call, *, force: bool) -> None:
+    """Delete the subscription that the path names; ConsumerBusyError while it is in use, unless forced."""
 
-    async def unused() -> int:
-        created_at_ms = (await _record_of(call, topic, subscription)).created_at_ms
+    async def unused() -> tuple[str, SubscriptionRecord]:
+        subscription, record = await _existing(call)
         if not force:
-            await check_unused(call, topic, subscription)
-        return created_at_ms
+            await check_unused(call, subscription)
+        return subscription, record
 
-    controller = await call.broker.controllers.controller(topic)
-    created_at_ms = await call.once("subscription", unused)
-    await controller.delete_subscription(subscription, force=force, created_at_ms=created_at_ms)
+    leader = await call.leader()
+    subscription, record = await call.once("subscription", unused)
+    await leader.delete_subscription(subscription, force=force, created_at_ms=record.created_at_ms)
 
 
-async def check_unused(call: Call, topic: TopicName, subscription: str | None = None) -> None:
+async def check_unused(call: Call, subscription: str | None = None) -> None:
     """Raise ConsumerBusyError while the topic, or the given subscription, has consumers.
 
     The leader knows registered consumers only. Other consumers would lose their position, or attach again and
@@ -78,6 +70,7 @@ async def check_unused(call: Call, topic: TopicName, subscription: str | None = 
             return [sub for sub, count in consumers.items() if count and subscription in (None, sub)]
         return []
 
+    topic = call.topic("topic")
     layout = layout_of(await call.topics.load(topic))
     found = await together(used(segment) for segment in layout.segments.values())
     if names := sorted({sub for subs in found for sub in subs}):
@@ -86,13 +79,15 @@ async def check_unused(call: Call, topic: TopicName, subscription: str | None = 
 
 async def seek(call: Call) -> None:
     timestamp_ms = call.timestamp_ms()
-    controller, subscription = await _existing(call)
-    await controller.seek(subscription, timestamp_ms)
+    leader = await call.leader()
+    subscription, _ = await _existing(call)
+    await leader.seek(subscription, timestamp_ms)
 
 
 async def skip_all(call: Call) -> None:
-    controller, subscription = await _existing(call)
-    await controller.skip_all(subscription)
+    leader = await call.leader()
+    subscription, _ = await _existing(call)
+    await leader.skip_all(subscription)
 
 
 SUBSCRIPTION = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}"

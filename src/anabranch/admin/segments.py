@@ -23,23 +23,16 @@ from anabranch.errors import (
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Segment
-from anabranch.model.names import SegmentDescriptor, TopicName
-
-
-def _name(call: Call) -> TopicName:
-    descriptor = SegmentDescriptor.parse(call.part("descriptor"))
-    return TopicName("segment", call.part("tenant"), call.part("namespace"), call.part("topic"), descriptor)
+from anabranch.model.names import SegmentDescriptor
 
 
 async def _listed(call: Call) -> tuple[Segment, Place]:
     """The segment in the layout of its topic, and its place."""
-    name = _name(call)
-    assert name.segment is not None
-    record = await call.topics.load(name.topic)
-    segment = layout_of(record).segments.get(name.segment.id)
-    if segment is None or segment.range != name.segment.range:
-        raise SegmentNotFoundError(f"the layout of {name.topic} has no segment {name.segment}")
-    return segment, Place(segment_name(name.topic, segment), segment.store)
+    topic, named = call.topic("topic"), SegmentDescriptor.parse(call.part("descriptor"))
+    segment = layout_of(await call.topics.load(topic)).segments.get(named.id)
+    if segment is None or segment.range != named.range:
+        raise SegmentNotFoundError(f"the layout of {topic} has no segment {named}")
+    return segment, Place(segment_name(topic, segment), segment.store)
 
 
 async def create(call: Call) -> None:
@@ -72,11 +65,8 @@ async def delete(call: Call) -> None:
 
 
 async def _ensure(call: Call, subscription: str) -> None:
-    topic = _name(call).topic
-    known = await call.topics.load_subscription(topic, subscription)
-    if known is None:
-        controller = await call.broker.controllers.controller(topic)
-        await controller.ensure_subscription(subscription, "STREAM", "earliest")
+    if await call.topics.load_subscription(call.topic("topic"), subscription) is None:
+        await (await call.leader()).ensure_subscription(subscription, "STREAM", "earliest")
 
 
 async def create_subscription(call: Call) -> None:
@@ -88,13 +78,13 @@ async def _subscription(call: Call) -> tuple[Place, str, SubscriptionRecord | No
     """The place of the segment, and the record of the subscription if the topic has one."""
     _, place = await _listed(call)
     subscription = call.part("subscription")
-    return place, subscription, await call.topics.load_subscription(_name(call).topic, subscription)
+    return place, subscription, await call.topics.load_subscription(call.topic("topic"), subscription)
 
 
 async def delete_subscription(call: Call) -> None:
     place, subscription, known = await call.once("segment", lambda: _subscription(call))
     if known is not None:
-        await remove_subscription(call, _name(call).topic, subscription, force=False)
+        await remove_subscription(call, force=False)
     elif subscription in await call.logs.subscriptions(place):
         await call.logs.delete_subscription(place, subscription)
 
@@ -111,8 +101,7 @@ async def seek(call: Call) -> None:
     timestamp_ms = call.timestamp_ms()
     place, subscription, known = await _subscription(call)
     if known is not None:
-        controller = await call.broker.controllers.controller(_name(call).topic)
-        await controller.seek(subscription, timestamp_ms)
+        await (await call.leader()).seek(subscription, timestamp_ms)
     else:
         await call.logs.seek_to_time(place, subscription, timestamp_ms)
 
@@ -120,8 +109,7 @@ async def seek(call: Call) -> None:
 async def skip_all(call: Call) -> None:
     place, subscription, known = await _subscription(call)
     if known is not None:
-        controller = await call.broker.controllers.controller(_name(call).topic)
-        await controller.skip_all(subscription)
+        await (await call.leader()).skip_all(subscription)
     else:
         await call.logs.seek(place, subscription, "latest")
 
@@ -129,9 +117,7 @@ async def skip_all(call: Call) -> None:
 async def stats(call: Call) -> Any:
     """The stats of one segment, in the form of the stats of a classic topic."""
     topic = call.topic("topic")
-    record = await call.topics.load(topic)
-    layout = layout_of(record)
-    segment = layout.segment(call.number_part("segment"))
+    segment = layout_of(await call.topics.load(topic)).segment(call.number_part("segment"))
     return await call.logs.stats(Place(segment_name(topic, segment), segment.store))
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.admin.calls import TAKEOVER_S
-from anabranch.admin.logs import LocalLogs
+from anabranch.admin.logs import Logs
 from anabranch.controller.decide.operation import LayoutVersion
 from anabranch.controller.decide.places import Place
 from anabranch.errors import NotConnectedError
@@ -227,11 +227,11 @@ async def test_a_change_without_a_leader_fails_in_time_and_says_that_it_may_be_m
 async def test_a_call_that_is_not_repeatable_is_made_once(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    async def skip(self: LocalLogs, place: Place, subscription: str, count: int) -> int:
+    async def skip(self: Logs, place: Place, subscription: str, count: int) -> int:
         asked.append(subscription)
         raise NotConnectedError("the answer is lost")
 
-    monkeypatch.setattr(LocalLogs, "skip", skip)
+    monkeypatch.setattr(Logs, "skip", skip)
     answer = await far.ask("POST", f"{CLASSIC}/subscription/s/skip/3")
     assert (answer.status, asked) == (503, ["s"])
     assert "may have been done" in answer.json["reason"]
