@@ -5,11 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.decide.ordering import covers, follow_layout, readable, start_positions
+from anabranch.client.decide.ordering import ReadPositions, covers, readable
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import EARLIEST, LATEST, MessageId
 from anabranch.model.layout import Layout
 from tests.properties.layouts import layouts
+
+
+def begun(layout: Layout, start: Checkpoint) -> dict[int, MessageId]:
+    reading = ReadPositions(start)
+    reading.begin(layout)
+    return reading.positions
 
 
 @given(layout=layouts(), data=st.data())
@@ -31,7 +37,7 @@ def test_nothing_is_readable_before_all_its_ancestors_are_finished(
 @given(layout=layouts())
 def test_every_segment_has_a_position_from_the_start(layout: Layout) -> None:
     for start, place in ((Checkpoint.earliest(), EARLIEST), (Checkpoint.latest(), LATEST)):
-        positions = start_positions(layout, start)
+        positions = begun(layout, start)
         assert sorted(positions) == sorted(layout.segments)
         assert {id_.position for id_ in positions.values()} == {place}
 
@@ -42,7 +48,7 @@ def test_a_segment_the_checkpoint_does_not_name_starts_at_its_beginning(
 ) -> None:
     named = data.draw(st.sets(st.sampled_from(sorted(layout.segments))))
     start = Checkpoint({id_: MessageId(id_, 5, 7) for id_ in named})
-    positions = start_positions(layout, start)
+    positions = begun(layout, start)
     for id_ in layout.segments:
         assert positions[id_].position == ((5, 7) if id_ in named else EARLIEST)
 
@@ -50,7 +56,10 @@ def test_a_segment_the_checkpoint_does_not_name_starts_at_its_beginning(
 @given(layout=layouts(), data=st.data())
 def test_positions_follow_the_layout(layout: Layout, data: st.DataObject) -> None:
     known = data.draw(st.sets(st.integers(0, max(layout.segments) + 5)))
-    positions = follow_layout({id_: MessageId(id_, 1, 2) for id_ in known}, layout)
+    reading = ReadPositions(Checkpoint.earliest())
+    reading.positions = {id_: MessageId(id_, 1, 2) for id_ in known}
+    reading.follow(layout)
+    positions = reading.positions
     assert sorted(positions) == sorted(layout.segments)
     assert all((positions[id_].position == (1, 2)) == (id_ in known) for id_ in positions)
 

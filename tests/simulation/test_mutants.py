@@ -17,7 +17,7 @@ from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.wire import layouts
 from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.register import AssignmentPush
-from anabranch.client.decide.read_positions import ReadPositions
+from anabranch.client.decide.ordering import ReadPositions
 from anabranch.client.net import registration
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
 from anabranch.client.options import Batching

@@ -14,20 +14,19 @@ from types import TracebackType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from anabranch.aio import Backoff, retry
-from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.consume.consumer_options import (
+from anabranch.aio import Backoff
+from anabranch.client.consume.attachment import (
     CheckpointOptions,
     OnAssignment,
     QueueOptions,
     StreamOptions,
 )
+from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
-from anabranch.client.net.reconnector import RECONNECT
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
@@ -276,13 +275,7 @@ class AsyncClient:
     async def layout(self, topic: str, *, create: bool = False) -> TopicLayout:
         """The layout of a topic now, for tools and bulk readers."""
         pool, name = self._connections(), parse_topic(topic)
-        return await retry(
-            lambda: look_up_layout(pool, name, create=create),
-            what=f"looking up {name}",
-            within_s=pool.operation_timeout_s,
-            backoff=RECONNECT,
-            rng=pool.rng,
-        )
+        return await pool.retry(lambda: look_up_layout(pool, name, create=create), f"looking up {name}")
 
     def read_segment(self, segment_topic: str, start: int, stop: int) -> SegmentReader:
         """Whole entries of one segment by message index, for bulk readers."""

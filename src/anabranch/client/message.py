@@ -36,8 +36,8 @@ class Source(Protocol):
     @property
     def segment_id(self) -> int: ...
     @property
-    def topic_name(self) -> str:
-        """The topic as the application knows it."""
+    def home(self) -> Any:
+        """The consumer of the topic, which hands the messages out."""
         ...
 
     @property
@@ -224,7 +224,7 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
     @property
     def topic(self) -> str:
         """The topic as the application knows it."""
-        return self._entry.source.topic_name
+        return cast(str, self._entry.source.home.topic)
 
     @property
     def redelivery_count(self) -> int:

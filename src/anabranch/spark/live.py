@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from anabranch.aio import new_event_loop, retry
 from anabranch.client.api import AsyncClient
 from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
+from anabranch.client.net.connection_pool import RECONNECT
 from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.net.reconnector import RECONNECT
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import TopicNotFoundError

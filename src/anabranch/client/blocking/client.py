@@ -10,7 +10,7 @@ from anabranch.client.api import BYTES, AsyncClient
 from anabranch.client.blocking.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.producer import Producer
-from anabranch.client.consume.consumer_options import OnAssignment
+from anabranch.client.consume.attachment import OnAssignment
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.options import (
     MEMORY_LIMIT,

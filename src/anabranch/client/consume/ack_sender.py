@@ -40,7 +40,6 @@ class AckSender:
         self._waiters: list[asyncio.Future[None]] = []
 
     def attached(self, connection: BrokerConnection, consumer_id: int) -> None:
-        """Use a new connection, and send waiting acknowledgements on it."""
         self._connection = connection
         self._consumer_id = consumer_id
         self.flush()
@@ -76,7 +75,6 @@ class AckSender:
             await waiter
 
     def _wake(self) -> None:
-        """End the waits in `confirmed` if nothing is left to wait for."""
         if self._acks.confirmed or self._life.ended:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:

@@ -1,16 +1,23 @@
-"""How a consumer subscribes to a segment: the values that become a SUBSCRIBE command."""
+"""How consumers subscribe: the application's arguments, checked, and the values of a SUBSCRIBE command."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from anabranch.aio import Backoff
 from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.options import DeadLetter, InitialPosition, text_pairs
+from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import MessageId
 from anabranch.model.layout import Segment
+from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, pairs
+
+OnAssignment = Callable[[tuple[str, ...], tuple[str, ...]], None]
+"""Called with the names of the segments added and removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,6 @@ class SegmentAddress:
 
 
 def address_in(layout: TopicLayout, segment: Segment) -> SegmentAddress:
-    """The address of a segment of a layout."""
     return SegmentAddress(
         segment.id, layout.segment_topic(segment), segment.is_classic, layout.owners.get(segment.id)
     )
@@ -83,3 +89,56 @@ class Attachment:
             command.start_message_id.ledgerId = floor.ledger & (2**64 - 1)
             command.start_message_id.entryId = floor.entry & (2**64 - 1)
         return command
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionOptions:
+    """The arguments that `AsyncClient.subscribe_stream` and `subscribe_queue` share."""
+
+    topic: TopicName
+    subscription: str
+    initial_position: InitialPosition
+    name: str | None
+    receiver_queue_size: int | None
+    ack_group_s: float
+    ack_receipts: bool
+    subscription_properties: Mapping[str, str] | None
+    properties: Mapping[str, str] | None
+
+    def attachment(self, kind: pb.CommandSubscribe.SubType.ValueType, consumer_name: str) -> Attachment:
+        earliest = self.initial_position == "earliest"
+        return Attachment(
+            self.subscription,
+            kind,
+            consumer_name,
+            pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
+            properties=text_pairs("properties", self.properties),
+            subscription_properties=text_pairs("subscription_properties", self.subscription_properties),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions(SubscriptionOptions):
+    on_assignment: OnAssignment | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions(SubscriptionOptions):
+    ack_group_size: int
+    priority: int
+    processing_s: float | None
+    redelivery: Backoff
+    dead_letter: DeadLetter | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOptions:
+    """The arguments of `AsyncClient.create_checkpoint_consumer`."""
+
+    topic: TopicName
+    start: Checkpoint
+    group: str | None
+    name: str | None
+    receiver_queue_size: int | None
+    properties: Mapping[str, str] | None
+    fail_on_data_loss: bool

@@ -13,17 +13,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from anabranch.aio import is_bare_timeout
-from anabranch.client.consume.attachment import Attachment, address_in
-from anabranch.client.consume.consumer_options import CheckpointOptions
+from anabranch.aio import is_transient
+from anabranch.client.consume.attachment import Attachment, CheckpointOptions, address_in
 from anabranch.client.consume.inbox import Inbox
-from anabranch.client.consume.last_message import last_message
 from anabranch.client.consume.segment_consumer import SegmentConsumer
-from anabranch.client.decide.ordering import missing, readable
+from anabranch.client.decide.ordering import ReadPositions, readable
 from anabranch.client.decide.permits import Permits
-from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.client.message import Message, Received
-from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.net.registration import Registration, RegistrationOptions
 from anabranch.client.options import log, text_pairs
@@ -32,7 +29,6 @@ from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
     DataLossError,
-    OperationTimeoutError,
     TopicNotFoundError,
 )
 from anabranch.model.assignment import Assignment
@@ -48,8 +44,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
     """Reads a topic from a checkpoint on; made by `AsyncClient.create_checkpoint_consumer`."""
 
     def __init__(self, pool: ConnectionPool, schema: Codec[T], options: CheckpointOptions) -> None:
-        super().__init__(pool, schema, options.receiver_queue_size)
-        self.name = options.name or f"anabranch-checkpoint-{pool.rng.getrandbits(40):010x}"
+        name = options.name or f"anabranch-checkpoint-{pool.rng.getrandbits(40):010x}"
+        super().__init__(pool, schema, name, options.receiver_queue_size)
         self._options = options
         self._opening = True
         self._attachment = Attachment(
@@ -70,23 +66,18 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._ever_mine: dict[int, None] = {}
         if options.group is not None:
             self._mine = frozenset()
+            latest = pb.CommandSubscribe.Latest
             request = RegistrationOptions(
-                options.topic,
-                options.group,
-                self.name,
-                pb.CHECKPOINT,
-                pb.CommandSubscribe.Latest,
-                lambda: self._read.finished,
+                options.topic, options.group, name, pb.CHECKPOINT, latest, lambda: self._read.finished
             )
             self._registration = Registration(pool, request, self._assigned, self._fail)
 
     async def open(self) -> None:
         """Look the topic up and find the position of every segment."""
-        try:
+        async with self._close_on_error("opening took too long"):
             self._layout = layout = await self._watch.open(self.tasks)
-            for id_ in missing(self._options.start, layout.layout):
+            for id_ in self._read.begin(layout.layout):
                 self._lose(f"segment {id_} was removed before this checkpoint came to its end")
-            self._read.begin(layout.layout)
             if self._registration is not None:
                 await self._registration.open(self.tasks)
             self._open_readable()
@@ -96,11 +87,6 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._opening = False
             if self._failure is not None:
                 raise self._failure
-        except BaseException as error:
-            await self.close()
-            if is_bare_timeout(error):
-                raise OperationTimeoutError(f"opening {self.topic} took too long") from error
-            raise
 
     async def _opened(self, source: SegmentConsumer) -> None:
         try:
@@ -109,9 +95,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
             # Since the look-up retention may have removed the segment, or another member may have got it.
             if not isinstance(error, TopicNotFoundError) and self._reads(source):
                 raise
-        pinning = self._pins.get(source)
-        if pinning is not None:
-            await asyncio.shield(pinning)
+        if source in self._pins:
+            await asyncio.shield(self._pins[source])
 
     # For the application.
 
@@ -179,9 +164,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     def _open_readable(self) -> None:
         """Subscribe to segments that may be read now, and ask for the end of sealed ones."""
-        assert self._layout is not None
-        layout = self._layout
-        mine = self._mine
+        layout, mine = self._layout, self._mine
+        assert layout is not None
         # In a group the leader waits for the segments that other members read.
         others = () if mine is None else tuple(id_ for id_ in layout.layout.segments if id_ not in mine)
         for segment in readable(layout.layout, (*self._read.finished, *others)):
@@ -218,7 +202,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
     async def _pin(self, source: SegmentConsumer) -> None:
         """Replace the position LATEST by the last message now, so that a checkpoint misses no later one."""
         try:
-            last = await last_message(source, lambda: self._reads(source))
+            last = await self._last_message(source)
         except AlreadyClosedError:
             self._pins.pop(source, None)
             return
@@ -226,9 +210,26 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._pins.pop(source, None)
         source.resume()
 
+    async def _last_message(self, source: SegmentConsumer) -> MessageId:
+        """Ask until the broker answers; raises AlreadyClosedError when the segment is not read any more."""
+        failures = 0
+        while True:
+            last: MessageId | None = None
+            try:
+                last = await source.last_message()
+            except AnabranchError as error:
+                if not is_transient(error):
+                    raise
+            if not self._reads(source):
+                raise AlreadyClosedError(f"this consumer does not read {source.topic} any more")
+            if last is not None:
+                return last
+            await asyncio.sleep(RECONNECT.delay(failures, self.pool.rng))
+            failures += 1
+
     async def _find_end(self, source: SegmentConsumer) -> None:
         try:
-            self._read.ends[source.segment_id] = await last_message(source, lambda: self._reads(source))
+            self._read.ends[source.segment_id] = await self._last_message(source)
         except AnabranchError as error:
             log.debug("%s: its end was not found: %s", source.topic, error)
             return
@@ -285,9 +286,6 @@ class AsyncCheckpointConsumer(Inbox[T]):
             log.warning("%s: %s", self.topic, what)
 
     # Called by the consumers of segments.
-
-    def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
-        return isinstance(error, TopicNotFoundError) or not error.retryable
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         if not isinstance(error, TopicNotFoundError):

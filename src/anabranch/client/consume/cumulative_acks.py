@@ -8,7 +8,7 @@ when acknowledgements are sent.
 from __future__ import annotations
 
 from anabranch.client.consume.segment_consumer import SegmentConsumer
-from anabranch.client.decide.ordering import covers
+from anabranch.client.decide.ordering import bits_after
 from anabranch.client.message import Received
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.ids import MessageId
@@ -28,21 +28,13 @@ class CumulativeAcks:
         outstanding = source.outstanding
         while outstanding and outstanding[0].first_number <= number:
             entry = outstanding[0]
-            count = entry.wanted.bit_count()
-            done = min(number - entry.first_number + 1, count)
-            if done == count:
-                outstanding.popleft()
-                bits = entry.wanted
+            done = number - entry.first_number + 1
+            if done < entry.wanted.bit_count():
+                bits = sum(1 << index for index in entry.wanted_indexes()[:done])
             else:
-                bits = 0
-                for index in list(entry.wanted_indexes())[:done]:
-                    bits |= 1 << index
+                bits = entry.wanted
+                outstanding.popleft()
             self._acknowledge_bits(source, entry, bits)
-            if done < count:
-                # The rest of the entry stays outstanding and begins with its first pending message.
-                entry.wanted &= ~bits
-                entry.first_number += done
-                return
 
     def acknowledge_id(self, id_: MessageId) -> None:
         """Note acknowledgements up to an id that the application kept; its vector covers every segment."""
@@ -50,22 +42,16 @@ class CumulativeAcks:
             source = self._sources.get(segment)
             if source is None:
                 continue
-            kept: list[Received] = []
             for entry in source.outstanding:
-                bits = 0
-                for index in entry.wanted_indexes():
-                    if covers(position, *entry.position, index):
-                        bits |= 1 << index
+                bits = entry.wanted & ~bits_after(position, *entry.position)
                 if bits:
                     self._acknowledge_bits(source, entry, bits)
-                    entry.first_number += bits.bit_count()
-                    entry.wanted &= ~bits
-                if entry.wanted:
-                    kept.append(entry)
+            kept = [entry for entry in source.outstanding if entry.wanted]
             source.outstanding.clear()
             source.outstanding.extend(kept)
 
     def _acknowledge_bits(self, source: SegmentConsumer, entry: Received, bits: int) -> None:
+        """Note an acknowledgement; the rest of the entry begins with its first pending message."""
         source.unhold(entry.position, bits)
         ledger, position = entry.position
         if source.attachment.bucket_ranges:
@@ -77,6 +63,8 @@ class CumulativeAcks:
         self._last_acked[source.segment_id] = MessageId(
             source.segment_id, ledger, position, index, entry.batch_size
         )
+        entry.first_number += bits.bit_count()
+        entry.wanted &= ~bits
 
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
         """The last message of each segment that was handed out up to a number."""
@@ -87,7 +75,7 @@ class CumulativeAcks:
                 if entry.first_number > number:
                     break
                 ahead = min(number - entry.first_number + 1, entry.wanted.bit_count())
-                index = list(entry.wanted_indexes())[ahead - 1] if entry.batch_size else -1
+                index = entry.wanted_indexes()[ahead - 1] if entry.batch_size else -1
                 ledger, position = entry.position
                 last = MessageId(id_, ledger, position, index, entry.batch_size)
             if last is not None:

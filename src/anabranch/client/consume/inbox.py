@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import repeat
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
-from anabranch.aio import TaskRegistry
+from anabranch.aio import TaskRegistry, is_bare_timeout
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -24,7 +24,9 @@ from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
     InvalidConfigurationError,
+    OperationTimeoutError,
     ReceiveTimeoutError,
+    TopicNotFoundError,
 )
 from anabranch.model.ids import MessageId
 
@@ -37,10 +39,14 @@ QUEUE_SIZE = 1000
 class Inbox(Generic[T]):
     """Receives for a consumer of a topic."""
 
-    def __init__(self, pool: ConnectionPool, schema: Codec[T], receiver_queue_size: int | None) -> None:
+    def __init__(
+        self, pool: ConnectionPool, schema: Codec[T], name: str, receiver_queue_size: int | None
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.pool = pool
         self.schema = schema
+        self.name = name
+        """The consumer's identity: registering under it within the grace time brings the same share."""
         self.tasks = TaskRegistry()
         self._grows = receiver_queue_size is None
         self._queue_size = positive(
@@ -97,9 +103,7 @@ class Inbox(Generic[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     @property
@@ -118,11 +122,11 @@ class Inbox(Generic[T]):
         if asyncio.get_running_loop() is not self.loop:
             raise InvalidConfigurationError("this consumer belongs to another event loop")
         limit = optional_seconds("timeout", timeout)
-        if self._closed:
-            raise AlreadyClosedError("the consumer is closed")
         if self._asked:
             self._asked = False
             await asyncio.sleep(0)
+        if self._closed:
+            raise AlreadyClosedError("the consumer is closed")
         if self._run or self._load():
             return
         try:
@@ -131,6 +135,8 @@ class Inbox(Generic[T]):
                     if self._failure is not None:
                         raise self._failure
                     await self._wait()
+                    if self._closed:
+                        raise AlreadyClosedError("the consumer was closed")
         except TimeoutError:
             raise ReceiveTimeoutError(f"no message came within {limit:g} s") from None
         if self._waiting:
@@ -138,8 +144,6 @@ class Inbox(Generic[T]):
             self._wake()
 
     async def _wait(self) -> None:
-        if self._closed:
-            raise AlreadyClosedError("the consumer was closed")
         arrived: asyncio.Future[None] = self.loop.create_future()
         self._waiting.append(arrived)
         try:
@@ -152,8 +156,6 @@ class Inbox(Generic[T]):
         finally:
             if arrived in self._waiting:
                 self._waiting.remove(arrived)
-        if self._closed:
-            raise AlreadyClosedError("the consumer was closed")
 
     def _wake(self) -> None:
         while self._waiting:
@@ -183,14 +185,8 @@ class Inbox(Generic[T]):
         count = len(indexes)
         self._number += count
         self._entry = entry
-        self._run = list(
-            map(
-                Message,
-                repeat(entry, count),
-                reversed(indexes),
-                range(self._number, self._number - count, -1),
-            )
-        )
+        numbers = range(self._number, self._number - count, -1)
+        self._run = list(map(Message, repeat(entry, count), reversed(indexes), numbers))
 
     def _take(self, limit: int) -> list[Message[T]]:
         taken: list[Message[T]] = []
@@ -214,13 +210,12 @@ class Inbox(Generic[T]):
     # Called by the consumers of segments.
 
     def ready(self, source: SegmentConsumer) -> None:
+        """Called when the first entry arrives in an empty buffer."""
         self._line.append(source)
         self._wake()
 
-    def voided(self, source: SegmentConsumer) -> None:
-        """A consumer that acknowledges single messages expects that they are delivered again."""
-
     def dropped(self, source: SegmentConsumer) -> None:
+        """Called before buffered entries are dropped; the broker will deliver them again."""
         entry = self._entry
         if entry is None or entry.source is not source or not self._run:
             return
@@ -233,16 +228,39 @@ class Inbox(Generic[T]):
         self._number -= len(self._run)
         self._run = []
 
+    def voided(self, source: SegmentConsumer) -> None:
+        """Called when messages handed out so far, if not yet confirmed, cannot be acknowledged any more."""
+
     def reached_end(self, source: SegmentConsumer) -> None:
-        """Only a queue consumer leaves segments at their end."""
+        """Called when the subscription has acknowledged a sealed segment to its end."""
 
     def attached_again(self, source: SegmentConsumer) -> None:
-        """Only a queue consumer has finished segments to subscribe to again."""
+        """Called when the consumer has subscribed again; a seek may have moved the subscription."""
+
+    def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
+        """Whether an error ends the segment's consumer; otherwise it subscribes again."""
+        return isinstance(error, TopicNotFoundError) or not error.retryable
+
+    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
+        """Called when the segment's consumer has ended because of an error."""
+        raise NotImplementedError
 
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
+        """The last message of each segment handed out up to a number; empty without cumulative acks."""
         return ()
 
-    # The end.
+    # The beginning and the end.
+
+    @asynccontextmanager
+    async def _close_on_error(self, slow: str) -> AsyncIterator[None]:
+        """Close the consumer if the block fails; `slow` is the problem if the block has timed out."""
+        try:
+            yield
+        except BaseException as error:
+            await self.close()
+            if is_bare_timeout(error):
+                raise OperationTimeoutError(f"{self.topic}: {slow}") from error
+            raise
 
     def _fail(self, error: AnabranchError) -> None:
         """Hand out the messages of the run, then raise `error` in every receive."""
@@ -256,10 +274,8 @@ class Inbox(Generic[T]):
         self._wake_all()
 
     def _wake_all(self) -> None:
-        for arrived in self._waiting:
-            if not arrived.done():
-                arrived.set_result(None)
-        self._waiting.clear()
+        while self._waiting:
+            self._wake()
 
     async def _acks_confirmed(self) -> None:
         """Return when the broker has confirmed all acknowledgements that were sent."""
@@ -279,9 +295,3 @@ class Inbox(Generic[T]):
         except (TimeoutError, AnabranchError) as error:
             log.warning("%s: acknowledgements were not confirmed: %s", self.topic, error)
         await asyncio.gather(*(source.close() for source in sources))
-
-
-def owner(message: Message[Any]) -> Any:
-    """The consumer that handed a message out."""
-    source: Any = message._entry.source
-    return source.home

@@ -9,31 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from anabranch.aio import is_bare_timeout
-from anabranch.client.consume.attachment import Attachment, address_in
-from anabranch.client.consume.consumer_options import QueueOptions
-from anabranch.client.consume.dead_letters import DeadLetters, OpenDeadLetters
+from anabranch.client.consume.attachment import Attachment, QueueOptions, address_in
 from anabranch.client.consume.inbox import Inbox
-from anabranch.client.consume.redelivery import Redelivery
+from anabranch.client.consume.redelivery import DeadLetters, OpenDeadLetters, Redelivery
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.acknowledgements import LedgerEntry
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.client.options import Seconds, log, seconds, text_pairs
+from anabranch.client.options import Seconds, log, seconds
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
     ConsumerBusyError,
-    OperationTimeoutError,
     SubscriptionNotFoundError,
-    TopicNotFoundError,
 )
 from anabranch.model.ids import MessageId
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -54,26 +49,15 @@ class AsyncQueueConsumer(Inbox[T]):
         options: QueueOptions,
         open_dead_letters: OpenDeadLetters,
     ) -> None:
-        super().__init__(pool, schema, options.receiver_queue_size)
+        name = options.name or f"anabranch-queue-{pool.rng.getrandbits(40):010x}"
+        super().__init__(pool, schema, name, options.receiver_queue_size)
         self.subscription = options.subscription
-        self.name = options.name or f"anabranch-queue-{pool.rng.getrandbits(40):010x}"
-        self._given_topic = options.topic
-        earliest = options.initial_position == "earliest"
-        self._attachment = Attachment(
-            options.subscription,
-            pb.CommandSubscribe.Shared,
-            self.name,
-            pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
-            priority=options.priority,
-            properties=text_pairs("properties", options.properties),
-            subscription_properties=text_pairs("subscription_properties", options.subscription_properties),
+        self._options = options
+        self._attachment = replace(
+            options.attachment(pb.CommandSubscribe.Shared, name), priority=options.priority
         )
-        self._ack_group_s = options.ack_group_s
-        self._ack_group_size = options.ack_group_size
-        self._ack_receipts = options.ack_receipts
         self._acks_noted = 0
         self._ack_timer: asyncio.TimerHandle | None = None
-        self._backoff = options.redelivery
         self._redelivery = Redelivery(self.loop, options.processing_s)
         self._dead_letters: DeadLetters | None = None
         if options.dead_letter is not None:
@@ -87,23 +71,18 @@ class AsyncQueueConsumer(Inbox[T]):
 
     async def open(self) -> None:
         """Look the topic up and subscribe to all its segments."""
-        try:
+        async with self._close_on_error("subscribing took too long"):
             self._layout = await self._watch.open(self.tasks)
             self._follow(self._layout, self._attachment)
             async with asyncio.timeout(self.pool.operation_timeout_s):
                 for source in list(self.sources.values()):
                     await asyncio.shield(source.attached)
-        except BaseException as error:
-            await self.close()
-            if is_bare_timeout(error):
-                raise OperationTimeoutError(f"subscribing to {self.topic} took too long") from error
-            raise
 
     # For the application.
 
     @property
     def topic(self) -> str:
-        return str(self._layout.name if self._layout is not None else self._given_topic)
+        return str(self._layout.name if self._layout is not None else self._options.topic)
 
     async def acknowledge(self, message: Message[T] | MessageId | Iterable[Message[T] | MessageId]) -> None:
         """Acknowledge one message or several; the broker never delivers them again.
@@ -112,16 +91,16 @@ class AsyncQueueConsumer(Inbox[T]):
         """
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
-        if isinstance(message, (Message, MessageId)):
-            self._acknowledge(message)
-        else:
-            for one in message:
-                self._acknowledge(one)
-        if self._acks_noted >= self._ack_group_size or not self._ack_group_s:
+        for one in (message,) if isinstance(message, (Message, MessageId)) else message:
+            source, place, bits, whole = self._locate(one)
+            if source is not None:
+                self._acknowledge_bits(source, place, bits, whole)
+        options = self._options
+        if self._acks_noted >= options.ack_group_size or not options.ack_group_s:
             self._send_acks()
         elif self._ack_timer is None and self._acks_noted:
-            self._ack_timer = self.loop.call_later(self._ack_group_s, self._send_acks)
-        if self._ack_receipts:
+            self._ack_timer = self.loop.call_later(options.ack_group_s, self._send_acks)
+        if options.ack_receipts:
             await self.flush_acks()
 
     async def negative_acknowledge(
@@ -136,7 +115,7 @@ class AsyncQueueConsumer(Inbox[T]):
             return
         if wait_s is None:
             redelivered = message.redelivery_count if isinstance(message, Message) else 0
-            wait_s = self._backoff.delay(redelivered, self.pool.rng)
+            wait_s = self._options.redelivery.delay(redelivered, self.pool.rng)
         self._redelivery.give_back(source, place, bits, wait_s)
 
     @asynccontextmanager
@@ -170,9 +149,6 @@ class AsyncQueueConsumer(Inbox[T]):
 
     def _layout_changed(self, layout: TopicLayout) -> None:
         self._layout = layout
-        self._follow_all(layout)
-
-    def _follow_all(self, layout: TopicLayout) -> None:
         # Segments that are newer than this consumer have the subscription at their first message.
         self._follow(layout, replace(self._attachment, initial_position=pb.CommandSubscribe.Earliest))
 
@@ -197,11 +173,9 @@ class AsyncQueueConsumer(Inbox[T]):
 
     async def _leave(self, source: SegmentConsumer) -> None:
         source.release()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self.pool.operation_timeout_s):
                 await source.ack_sender.confirmed()
-        except TimeoutError:
-            pass
         await source.close()
 
     # Called by the consumers of segments.
@@ -219,13 +193,13 @@ class AsyncQueueConsumer(Inbox[T]):
         """Subscribe to finished segments again, because a seek may have moved the subscription back."""
         if self._finished and self._layout is not None and not self._closed:
             self._finished.clear()
-            self._follow_all(self._layout)
+            self._layout_changed(self._layout)
 
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         if isinstance(error, ConsumerBusyError):
             # While opening the caller gets the error; later another consumer may hold a segment for a moment.
             return not source.attached.done()
-        return isinstance(error, TopicNotFoundError) or not error.retryable
+        return super().is_final(source, error)
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         log.debug("%s: %s", source.topic, error)
@@ -242,7 +216,7 @@ class AsyncQueueConsumer(Inbox[T]):
         source: SegmentConsumer = entry.source  # type: ignore[assignment]
         source.unacked[entry.position] = source.unacked.get(entry.position, 0) | entry.wanted
         letters = self._dead_letters
-        if letters is not None and entry.redelivery_count > letters.max_redeliveries:
+        if letters is not None and entry.redelivery_count > letters.policy.max_redeliveries:
             self.tasks.start(self._forward(letters, entry), f"dead letters of {source.topic}")
             return False
         if self._redelivery.processing_s is not None:
@@ -258,7 +232,7 @@ class AsyncQueueConsumer(Inbox[T]):
             self._send_acks()
         except AnabranchError as error:
             log.warning("%s: a dead letter was not forwarded and will come again: %s", self.topic, error)
-            delay_s = self._backoff.delay(0, self.pool.rng)
+            delay_s = self._options.redelivery.delay(0, self.pool.rng)
             self._redelivery.give_back(source, entry.position, entry.wanted, delay_s)
 
     def _locate(
@@ -272,11 +246,6 @@ class AsyncQueueConsumer(Inbox[T]):
         source = self.sources.get(message.segment)
         bit = 1 << max(message.batch_index, 0)
         return source, (message.ledger, message.entry), bit, (1 << max(message.batch_size, 1)) - 1
-
-    def _acknowledge(self, message: Message[T] | MessageId) -> None:
-        source, place, bits, whole = self._locate(message)
-        if source is not None:
-            self._acknowledge_bits(source, place, bits, whole)
 
     def _acknowledge_bits(self, source: SegmentConsumer, place: LedgerEntry, bits: int, whole: int) -> None:
         left = source.unacked.get(place, whole) & ~bits

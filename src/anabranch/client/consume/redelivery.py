@@ -1,15 +1,23 @@
-"""Giving messages back to the broker: after a delay, or when they are not acknowledged in time."""
+"""Messages without an acknowledgement: given back to the broker, or sent to a dead letter topic."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 from collections import deque
+from collections.abc import Callable, Coroutine
 from itertools import count
+from typing import Any
 
+from anabranch.aio import TaskRegistry
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.acknowledgements import LedgerEntry
-from anabranch.client.message import Received
+from anabranch.client.message import Message, Received
+from anabranch.client.options import DeadLetter
+from anabranch.client.produce.producer import AsyncProducer
+
+OpenDeadLetters = Callable[[str, str | None], Coroutine[Any, Any, AsyncProducer[bytes]]]
+"""Opens a producer on a topic; the second argument is the first subscription to create there, if any."""
 
 
 class Redelivery:
@@ -86,3 +94,44 @@ class Redelivery:
                 self.give_back(source, entry.position, left, 0.0)
         if self._processing and not self._closed:
             self._processing_timer = self._loop.call_at(self._processing[0][0], self._expire)
+
+
+class DeadLetters:
+    """Forwards the dead letters of one subscription; the producer is opened for the first of them."""
+
+    def __init__(
+        self, policy: DeadLetter, open_producer: OpenDeadLetters, tasks: TaskRegistry, subscription: str
+    ) -> None:
+        self.policy = policy
+        self._open_producer = open_producer
+        self._tasks = tasks
+        self._subscription = subscription
+        self._opening: asyncio.Task[AsyncProducer[bytes]] | None = None
+
+    async def forward(self, entry: Received, topic: str) -> None:
+        """Send the messages of an entry of `topic`; returns when they are stored, else raises."""
+        producer = await asyncio.shield(self._producer(self.policy.topic or f"{topic}-DLQ"))
+        for index in entry.wanted_indexes():
+            message: Message[Any] = Message(entry, index, 0)
+            properties = {
+                **message.properties,
+                "REAL_TOPIC": topic,
+                "REAL_SUBSCRIPTION": self._subscription,
+                "ORIGIN_MESSAGE_ID": str(message.id),
+            }
+            await producer.send(
+                message.data, key=message.key_bytes, properties=properties, event_time=message.event_time
+            )
+
+    async def close(self) -> None:
+        """Close the producer if it is open."""
+        opening = self._opening
+        if opening is not None and opening.done() and not opening.exception():
+            await opening.result().close()
+
+    def _producer(self, topic: str) -> asyncio.Task[AsyncProducer[bytes]]:
+        opening = self._opening
+        if opening is None or (opening.done() and opening.exception() is not None):
+            work = self._open_producer(topic, self.policy.initial_subscription)
+            opening = self._opening = self._tasks.start(work, f"dead letters to {topic}", awaited=True)
+        return opening

@@ -9,25 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anabranch.client.consume.ack_sender import AckSender
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
-from anabranch.client.consume.topic_consumer import TopicConsumer
 from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
-from anabranch.client.decide.ordering import bits_after
+from anabranch.client.decide.ordering import before_first, bits_after
 from anabranch.client.decide.permits import Intake, Permits
 from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
 from anabranch.client.message import Received
 from anabranch.client.net.connection import BrokerConnection, end_consumer
 from anabranch.client.net.reconnector import Reconnector
-from anabranch.client.net.segment_owner import ATTACH, SegmentOwner
+from anabranch.client.net.segment_owner import SegmentOwner
 from anabranch.client.options import log
-from anabranch.client.schema import Codec
 from anabranch.errors import AlreadyClosedError, AnabranchError, NotConnectedError
 from anabranch.model.ids import MessageId
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from anabranch.client.consume.inbox import Inbox
 
 _RELEASED = Intake.RELEASED
 
@@ -36,9 +37,11 @@ class SegmentConsumer:
     """Reads one segment for `home`, the consumer of the topic."""
 
     def __init__(
-        self, home: TopicConsumer, address: SegmentAddress, attachment: Attachment, permits: Permits
+        self, home: Inbox[Any], address: SegmentAddress, attachment: Attachment, permits: Permits
     ) -> None:
         self.home = home
+        self.schema = home.schema
+        self.vector = home.vector
         self.segment_id = address.segment_id
         self.topic = address.topic
         self.attachment = attachment
@@ -61,25 +64,12 @@ class SegmentConsumer:
         self._owner = SegmentOwner(home.pool, address.topic, address.owner_url)
         self._connection: BrokerConnection | None = None
         self._consumer_id = 0
-        self._reconnector = Reconnector(self._attempt, home.pool.rng, ATTACH, self._owner.pause)
+        self._reconnector = Reconnector(self.topic, home.pool.rng, self._attempt, self._failed)
         self._life = self._reconnector.life
         self.ack_sender = AckSender(
             self.topic, self.acks, self._life, home.pool.next_id, lambda: self._leave(ReconnectEvent.REFUSED)
         )
         home.tasks.start(self._reconnector.run(), f"consume {address.topic}")
-
-    # As the source of a message.
-
-    @property
-    def topic_name(self) -> str:
-        return self.home.topic
-
-    @property
-    def schema(self) -> Codec[Any]:
-        return self.home.schema
-
-    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
-        return self.home.vector(number)
 
     # Deliveries.
 
@@ -168,10 +158,7 @@ class SegmentConsumer:
     # The connection.
 
     def closed_by_broker(self) -> None:
-        """The broker ended the subscription but not the connection, for a seek or for another reader.
-
-        Messages that the application holds may be delivered again, so nothing about them is kept.
-        """
+        """Called after a seek, or for another reader: the broker may deliver the held messages again."""
         self.home.voided(self)
         self.held.clear()
         self.outstanding.clear()
@@ -185,6 +172,8 @@ class SegmentConsumer:
 
     def owned_by(self, url: str | None) -> None:
         """Follow the segment to the broker that a layout names."""
+        if url not in (None, self._owner.named):
+            self._reconnector.handle(ReconnectEvent.RETRIED)
         if self._owner.layout_named(url, self._connection):
             self._leave(ReconnectEvent.LOST)
 
@@ -206,21 +195,20 @@ class SegmentConsumer:
         self._drop_entries()
         self._reconnector.handle(event)
 
-    async def _attempt(self) -> ReconnectEvent:
-        try:
-            if not await self._owner.attempt(self._attach):
-                return ReconnectEvent.BEGUN
-        except (AnabranchError, TimeoutError) as error:
-            if isinstance(error, AnabranchError) and self.home.is_final(self, error):
-                self.give_up(error)
-                return ReconnectEvent.ENDED
-            log.debug("%s: %s", self.topic, error)
-            self._owner.look_up_again()
-            return ReconnectEvent.FAILED
-        return ReconnectEvent.ATTACHED
+    async def _attempt(self) -> None:
+        while not await self._owner.attempt(self._attach):
+            pass
+
+    def _failed(self, error: Exception) -> bool:
+        if isinstance(error, AnabranchError) and self.home.is_final(self, error):
+            self.give_up(error)
+            return True
+        self._owner.look_up_again()
+        return False
 
     async def _attach(self) -> None:
         pool = self.home.pool
+        self._reconnector.handle(ReconnectEvent.BEGUN)
         connection = await self._owner.connection()
         if self._life.ended:
             return
@@ -255,15 +243,22 @@ class SegmentConsumer:
         else:
             self.attached.set_result(None)
 
-    async def ask_last_message(self) -> pb.CommandGetLastMessageIdResponse:
-        """Ask the broker for the last message of the segment; raises NotConnectedError."""
+    async def last_message(self) -> MessageId:
+        """The last message in the segment now, or the place before the first; raises NotConnectedError."""
         await asyncio.shield(self.attached)
         if self._connection is None:
             raise NotConnectedError(f"{self.topic} is not connected; try again")
-        return await self._connection.request(
+        reply = await self._connection.request(
             pb.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=self.home.pool.next_id()),
             pb.CommandGetLastMessageIdResponse,
             self.home.pool.operation_timeout_s,
+        )
+        last = reply.last_message_id
+        next_index = reply.next_index if reply.HasField("next_index") else -1
+        if last.ledgerId >= 2**63 or last.entryId >= 2**63:
+            return before_first(self.segment_id, next_index)
+        return MessageId(
+            self.segment_id, last.ledgerId, last.entryId, last.batch_index, next_index=next_index
         )
 
     # The end.

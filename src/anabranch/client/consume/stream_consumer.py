@@ -10,24 +10,21 @@ import asyncio
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from anabranch.aio import is_bare_timeout
-from anabranch.client.consume.attachment import Attachment, SegmentAddress
-from anabranch.client.consume.consumer_options import StreamOptions
+from anabranch.client.consume.attachment import SegmentAddress, StreamOptions
 from anabranch.client.consume.cumulative_acks import CumulativeAcks
-from anabranch.client.consume.inbox import Inbox, owner
+from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.registration import Registration, RegistrationOptions
-from anabranch.client.options import log, text_pairs
+from anabranch.client.options import log
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
     ConsumerAssignError,
     ConsumerBusyError,
-    OperationTimeoutError,
     TopicNotFoundError,
 )
 from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
@@ -47,23 +44,11 @@ class AsyncStreamConsumer(Inbox[T]):
     """Reads a share of a topic in key order; made by `AsyncClient.subscribe_stream`."""
 
     def __init__(self, pool: ConnectionPool, schema: Codec[T], options: StreamOptions) -> None:
-        super().__init__(pool, schema, options.receiver_queue_size)
+        name = options.name or f"anabranch-stream-{pool.rng.getrandbits(40):010x}"
+        super().__init__(pool, schema, name, options.receiver_queue_size)
         self.subscription = options.subscription
-        self.name = options.name or f"anabranch-stream-{pool.rng.getrandbits(40):010x}"
-        """The consumer's identity: registering under it within the grace time brings the same share."""
-        earliest = options.initial_position == "earliest"
-        start = pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest
-        self._attachment = Attachment(
-            options.subscription,
-            pb.CommandSubscribe.Exclusive,
-            self.name,
-            start,
-            properties=text_pairs("properties", options.properties),
-            subscription_properties=text_pairs("subscription_properties", options.subscription_properties),
-        )
-        self._ack_group_s = options.ack_group_s
-        self._ack_receipts = options.ack_receipts
-        self._on_assignment = options.on_assignment
+        self._options = options
+        self._attachment = options.attachment(pb.CommandSubscribe.Exclusive, name)
         self._acked = 0
         """The application has acknowledged all messages up to this number."""
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -72,23 +57,19 @@ class AsyncStreamConsumer(Inbox[T]):
         self._assignment: dict[int, AssignedSegment] = {}
         self._generation: int | None = None
         self._hand_overs: dict[int, asyncio.Task[Any]] = {}
-        request = RegistrationOptions(options.topic, options.subscription, self.name, pb.STREAM, start)
+        start = self._attachment.initial_position
+        request = RegistrationOptions(options.topic, options.subscription, name, pb.STREAM, start)
         self._registration = Registration(pool, request, self._assigned, self._refused)
 
     async def open(self) -> None:
         """Register, and subscribe to the first assigned segments."""
-        try:
+        async with self._close_on_error(
+            "its segments are not free: their consumers have messages to acknowledge"
+        ):
             await self._registration.open(self.tasks)
             async with asyncio.timeout(self.pool.operation_timeout_s):
                 for source in list(self.sources.values()):
                     await self._attached(source)
-        except BaseException as error:
-            await self.close()
-            if is_bare_timeout(error):
-                raise OperationTimeoutError(
-                    f"the segments of {self.topic} are not free: their consumers have messages to acknowledge"
-                ) from error
-            raise
 
     @staticmethod
     async def _attached(source: SegmentConsumer) -> None:
@@ -117,13 +98,13 @@ class AsyncStreamConsumer(Inbox[T]):
         """
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
-        if isinstance(message, Message) and owner(message) is self:
+        if isinstance(message, Message) and message._entry.source.home is self:
             if message._number > self._acked:
                 self._acked = message._number
         else:
             self._acks.acknowledge_id(message.id if isinstance(message, Message) else message)
         self._schedule_acks()
-        if self._ack_receipts:
+        if self._options.ack_receipts:
             await self.flush_acks()
 
     async def flush_acks(self) -> None:
@@ -163,9 +144,9 @@ class AsyncStreamConsumer(Inbox[T]):
         )
         self._reconcile()
         added = tuple(topic for id_, topic in names.items() if id_ not in before)
-        if self._on_assignment is not None and (added or removed):
+        if self._options.on_assignment is not None and (added or removed):
             try:
-                self._on_assignment(added, removed)
+                self._options.on_assignment(added, removed)
             except Exception:
                 # An error in the application's callback must not end the connection.
                 log.exception("on_assignment failed")
@@ -240,9 +221,7 @@ class AsyncStreamConsumer(Inbox[T]):
         if isinstance(error, (ConsumerBusyError, ConsumerAssignError)):
             # A released segment that another consumer reads cannot take acknowledgements any more.
             return source.released
-        if isinstance(error, TopicNotFoundError):
-            return True
-        return not error.retryable
+        return super().is_final(source, error)
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         log.debug("%s: %s", source.topic, error)
@@ -274,8 +253,9 @@ class AsyncStreamConsumer(Inbox[T]):
         return True
 
     def _schedule_acks(self) -> None:
-        caught_up = not self._run and not self._line
-        delay_s = min(self._ack_group_s, CAUGHT_UP_ACK_S) if caught_up else self._ack_group_s
+        delay_s = self._options.ack_group_s
+        if not self._run and not self._line:
+            delay_s = min(delay_s, CAUGHT_UP_ACK_S)
         due_at = self.loop.time() + delay_s
         if self._ack_timer is not None:
             if self._ack_timer.when() <= due_at:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import Enum
 
 GROWN_BYTES_MAX = 2**20
 """A buffer that grows by itself does not grow beyond this size."""
@@ -14,11 +14,9 @@ MESSAGE_BYTES_MIN = 64
 class Intake(Enum):
     """Whether a consumer asks a segment for messages: PAUSED becomes OPEN, and each becomes RELEASED."""
 
-    PAUSED = auto()
-    """The consumer is attached and asks for nothing yet."""
-    OPEN = auto()
-    RELEASED = auto()
-    """The consumer takes no more messages; it only sends acknowledgements."""
+    PAUSED = "attached, asks for no messages yet"
+    OPEN = "asks for messages"
+    RELEASED = "takes no more messages, only sends acknowledgements"
 
 
 class Permits:

@@ -1,49 +1,34 @@
 """The life of an attachment to a broker that comes back by itself. Pure.
 
 A segment's consumer, a registration and a layout watch live alike: they attach, lose their connection and
-attach again, until they end. `Reconnection` is told what happened; its phase says what the shell does next.
-It knows neither connections nor time.
+attach again, until they end. The phase tells the shell its next step; this module knows no connection.
 """
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import Enum
 
 
 class ReconnectPhase(Enum):
-    """The phases of an attachment; each one says what the shell does."""
+    """The phases of an attachment; the value says the work of the shell."""
 
-    ATTACHING = auto()
-    """The shell makes an attempt."""
-    OUTDATED = auto()
-    """The shell makes an attempt whose success is out of date already: another attempt follows at once."""
-    ATTACHED = auto()
-    """The shell waits for an event."""
-    WAITING = auto()
-    """The shell pauses before the next attempt."""
-    ENDED = auto()
-    """The shell does nothing any more."""
+    ATTACHING = "makes an attempt"
+    OUTDATED = "makes an attempt whose success is out of date already: another one follows at once"
+    ATTACHED = "waits for an event"
+    WAITING = "pauses before the next attempt"
+    ENDED = "does nothing any more"
 
 
 class ReconnectEvent(Enum):
     """The events in the life of an attachment."""
 
-    ATTACHED = auto()
-    """The attempt succeeded."""
-    FAILED = auto()
-    """The attempt failed, and may succeed later."""
-    BEGUN = auto()
-    """The shell begins an attempt anew; earlier events do not make it out of date."""
-    RETRIED = auto()
-    """The pause is over, or the leader assigned the segment again."""
-    LOST = auto()
-    """The connection was lost, or the broker ended the attachment."""
-    CHANGED = auto()
-    """The broker has to be told something new, which takes another attempt."""
-    REFUSED = auto()
-    """The broker refused a request of an attached consumer; attaching again at once would not help."""
-    ENDED = auto()
-    """The application closed the attachment, or the broker refused it for good."""
+    BEGUN = "an attempt begins; earlier events do not make it out of date"
+    ATTACHED = "the attempt succeeded"
+    FAILED = "the attempt failed and may succeed later"
+    RETRIED = "the pause is over, or the reason for it"
+    LOST = "the connection was lost, the broker ended the attachment or has to be told something new"
+    REFUSED = "the broker refused a request, and attaching again at once would not help"
+    ENDED = "the application closed the attachment, or the broker refused it for good"
 
 
 _ATTACHING, _OUTDATED = ReconnectPhase.ATTACHING, ReconnectPhase.OUTDATED
@@ -53,12 +38,10 @@ _TRANSITIONS = {
     (_ATTACHING, ReconnectEvent.ATTACHED): _ATTACHED,
     (_ATTACHING, ReconnectEvent.FAILED): _WAITING,
     (_ATTACHING, ReconnectEvent.LOST): _OUTDATED,
-    (_ATTACHING, ReconnectEvent.CHANGED): _OUTDATED,
+    (_OUTDATED, ReconnectEvent.BEGUN): _ATTACHING,
     (_OUTDATED, ReconnectEvent.ATTACHED): _ATTACHING,
     (_OUTDATED, ReconnectEvent.FAILED): _WAITING,
-    (_OUTDATED, ReconnectEvent.BEGUN): _ATTACHING,
     (_ATTACHED, ReconnectEvent.LOST): _ATTACHING,
-    (_ATTACHED, ReconnectEvent.CHANGED): _ATTACHING,
     (_ATTACHED, ReconnectEvent.REFUSED): _WAITING,
     (_WAITING, ReconnectEvent.RETRIED): _ATTACHING,
 }
@@ -71,7 +54,6 @@ class Reconnection:
     def __init__(self) -> None:
         self.phase = ReconnectPhase.ATTACHING
         self.failures = 0
-        """Failures in a row before the pause; 0 once attached."""
         self.refusals = 0
         """Refused requests in a row. The shell sets it to 0 when the broker accepts one."""
 

@@ -79,10 +79,10 @@ class BrokerConnection:
         self._handlers: dict[type, Callable[[Any], None]] = {
             pb.CommandSuccess: self._answer,
             pb.CommandProducerSuccess: self._producer_success,
-            pb.CommandLookupTopicResponse: self._answer,
+            pb.CommandLookupTopicResponse: self._answer_or_refusal,
             pb.CommandGetLastMessageIdResponse: self._answer,
-            pb.CommandAckResponse: self._answer,
-            pb.CommandScalableTopicSubscribeResponse: self._answer,
+            pb.CommandAckResponse: self._answer_or_refusal,
+            pb.CommandScalableTopicSubscribeResponse: self._answer_or_refusal,
             pb.CommandError: self._error,
             pb.CommandSendError: self._send_error,
             pb.CommandCloseProducer: self._close_producer,
@@ -208,32 +208,35 @@ class BrokerConnection:
         for resume in waiting:
             resume()
 
-    def _answer(self, command: Any) -> None:
-        waiting = self._requests.pop(command.request_id, None)
+    def _complete(self, request_id: int, answer: object) -> None:
+        waiting = self._requests.pop(request_id, None)
         if waiting is None or waiting.done():
             return
-        failed = (
-            command.response == pb.CommandLookupTopicResponse.Failed
-            if isinstance(command, pb.CommandLookupTopicResponse)
-            else not isinstance(command, (pb.CommandSuccess, pb.CommandGetLastMessageIdResponse))
-            and command.HasField("error")
-        )
-        if failed:
-            waiting.set_exception(exception_for(command.error, command.message))
+        if isinstance(answer, BaseException):
+            waiting.set_exception(answer)
         else:
-            waiting.set_result(command)
+            waiting.set_result(answer)
+
+    def _answer(self, command: Any) -> None:
+        self._complete(command.request_id, command)
+
+    def _answer_or_refusal(self, command: Any) -> None:
+        if isinstance(command, pb.CommandLookupTopicResponse):
+            refused = command.response == pb.CommandLookupTopicResponse.Failed
+        else:
+            refused = command.HasField("error")
+        if refused:
+            self._error(command)
+        else:
+            self._answer(command)
+
+    def _error(self, command: Any) -> None:
+        self._complete(command.request_id, exception_for(command.error, command.message))
 
     def _producer_success(self, command: pb.CommandProducerSuccess) -> None:
         # A producer that waits for exclusive access is answered twice: queued now, ready later.
         if command.producer_ready:
-            waiting = self._requests.pop(command.request_id, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(command)
-
-    def _error(self, command: pb.CommandError) -> None:
-        waiting = self._requests.pop(command.request_id, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(exception_for(command.error, command.message))
+            self._answer(command)
 
     def _send_error(self, command: pb.CommandSendError) -> None:
         producer = self.producers.get(command.producer_id)

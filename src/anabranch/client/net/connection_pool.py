@@ -6,11 +6,12 @@ The pool knows nothing of segments, batches or layouts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 from random import Random
+from typing import TypeVar
 
-from anabranch.aio import AttemptCancelled, Backoff, SharedAttempts
+from anabranch.aio import AttemptCancelled, Backoff, SharedAttempts, is_transient, retry
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
 from anabranch.client.options import log
 from anabranch.errors import AlreadyClosedError, ConnectError, OperationTimeoutError, RemoteProtocolError
@@ -18,7 +19,13 @@ from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.dialing import dial
 
+T = TypeVar("T")
+
 _REDIRECTS_MAX = 20
+
+RECONNECT = Backoff(0.1, 1.0)
+"""Waits between attempts to attach to a broker; the longest one bounds the delay after a takeover."""
+
 FIRST_TIMEOUT_S = 1.0
 """Timeout of the first handshake or look-up at an address; longer after each timeout."""
 
@@ -87,10 +94,6 @@ class ConnectionPool:
             raise ConnectError(f"{address[0]}:{address[1]} closed the connection at once")
         return made
 
-    async def connection_to(self, url: str) -> BrokerConnection:
-        """The connection to a `pulsar://` URL that a broker named."""
-        return await self.connection(address_of(url))
-
     async def any_connection(self) -> BrokerConnection:
         """A connection to one of the service hosts; the pool tries each host in turn."""
         error: ConnectError | None = None
@@ -109,18 +112,34 @@ class ConnectionPool:
         After a look-up without an answer the pool uses the next service host, so a repeated call may succeed.
         """
         if url:
-            return await self.connection_to(url)
+            return await self.connection(address_of(url))
         connection = await self.any_connection()
         authoritative = False
         for _ in range(_REDIRECTS_MAX):
             reply = await self._look_up(connection, topic, authoritative)
             if reply.proxy_through_service_url:
                 return await self.any_connection()
-            connection = await self.connection_to(reply.brokerServiceUrl)
+            connection = await self.connection(address_of(reply.brokerServiceUrl))
             if reply.response == pb.CommandLookupTopicResponse.Connect:
                 return connection
             authoritative = reply.authoritative
         raise RemoteProtocolError(f"the look-up of {topic} was redirected {_REDIRECTS_MAX} times")
+
+    async def retry(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        what: str,
+        transient: Callable[[BaseException], bool] = is_transient,
+    ) -> T:
+        """Call `attempt` until it succeeds, fails for good or the operation timeout is over."""
+        return await retry(
+            attempt,
+            what=what,
+            within_s=self.operation_timeout_s,
+            backoff=RECONNECT,
+            rng=self.rng,
+            transient=transient,
+        )
 
     async def _look_up(
         self, connection: BrokerConnection, topic: str, authoritative: bool

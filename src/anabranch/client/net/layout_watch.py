@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from anabranch.aio import TaskRegistry, retry
+from anabranch.aio import TaskRegistry
 from anabranch.client.decide.reconnection import ReconnectEvent
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.reconnector import RECONNECT, Reconnector
-from anabranch.client.options import log
+from anabranch.client.net.reconnector import Reconnector
 from anabranch.errors import AnabranchError, NotConnectedError, TopicNotFoundError, UnsupportedFeatureError
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
@@ -97,20 +96,14 @@ class LayoutWatch:
         self._connection: BrokerConnection | None = None
         self._first: asyncio.Future[None] | None = None
         """While a session begins: done when its first layout is here."""
-        self._reconnector = Reconnector(self._attempt, pool.rng)
+        self._reconnector = Reconnector(f"layout of {topic}", pool.rng, self._attach, self._failed)
         self.current: TopicLayout | None = None
 
     async def open(self, tasks: TaskRegistry) -> TopicLayout:
         """Return the first layout and follow the topic in `tasks`; raises the broker's refusal."""
-        current = await retry(
-            self.look_up,
-            what=f"looking up {self._topic}",
-            within_s=self._pool.operation_timeout_s,
-            backoff=RECONNECT,
-            rng=self._pool.rng,
-        )
+        current = await self._pool.retry(self.look_up, f"looking up {self._topic}")
         self._reconnector.handle(ReconnectEvent.ATTACHED)
-        tasks.start(self._reconnector.run(), f"layout of {self._topic}")
+        tasks.start(self._reconnector.run(), self._reconnector.name)
         return current
 
     def close(self) -> None:
@@ -181,15 +174,13 @@ class LayoutWatch:
         finally:
             self._first = None
 
-    async def _attempt(self) -> ReconnectEvent:
-        try:
-            self._changed(await self.look_up())
-        except (AnabranchError, TimeoutError) as error:
-            log.debug("layout of %s: %s", self._topic, error)
-            if isinstance(error, TopicNotFoundError):
-                self._gone(error)
-            return ReconnectEvent.FAILED
-        return ReconnectEvent.ATTACHED
+    async def _attach(self) -> None:
+        self._changed(await self.look_up())
+
+    def _failed(self, error: Exception) -> bool:
+        if isinstance(error, TopicNotFoundError):
+            self._gone(error)
+        return False
 
 
 async def look_up_layout(pool: ConnectionPool, topic: TopicName, *, create: bool = True) -> TopicLayout:

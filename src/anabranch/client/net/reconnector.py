@@ -4,47 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 
-from anabranch.aio import Backoff
 from anabranch.client.decide.reconnection import ReconnectEvent, Reconnection, ReconnectPhase
-
-RECONNECT = Backoff(0.1, 1.0)
-"""Waits of watches and registrations between attempts. They never give up, and the longest wait bounds the
-delay after a takeover."""
-
-
-async def pause(delay_s: float, changed: asyncio.Event) -> None:
-    """Wait for `delay_s`, or until `changed` is set."""
-    try:
-        async with asyncio.timeout(delay_s):
-            await changed.wait()
-    except TimeoutError:
-        pass
+from anabranch.client.net.connection_pool import RECONNECT
+from anabranch.client.options import log
+from anabranch.errors import AnabranchError
 
 
 class Reconnector:
     """Keeps one consumer, registration or watch attached until it ends.
 
-    `attempt` attaches once and returns how that went.
+    `attach` makes one attempt. `failed` is called with the error of an attempt; True ends the attachment.
     """
 
     def __init__(
         self,
-        attempt: Callable[[], Awaitable[ReconnectEvent]],
+        name: str,
         rng: Random,
-        backoff: Backoff = RECONNECT,
-        pause: Callable[[float, asyncio.Event], Awaitable[None]] = pause,
+        attach: Callable[[], Awaitable[None]],
+        failed: Callable[[Exception], bool],
     ) -> None:
         self.life = Reconnection()
-        self._attempt = attempt
+        self.name = name
         self._rng = rng
-        self._backoff = backoff
-        self._pause = pause
+        self._attach = attach
+        self._failed = failed
         self._changed = asyncio.Event()
 
     def handle(self, event: ReconnectEvent) -> None:
-        """Pass on an event that did not come from `attempt`."""
+        """Pass on an event that is not the result of an attempt."""
         if self.life.handle(event):
             self._changed.set()
 
@@ -56,7 +46,17 @@ class Reconnector:
             if life.phase is ReconnectPhase.ATTACHED:
                 await self._changed.wait()
             elif life.phase is ReconnectPhase.WAITING:
-                await self._pause(self._backoff.delay(life.failures - 1, self._rng), self._changed)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RECONNECT.delay(life.failures - 1, self._rng)):
+                        await self._changed.wait()
                 life.handle(ReconnectEvent.RETRIED)
             else:
                 life.handle(await self._attempt())
+
+    async def _attempt(self) -> ReconnectEvent:
+        try:
+            await self._attach()
+        except (AnabranchError, TimeoutError) as error:
+            log.debug("%s: %s", self.name, error)
+            return ReconnectEvent.ENDED if self._failed(error) else ReconnectEvent.FAILED
+        return ReconnectEvent.ATTACHED

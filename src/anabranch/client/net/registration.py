@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeGuard
 
-from anabranch.aio import TaskRegistry, is_transient, retry
+from anabranch.aio import TaskRegistry, is_transient
 from anabranch.client.decide.reconnection import ReconnectEvent
-from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection import BrokerConnection, address_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import look_up_layout
-from anabranch.client.net.reconnector import RECONNECT, Reconnector
+from anabranch.client.net.reconnector import Reconnector
 from anabranch.client.options import log
 from anabranch.errors import AnabranchError, ConsumerBusyError, SubscriptionNotFoundError
 from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
@@ -84,7 +85,8 @@ class Registration:
         self._connection: BrokerConnection | None = None
         self._broker_is_ours = False
         self._consumer_id = 0
-        self._reconnector = Reconnector(self._attempt, pool.rng)
+        name = f"registration with {request.topic}"
+        self._reconnector = Reconnector(name, pool.rng, self._register, self._failed)
 
     @property
     def resolved(self) -> TopicName:
@@ -93,21 +95,20 @@ class Registration:
 
     async def open(self, tasks: TaskRegistry) -> None:
         """Register, pass on the first assignment and stay registered in `tasks`; raises the refusal."""
-        first = await retry(
+        await self._pool.retry(
             self._register,
-            what=f"registering with {self._request.topic}",
-            within_s=self._pool.operation_timeout_s,
-            backoff=RECONNECT,
-            rng=self._pool.rng,
-            transient=lambda error: is_transient(error) and not self._is_final(error),
+            f"registering with {self._request.topic}",
+            lambda error: is_transient(error) and not self._is_final(error),
         )
-        self._take(first)
         self._reconnector.handle(ReconnectEvent.ATTACHED)
-        tasks.start(self._reconnector.run(), f"registration with {self._request.topic}")
+        tasks.start(self._reconnector.run(), self._reconnector.name)
 
     def updated(self, wire: pb.ScalableConsumerAssignment) -> None:
-        """Receive an assignment that the leader pushed."""
-        self._take(assignment_from_wire(wire))
+        """Receive an assignment that the leader answered or pushed."""
+        assignment = assignment_from_wire(wire)
+        if assignment.replaces(self._current):
+            self._current = assignment
+            self._assigned(assignment)
 
     def connection_lost(self) -> None:
         """Called on disconnect, or when the broker stops leading the topic."""
@@ -117,7 +118,7 @@ class Registration:
     def report_finished(self) -> None:
         """Register again with the segments that are finished now; other members may wait for them."""
         if self._broker_is_ours:
-            self._reconnector.handle(ReconnectEvent.CHANGED)
+            self._reconnector.handle(ReconnectEvent.LOST)
 
     async def leave(self) -> None:
         """Give the share back at once, if the broker understands that."""
@@ -135,45 +136,33 @@ class Registration:
         except (AnabranchError, TimeoutError) as error:
             log.debug("leaving %s: %s", self._request.topic, error)
 
-    def _take(self, assignment: Assignment) -> None:
-        if assignment.replaces(self._current):
-            self._current = assignment
-            self._assigned(assignment)
+    def _failed(self, error: Exception) -> bool:
+        if not self._is_final(error):
+            return False
+        self._refused(error)
+        return True
 
-    async def _attempt(self) -> ReconnectEvent:
-        try:
-            self._take(await self._register())
-        except (AnabranchError, TimeoutError) as error:
-            if isinstance(error, AnabranchError) and self._is_final(error):
-                self._refused(error)
-                return ReconnectEvent.ENDED
-            log.debug("registration with %s: %s", self._request.topic, error)
-            return ReconnectEvent.FAILED
-        return ReconnectEvent.ATTACHED
-
-    def _is_final(self, error: BaseException) -> bool:
+    def _is_final(self, error: BaseException) -> TypeGuard[AnabranchError]:
         """Whether the leader refuses this consumer for good.
 
         Brokers of other vendors do not recognise a consumer that registers again, so their refusal passes.
         """
         return self._broker_is_ours and isinstance(error, (ConsumerBusyError, SubscriptionNotFoundError))
 
-    async def _register(self) -> Assignment:
+    async def _register(self) -> None:
         self._reconnector.handle(ReconnectEvent.BEGUN)
         connection, self._connection = self._connection, None
-        if connection is not None:
-            # The consumer is registered there, and reports more finished segments.
-            return await self._ask(connection, self._consumer_id)
-        # A topic that was found once and is missing now was deleted on purpose.
-        layout = await look_up_layout(self._pool, self._request.topic, create=self._found is None)
-        self._found = layout.name
-        if layout.controller_url:
-            connection = await self._pool.connection_to(layout.controller_url)
-        else:
-            connection = await self._pool.any_connection()
-        return await self._ask(connection, self._pool.next_id())
-
-    async def _ask(self, connection: BrokerConnection, consumer_id: int) -> Assignment:
+        consumer_id = self._consumer_id
+        # A consumer that is still registered reports more finished segments on the same connection.
+        if connection is None:
+            # A topic that was found once and is missing now was deleted on purpose.
+            layout = await look_up_layout(self._pool, self._request.topic, create=self._found is None)
+            self._found = layout.name
+            if layout.controller_url:
+                connection = await self._pool.connection(address_of(layout.controller_url))
+            else:
+                connection = await self._pool.any_connection()
+            consumer_id = self._pool.next_id()
         self._broker_is_ours = connection.is_ours
         connection.registrations[consumer_id] = self
         # The answer replaces any assignment: a topic that was created again has lower generations.
@@ -188,11 +177,11 @@ class Registration:
             connection.registrations.pop(consumer_id, None)
             self._unsubscribe(connection, consumer_id)
             raise
-        still_registered = connection.registrations.get(consumer_id) is self
-        self._connection = connection if still_registered else None
+        if connection.registrations.get(consumer_id) is self:
+            self._connection = connection
         self._consumer_id = consumer_id
         self.opened_in = reply.incarnation if reply.HasField("incarnation") else None
-        return assignment_from_wire(reply.assignment)
+        self.updated(reply.assignment)
 
     def _command(self, consumer_id: int) -> pb.CommandScalableTopicSubscribe:
         request = self._request

@@ -9,13 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from anabranch.aio import Backoff
 from anabranch.client.net.connection import BrokerConnection, address_of
 from anabranch.client.net.connection_pool import ConnectionPool
-
-ATTACH = Backoff(0.1, 1.0)
-"""Waits between attempts to reach a segment. The longest one bounds the delay of a takeover that no layout
-announces."""
 
 
 class SegmentOwner:
@@ -24,15 +19,16 @@ class SegmentOwner:
     def __init__(self, pool: ConnectionPool, topic: str, url: str | None) -> None:
         self._pool = pool
         self._topic = topic
-        self._named = self._url = url
+        self.named = self._url = url
+        """The owner in the newest layout."""
         self._limit: asyncio.Timeout | None = None
         """The timeout of the attempt or pause under way."""
 
     def layout_named(self, url: str | None, used: BrokerConnection | None) -> bool:
         """Note the owner in a layout; True when the connection `used` leads to another broker."""
-        if url == self._named:
+        if url == self.named:
             return False
-        self._named = url
+        self.named = url
         if url is None:
             return False
         self._url = url
@@ -47,7 +43,6 @@ class SegmentOwner:
         self._url = None
 
     async def connection(self) -> BrokerConnection:
-        """The connection to the broker."""
         return await self._pool.connection_for(self._topic, self._url)
 
     async def attempt(self, work: Callable[[], Awaitable[None]]) -> bool:
@@ -63,20 +58,9 @@ class SegmentOwner:
                 return False
             raise
         finally:
-            self._done(limit)
+            if self._limit is limit:
+                self._limit = None
 
-    async def pause(self, delay_s: float, changed: asyncio.Event | None = None) -> None:
-        """Wait for `delay_s`, or until a layout names another broker or `changed` is set."""
-        limit = asyncio.timeout(delay_s)
-        try:
-            async with limit:
-                self._limit = limit
-                await (changed or asyncio.Event()).wait()
-        except TimeoutError:
-            pass
-        finally:
-            self._done(limit)
-
-    def _done(self, limit: asyncio.Timeout) -> None:
-        if self._limit is limit:
-            self._limit = None
+    async def pause(self, delay_s: float) -> None:
+        """Wait for `delay_s`, or until a layout names another broker."""
+        await self.attempt(lambda: asyncio.sleep(delay_s))

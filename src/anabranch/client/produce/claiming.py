@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from anabranch.aio import retry
-from anabranch.client.net.reconnector import RECONNECT
 from anabranch.client.produce.registering import ask_what_is_stored
 from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.errors import TopicNotFoundError
@@ -37,12 +35,8 @@ async def ask_sealed_segments(routes: SegmentRoutes) -> int:
     highest = NOTHING_STORED
     pool = routes.home.pool
     for sealed in routes.layout.layout.sealed:
-        stored = await retry(
-            partial(_last_stored, routes, sealed),
-            what=f"asking segment {sealed.id} for its last sequence id",
-            within_s=pool.operation_timeout_s,
-            backoff=RECONNECT,
-            rng=pool.rng,
+        stored = await pool.retry(
+            partial(_last_stored, routes, sealed), f"asking segment {sealed.id} for its last sequence id"
         )
         highest = max(highest, stored)
     return highest

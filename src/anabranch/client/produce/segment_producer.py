@@ -20,7 +20,7 @@ from anabranch.client.decide.producer_life import (
     ProducerState,
     registration_failed,
 )
-from anabranch.client.net.segment_owner import ATTACH
+from anabranch.client.net.connection_pool import RECONNECT
 from anabranch.client.options import log
 from anabranch.client.produce.registering import ProducerRegistration, stored_here
 from anabranch.client.produce.sending import SegmentHome, SegmentSender
@@ -140,7 +140,7 @@ class SegmentProducer(SegmentSender):
 
     async def _perform(self, effect: ProducerEffect) -> None:
         if self.life.failures:
-            await self.registration.owner.pause(ATTACH.delay(self.life.failures - 1, self.home.pool.rng))
+            await self.registration.owner.pause(RECONNECT.delay(self.life.failures - 1, self.home.pool.rng))
         if effect is ProducerEffect.ATTACH:
             event = await self._attach()
         elif effect is ProducerEffect.ASK_STORED:

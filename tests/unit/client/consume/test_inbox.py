@@ -24,7 +24,6 @@ class FakeSource:
     def __init__(self, inbox: Inbox[bytes], segment_id: int) -> None:
         self.home = inbox
         self.segment_id = segment_id
-        self.topic_name = "topic"
         self.schema = BYTES
         self.entries: deque[Received] = deque()
         self.held: dict[tuple[int, int], int] = {}
@@ -53,7 +52,7 @@ class FakeSource:
 
 def make() -> tuple[Inbox[bytes], FakeSource, FakeSource]:
     pool: Any = FakePool(lambda message: None)
-    inbox: Inbox[bytes] = Inbox(pool, BYTES, 100)
+    inbox: Inbox[bytes] = Inbox(pool, BYTES, "me", 100)
     return inbox, FakeSource(inbox, 1), FakeSource(inbox, 2)
 
 

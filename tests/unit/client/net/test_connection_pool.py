@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from anabranch.client.net.connection import address_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.errors import (
     AlreadyClosedError,
@@ -30,7 +31,7 @@ async def test_all_callers_share_one_connection(brokers: Brokers) -> None:
     found = await asyncio.gather(*(connections.any_connection() for _ in range(5)))
     assert len(set(map(id, found))) == 1
     assert await connections.connection_for(TOPIC) is found[0]
-    assert await connections.connection_to(f"pulsar://{HOST}:{PORT}/") is found[0]
+    assert await connections.connection(address_of(f"pulsar://{HOST}:{PORT}/")) is found[0]
     assert found[0].is_ours
     await connections.close()
 
@@ -92,7 +93,7 @@ async def test_an_unanswered_request_times_out(brokers: Brokers) -> None:
 async def test_a_url_of_a_broker_must_be_an_address(brokers: Brokers) -> None:
     connections = pool(brokers)
     with pytest.raises(InvalidServiceUrlError):
-        await connections.connection_to("pulsar://")
+        await connections.connection(address_of("pulsar://"))
     await connections.close()
 
 
