@@ -14,6 +14,7 @@ from google.protobuf.message import Message as ProtoMessage
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.net.connection import address_of
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Batching, PublishOptions
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.segment_producer import SegmentProducer
@@ -107,6 +108,8 @@ class FakeConnection:
 
 class FakePool:
     """Hands out connections from a list, then refuses."""
+
+    retry: Any = ConnectionPool.retry
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         self.rng = Random(1)

@@ -10,6 +10,7 @@ from anabranch.aio import TaskRegistry
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
+from anabranch.client.schema import BYTES
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.client.fakes import FakePool, settle_down
 
@@ -19,7 +20,13 @@ async def test_a_new_assignment_does_not_hide_that_the_broker_ended_the_subscrip
     answers: list[Any] = [answer]
     pool = FakePool(lambda _: answers.pop(0) if answers else pb.CommandSuccess(request_id=1))
     home: Any = SimpleNamespace(
-        pool=pool, tasks=TaskRegistry(), opened_in=None, voided=lambda _: None, dropped=lambda _: None
+        pool=pool,
+        tasks=TaskRegistry(),
+        schema=BYTES,
+        opened_in=None,
+        voided=lambda _: None,
+        dropped=lambda _: None,
+        vector=lambda _: (),
     )
     attachment = Attachment("s", pb.CommandSubscribe.Exclusive, "me")
     consumer = SegmentConsumer(home, SegmentAddress(0, "segment", False), attachment, Permits(10))
