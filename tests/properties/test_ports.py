@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from anabranch import errors
 from anabranch.admin.logs import LOGS, Logs
-from anabranch.broker.cluster.leaders import LEADER
 from anabranch.broker.cluster.remote_calls import Port, Verb, encode_push, error_named
-from anabranch.broker.cluster.routed_segments import SEGMENTS
+from anabranch.broker.cluster.routing import LEADER, SEGMENTS
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.controller.ports.segments import Segments
 from anabranch.errors import AnabranchError, RemoteProtocolError

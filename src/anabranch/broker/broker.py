@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anabranch.aio import TaskRegistry
 from anabranch.broker.catalog.classic_topics import ClassicTopics
@@ -15,17 +15,20 @@ from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.catalog.trimming import Trimming
 from anabranch.broker.cluster.broker_lease import BrokerLease
-from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.drain_events import DrainEvents, DrainMessenger
-from anabranch.broker.cluster.leaders import LEADER, BrokerLeaders
-from anabranch.broker.cluster.leaders import TARGET as LEADER_TARGET
 from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
-from anabranch.broker.cluster.peers import Peers, Target
+from anabranch.broker.cluster.peers import ClusterSecret, Peers, Target
 from anabranch.broker.cluster.remote_calls import Port
-from anabranch.broker.cluster.routed_segments import SEGMENTS, PlaceRouter, route_segments
-from anabranch.broker.cluster.routed_segments import TARGET as SEGMENTS_TARGET
+from anabranch.broker.cluster.routing import (
+    LEADER,
+    LEADER_TARGET,
+    SEGMENTS,
+    SEGMENTS_TARGET,
+    BrokerLeaders,
+    PlaceRouter,
+)
 from anabranch.broker.environment import BrokerEnvironment, Endpoint, configured_endpoint
 from anabranch.broker.serving.context import LogContext, ProducerContext, SubscriptionLimits
 from anabranch.broker.serving.rates import RateMeter
@@ -92,12 +95,9 @@ class Broker:
         self.segments = LocalSegments(self.logs, drains)
         self._secret = ClusterSecret(environment.store, environment.rng)
         self._peers = Peers(self._secret)
+        self._targets = {LEADER_TARGET: Target(LEADER, self._local_leader)}
         self.controllers = self._make_controllers(environment)
         drains.listen_otherwise(DrainMessenger(self._tasks, self.controllers.controller).send)
-        self._targets = {
-            SEGMENTS_TARGET: Target(SEGMENTS, self._local_segments),
-            LEADER_TARGET: Target(LEADER, self._local_leader),
-        }
         lease = self._make_lease(environment)
         self._ownership = self._make_ownership(lease, environment)
         self._services = self._make_services(lease, environment)
@@ -115,7 +115,10 @@ class Broker:
         return ControllerService(
             ControllerContext(
                 topics=self.records,
-                segments=route_segments(self.segments, self.stores.is_open, self.directory, self._peers),
+                # Drain events reach the broker that leads the topic without a call to the owner.
+                segments=self.serve(
+                    SEGMENTS_TARGET, SEGMENTS, self.segments, on_drained=self.segments.on_drained
+                ),
                 clock=environment.clock,
                 rng=environment.rng,
                 settings=ControllerSettings.from_config(self.config),
@@ -194,24 +197,22 @@ class Broker:
         _logger.critical("store %d failed and cannot be used any more: %s", store, error)
         self.failed.set()
 
-    def serve(self, target: str, port: Port[P], local: P) -> P:
+    def serve(self, target: str, port: Port[P], local: P, **members: Any) -> P:
         """Let other brokers call `local` at this broker; returns the port over all stores.
 
-        Every verb takes a place, and is done by the broker that owns it.
+        Every verb takes a place, and the broker that owns it carries the verb out; `members` are no verbs.
         """
 
         async def find(rest: str) -> object:
             return local
 
         self._targets[target] = Target(port, find)
-        return port.proxy(PlaceRouter(target, local, self.stores.is_open, self.directory, self._peers))
+        router = PlaceRouter(target, local, self.stores.is_open, self.directory, self._peers)
+        return port.proxy(router, **members)
 
     async def owner_of(self, name: TopicName) -> BrokerRecord | None:
         """The broker that serves or leads a topic; None when any broker will do."""
         return await owner_of(self._services, name)
-
-    async def _local_segments(self, rest: str) -> LocalSegments:
-        return self.segments
 
     async def _local_leader(self, name: str) -> TopicController:
         return await self.controllers.lead(TopicName.parse(name))

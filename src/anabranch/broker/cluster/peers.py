@@ -8,17 +8,25 @@ not know what is called, nor which broker owns what.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from anabranch.aio import AttemptCancelled, SharedAttempts
-from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.peer_link import PeerLink
 from anabranch.broker.cluster.remote_calls import Port, VerbCall
-from anabranch.errors import AlreadyClosedError, AnabranchError, ConnectError, OperationTimeoutError
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    ConnectError,
+    OperationTimeoutError,
+    VersionConflictError,
+)
+from anabranch.metadata.store import ABSENT, MetadataStore
 from anabranch.protocol.connection import ClientMachine
 from anabranch.transport.dialing import dial
 
@@ -28,9 +36,32 @@ PEER_VERSION: Final = "Anabranch-Broker"
 PEER_AUTHENTICATION: Final = "anabranch-peer"
 """The authentication method of a broker at another broker; its credentials are the cluster's secret."""
 
+SECRET_PATH: Final = "/secrets/brokers"
+SECRET_BYTES: Final = 32
 CALL_S: Final = 30.0
 CONNECT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 5.0
+
+
+class ClusterSecret:
+    """The secret that the brokers of one cluster share, and no client knows; the first broker makes it."""
+
+    def __init__(self, store: MetadataStore, rng: random.Random) -> None:
+        self.value = b""
+        """Empty until the secret is loaded."""
+        self._store = store
+        self._rng = rng
+
+    async def load(self) -> None:
+        with suppress(VersionConflictError):
+            await self._store.put(SECRET_PATH, self._rng.randbytes(SECRET_BYTES), expected=ABSENT)
+        found = await self._store.get(SECRET_PATH)
+        assert found is not None
+        self.value = found.value
+
+    def matches(self, shown: bytes) -> bool:
+        """Whether a peer showed the secret; never before it is loaded."""
+        return bool(self.value) and hmac.compare_digest(shown, self.value)
 
 
 class Target(NamedTuple):

@@ -11,9 +11,8 @@ from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.cluster.broker_lease import BrokerLease
-from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
-from anabranch.broker.cluster.peers import Targets
+from anabranch.broker.cluster.peers import ClusterSecret, Targets
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService

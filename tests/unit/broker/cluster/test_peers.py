@@ -13,8 +13,14 @@ import pytest
 
 from anabranch.aio import TaskRegistry
 from anabranch.broker.cluster import peer_link
-from anabranch.broker.cluster.cluster_secret import SECRET_PATH, ClusterSecret
-from anabranch.broker.cluster.peers import PEER_VERSION, Peers, RemoteSession, Target
+from anabranch.broker.cluster.peers import (
+    PEER_VERSION,
+    SECRET_PATH,
+    ClusterSecret,
+    Peers,
+    RemoteSession,
+    Target,
+)
 from anabranch.broker.cluster.remote_calls import Port, Verb, VerbCall
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.table import HANDLERS

@@ -1,6 +1,6 @@
-"""The leaders of topics: at this broker, or at the broker that owns the home store of the topic.
+"""Carries calls to the owner of a segment and to the leader of a topic, at this or another broker.
 
-This module must not know what a leader does.
+The verbs of the ports are not written out here, and this module must not know what they do.
 """
 
 from __future__ import annotations
@@ -11,16 +11,45 @@ from typing import Any, Final
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.peers import Peers, RemoteSession
 from anabranch.broker.cluster.remote_calls import Port, VerbCall
+from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import TopicLeader
+from anabranch.controller.ports.segments import Segments
 from anabranch.controller.ports.verbs import VerbSession
-from anabranch.errors import NotConnectedError
+from anabranch.errors import LocalProtocolError, NotConnectedError, ServiceNotReadyError
 from anabranch.model.names import TopicName
 
+SEGMENTS: Final = Port(Segments)  # type: ignore[type-abstract]
+SEGMENTS_TARGET: Final = "segments"
 LEADER: Final = Port(TopicLeader)  # type: ignore[type-abstract]
-TARGET: Final = "controller"
+LEADER_TARGET: Final = "controller"
 
 CHANGE_S: Final = 60.0
 """How long a leader may take for a change, which waits in a queue and calls other brokers."""
+
+
+class PlaceRouter:
+    """Carries each call of a port whose verbs take a `place` to the broker that owns the place."""
+
+    def __init__(
+        self, target: str, local: object, owns: Callable[[int], bool], directory: Directory, peers: Peers
+    ) -> None:
+        self._target = target
+        self._local = local
+        self._owns = owns
+        self._directory = directory
+        self._peers = peers
+
+    async def call(self, call: VerbCall) -> Any:
+        place: Place = call.arguments["place"]
+        if self._owns(place.store):
+            return await call.invoke(self._local)
+        owner = self._directory.owner_of(place.store)
+        if owner is None:
+            raise ServiceNotReadyError(f"{place.name} is in store {place.store}, which has no owner now")
+        return await self._peers.call(owner.url, self._target, call)
+
+    def notify(self, call: VerbCall) -> None:
+        raise LocalProtocolError(f"{call.verb.name} of {self._target} has to be answered")
 
 
 class _RemoteLeader:
@@ -33,13 +62,16 @@ class _RemoteLeader:
     def __init__(self, peers: Peers, url: str, name: TopicName) -> None:
         self._peers = peers
         self._url = url
-        self._target = f"{TARGET} {name}"
+        self._target = f"{LEADER_TARGET} {name}"
         # By the identity of the session, because tokens repeat when the leader restarts.
         self._sessions: dict[int, tuple[VerbSession, RemoteSession]] = {}
 
     async def call(self, call: VerbCall) -> Any:
         if call.session is not None:
-            result = await self._remote(call.session).call(call, timeout_s=CHANGE_S)
+            _, remote = self._sessions.get(id(call.session), (None, None))
+            if remote is None or not remote.is_open:
+                raise NotConnectedError(f"the broker at {self._url}, which opened this session, is gone")
+            result = await remote.call(call, timeout_s=CHANGE_S)
             self._forget(call.session)
             return result
         if call.push is None:
@@ -50,21 +82,15 @@ class _RemoteLeader:
 
     def notify(self, call: VerbCall) -> None:
         assert call.session is not None, f"{call.verb.name} is about no session"
-        _, remote = self._sessions.get(id(call.session), (None, None))
+        remote = self._forget(call.session)
         if remote is not None:
             remote.notify(call)
-            self._forget(call.session)
 
-    def _remote(self, session: VerbSession) -> RemoteSession:
-        _, remote = self._sessions.get(id(session), (None, None))
-        if remote is None or not remote.is_open:
-            raise NotConnectedError(f"the broker at {self._url}, which opened this session, is gone")
-        return remote
-
-    def _forget(self, session: VerbSession) -> None:
+    def _forget(self, session: VerbSession) -> RemoteSession | None:
         _, remote = self._sessions.pop(id(session), (None, None))
         if remote is not None:
             remote.end_pushes()
+        return remote
 
 
 class BrokerLeaders:
