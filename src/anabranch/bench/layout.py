@@ -15,13 +15,15 @@ from pathlib import Path
 
 from anabranch import AsyncClient, AsyncStreamConsumer
 from anabranch.admin.client import AdminClient
-from anabranch.bench.layout_operator import BY_HAND, KEYS, NAME, active_segments, change_layout, percentile
+from anabranch.bench.layout_operator import BY_HAND, KEYS, NAME, active_segments, change_layout
 from anabranch.bench.layout_sending import measure_client, measure_wire
-from anabranch.bench.results import Row
+from anabranch.bench.results import Row, percentile_ms
 from anabranch.testing.process import BrokerProcess
 
 VALUE = b"x" * 100
 SETTLE_S_MAX = 10.0
+PRUNING = {"segment_retention_s": 0, "auto_scale_interval_s": 0.2}
+"""Settings that let segments go as soon as they are drained."""
 
 
 def run(scratch: Path, fast: bool) -> list[Row]:
@@ -35,7 +37,9 @@ def run(scratch: Path, fast: bool) -> list[Row]:
     }
     for name, part in parts.items():
         print(f"    {name}", file=sys.stderr, flush=True)
-        rows += part(scratch / name, fast)
+        settings = {**BY_HAND, **PRUNING} if part is _cycles else BY_HAND
+        with BrokerProcess(scratch / name, settings) as broker, AdminClient(broker.http_url) as admin:
+            rows += part(broker, admin, fast)
     return rows
 
 
@@ -69,32 +73,28 @@ async def _run_follow(broker: BrokerProcess, admin: AdminClient, splits: int) ->
     return waits
 
 
-def _follow(scratch: Path, fast: bool) -> list[Row]:
-    scratch.mkdir()
-    with BrokerProcess(scratch / "data", BY_HAND) as broker, AdminClient(broker.http_url) as admin:
-        admin.create_topic(NAME)
-        waits = asyncio.run(_run_follow(broker, admin, 20 if fast else 100))
-    name, p99 = "parent acknowledged to a child's first message", percentile(waits, 99)
+def _follow(broker: BrokerProcess, admin: AdminClient, fast: bool) -> list[Row]:
+    admin.create_topic(NAME)
+    waits = asyncio.run(_run_follow(broker, admin, 20 if fast else 100))
+    name, p99 = "parent acknowledged to a child's first message", percentile_ms(waits, 99)
     return [
-        Row(f"{name}, p50", "ms", percentile(waits, 50)),
+        Row(f"{name}, p50", "ms", percentile_ms(waits, 50)),
         Row(f"{name}, p99", "ms", p99, goal="p99 50 ms", met=p99 <= 50),
     ]
 
 
-def _wide(scratch: Path, fast: bool) -> list[Row]:
-    scratch.mkdir()
+def _wide(broker: BrokerProcess, admin: AdminClient, fast: bool) -> list[Row]:
     seconds: list[float] = []
-    with BrokerProcess(scratch / "data", BY_HAND) as broker, AdminClient(broker.http_url) as admin:
-        for _ in range(3 if fast else 7):
-            admin.create_topic(NAME)
-            for number in range(4):
-                admin.create_subscription(NAME, f"sub-{number}", "STREAM" if number % 2 else "QUEUE")
-            (segment,) = active_segments(admin)
-            began = time.perf_counter()
-            admin.split(NAME, segment, parts=64)
-            seconds.append(time.perf_counter() - began)
-            assert len(active_segments(admin)) == 64
-            admin.delete_topic(NAME, force=True)
+    for _ in range(3 if fast else 7):
+        admin.create_topic(NAME)
+        for number in range(4):
+            admin.create_subscription(NAME, f"sub-{number}", "STREAM" if number % 2 else "QUEUE")
+        (segment,) = active_segments(admin)
+        began = time.perf_counter()
+        admin.split(NAME, segment, parts=64)
+        seconds.append(time.perf_counter() - began)
+        assert len(active_segments(admin)) == 64
+        admin.delete_topic(NAME, force=True)
     slowest = max(seconds)
     name = "1 to 64 segments at once, 4 subscriptions"
     return [Row(name, "s", slowest, goal="under 5 s", met=slowest < 5)]
@@ -149,13 +149,10 @@ def _flat_row(what: str, unit: str, marks: Sequence[int], figures: Sequence[floa
     )
 
 
-def _cycles(scratch: Path, fast: bool) -> list[Row]:
-    scratch.mkdir()
+def _cycles(broker: BrokerProcess, admin: AdminClient, fast: bool) -> list[Row]:
     marks = range(0, 51, 10) if fast else range(0, 501, 100)
-    settings = {**BY_HAND, "segment_retention_s": 0, "auto_scale_interval_s": 0.2}
-    with BrokerProcess(scratch / "data", settings) as broker, AdminClient(broker.http_url) as admin:
-        admin.create_topic(NAME)
-        prints = asyncio.run(_run_cycles(broker, admin, marks))
+    admin.create_topic(NAME)
+    prints = asyncio.run(_run_cycles(broker, admin, marks))
     record = [float(each.record_bytes) for each in prints]
     files = [float(each.files) for each in prints]
     memory = [each.memory_bytes / 1e6 for each in prints]

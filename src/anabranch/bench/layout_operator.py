@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Sequence
 
 from anabranch.admin.client import AdminClient
 from anabranch.model.names import TopicName
@@ -15,9 +13,8 @@ KEYS = [f"key-{n}" for n in range(1000)]
 
 BY_HAND: dict[str, object] = {"scalableTopicAutoScaleEnabled": "false"}
 
-
-def percentile(times: Sequence[float], at: int) -> float:
-    return statistics.quantiles(times, n=100, method="inclusive")[at - 1] * 1e3
+Span = tuple[float, float]
+"""Begin and end on the monotonic clock, which all processes share."""
 
 
 def active_segments(admin: AdminClient) -> list[int]:
@@ -36,7 +33,10 @@ def change_layout(admin: AdminClient, number: int) -> None:
         admin.merge(NAME, active)
 
 
-Span = tuple[float, float]
+def quiet_span(seconds: float) -> Span:
+    began = time.perf_counter()
+    time.sleep(seconds)
+    return began, time.perf_counter()
 
 
 def timed_change(http_url: str, number: int) -> Span:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
+from multiprocessing import get_context
 
 from anabranch import AsyncClient, AsyncProducer
 from anabranch.admin.client import AdminClient
-from anabranch.bench.layout_operator import BY_HAND, KEYS, NAME, Span, percentile, timed_change
-from anabranch.bench.results import Row
+from anabranch.bench.layout_operator import KEYS, NAME, Span, quiet_span, timed_change
+from anabranch.bench.results import Row, percentile_ms
 from anabranch.bench.wire_flood import WireFlood
 from anabranch.testing.process import BrokerProcess
 
 IN_FLIGHT = 5000
 
 
-def _under_way(sent: Sequence[float], answered: Sequence[float], spans: Sequence[Span]) -> list[Span]:
-    """Return begin and end of the sends that were under way in one of these spans of time."""
+def _latencies(sent: Sequence[float], answered: Sequence[float], spans: Sequence[Span]) -> list[float]:
+    """Return the latencies of the sends that were under way in one of these spans of time."""
     return [
-        (begin, end)
+        end - begin
         for begin, end in zip(sent, answered, strict=True)
         if any(begin <= last and end >= first for first, last in spans)
     ]
@@ -40,17 +39,14 @@ def _silence(answered: Sequence[float], span: Span) -> float:
 
 
 class _Operator:
-    """Changes the layout from another process, so that the flood keeps its interpreter to itself.
-
-    Both processes read the same monotonic clock.
-    """
+    """Changes the layout from another process, so that the flood keeps its interpreter to itself."""
 
     def __init__(self, flood: WireFlood, http_url: str, changes: int, executor: ProcessPoolExecutor) -> None:
         self.spans: list[Span] = []
         self._flood = flood
         self._left = [partial(timed_change, http_url, number) for number in reversed(range(changes))]
         self._executor = executor
-        self._running: Future[Span] | None = executor.submit(_quiet_span, 1.0)
+        self._running: Future[Span] | None = executor.submit(quiet_span, 1.0)
         self._next_at = 0.0
 
     def done(self) -> bool:
@@ -70,41 +66,25 @@ class _Operator:
         return False
 
 
-def _quiet_span(seconds: float) -> Span:
-    began = time.perf_counter()
-    time.sleep(seconds)
-    return began, time.perf_counter()
-
-
-def measure_wire(scratch: Path, fast: bool) -> list[Row]:
-    scratch.mkdir()
-    with BrokerProcess(scratch / "data", BY_HAND) as broker, AdminClient(broker.http_url) as admin:
-        admin.create_topic(NAME)
-        flood = WireFlood(broker.port, NAME, KEYS, IN_FLIGHT)
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
-            executor.submit(time.perf_counter).result()
-            operator = _Operator(flood, broker.http_url, 6 if fast else 20, executor)
-            flood.run(operator.done)
-        flood.close()
-        asyncio.run(_read_back(broker, len(flood.sent)))
+def measure_wire(broker: BrokerProcess, admin: AdminClient, fast: bool) -> list[Row]:
+    admin.create_topic(NAME)
+    flood = WireFlood(broker.port, NAME, KEYS, IN_FLIGHT)
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        executor.submit(time.perf_counter).result()
+        operator = _Operator(flood, broker.http_url, 6 if fast else 20, executor)
+        flood.run(operator.done)
+    flood.close()
+    asyncio.run(_check_order(broker, len(flood.sent)))
     quiet, *spans = operator.spans
-    during, before = (
-        [end - begin for begin, end in _under_way(flood.sent, flood.answered, part)]
-        for part in (spans, [quiet])
-    )
+    during, before = (_latencies(flood.sent, flood.answered, part) for part in (spans, [quiet]))
     silences = [_silence(flood.answered, span) for span in spans]
     name, peer = "on the wire, 5,000 unanswered, split and merge", "no operation"
-    p99, longest = percentile(during, 99), max(silences)
+    p99, longest = percentile_ms(during, 99), max(silences)
     return [
-        Row(f"{name}: send, p99", "ms", p99, peer, percentile(before, 99), "p99 250 ms", met=p99 <= 250),
+        Row(f"{name}: send, p99", "ms", p99, peer, percentile_ms(before, 99), "p99 250 ms", met=p99 <= 250),
         Row(f"{name}: send, max", "ms", max(during) * 1e3, peer, max(before) * 1e3),
         Row(f"{name}: no receipt for", "ms", longest * 1e3, peer, _silence(flood.answered, quiet) * 1e3),
     ]
-
-
-async def _read_back(broker: BrokerProcess, count: int) -> None:
-    async with AsyncClient(broker.url) as client:
-        await _check_order(client, count)
 
 
 class _Flood:
@@ -142,27 +122,17 @@ class _Flood:
 
         outcome.add_done_callback(settled)
 
-    def latencies(self, spans: Sequence[Span]) -> list[float]:
-        """Return the latencies of the sends that were under way in one of these spans of time."""
-        return [end - begin for begin, end in _under_way(self.sent, self.answered, spans)]
-
-
-async def _quiet(seconds: float) -> Span:
-    began = time.perf_counter()
-    await asyncio.sleep(seconds)
-    return began, time.perf_counter()
-
 
 async def _disturb(flood: _Flood, http_url: str, changes: int) -> list[Span]:
     """Wait a second, then run the operations, each with a full window; return the span of each.
 
     Another process requests them: a thread of this process would wait for the interpreter more than for the
-    broker. Both processes read the same monotonic clock.
+    broker.
     """
     loop = asyncio.get_running_loop()
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as operator:
+    with ProcessPoolExecutor(1, get_context("spawn")) as operator:
         await loop.run_in_executor(operator, time.perf_counter)
-        spans = [await _quiet(1.0)]
+        spans = [await loop.run_in_executor(operator, quiet_span, 1.0)]
         for number in range(changes):
             flood.full.clear()
             await flood.full.wait()
@@ -171,21 +141,21 @@ async def _disturb(flood: _Flood, http_url: str, changes: int) -> list[Span]:
     return spans
 
 
-async def _check_order(client: AsyncClient, count: int) -> None:
+async def _check_order(broker: BrokerProcess, count: int) -> None:
     """Check that every message is stored once, in key order."""
-    consumer = await client.subscribe_stream(str(NAME), "check", initial_position="earliest")
     newest = dict.fromkeys(KEYS, -1)
     taken = 0
-    while taken < count:
-        messages = await consumer.receive_many(1000, timeout=20)
-        for message in messages:
-            number, key = int(message.data), message.key or ""
-            if number != (newest[key] + len(KEYS) if newest[key] >= 0 else KEYS.index(key)):
-                raise RuntimeError(f"{key}: message {number} follows {newest[key]}")
-            newest[key] = number
-        taken += len(messages)
-        await consumer.acknowledge_cumulative(messages[-1])
-    await consumer.close()
+    async with AsyncClient(broker.url) as client:
+        consumer = await client.subscribe_stream(str(NAME), "check", initial_position="earliest")
+        while taken < count:
+            messages = await consumer.receive_many(1000, timeout=20)
+            for message in messages:
+                number, key = int(message.data), message.key or ""
+                if number != (newest[key] + len(KEYS) if newest[key] >= 0 else KEYS.index(key)):
+                    raise RuntimeError(f"{key}: message {number} follows {newest[key]}")
+                newest[key] = number
+            taken += len(messages)
+            await consumer.acknowledge_cumulative(messages[-1])
 
 
 async def _run_stall(broker: BrokerProcess, changes: int) -> list[Row]:
@@ -194,19 +164,17 @@ async def _run_stall(broker: BrokerProcess, changes: int) -> list[Row]:
         operations = asyncio.create_task(_disturb(flood, broker.http_url, changes))
         await flood.send_until(operations)
         quiet, *spans = await operations
-        if flood.failures:
-            raise RuntimeError(f"{len(flood.failures)} sends failed") from flood.failures[0]
-        await _check_order(client, len(flood.sent))
-    during, before = flood.latencies(spans), flood.latencies([quiet])
+    if flood.failures:
+        raise RuntimeError(f"{len(flood.failures)} sends failed") from flood.failures[0]
+    await _check_order(broker, len(flood.sent))
+    during, before = (_latencies(flood.sent, flood.answered, part) for part in (spans, [quiet]))
     name, peer = "our client, 5,000 unanswered, split and merge", "no operation"
     return [
-        Row(f"{name}: send, p99", "ms", percentile(during, 99), peer, percentile(before, 99)),
+        Row(f"{name}: send, p99", "ms", percentile_ms(during, 99), peer, percentile_ms(before, 99)),
         Row(f"{name}: send, max", "ms", max(during) * 1e3, peer, max(before) * 1e3),
     ]
 
 
-def measure_client(scratch: Path, fast: bool) -> list[Row]:
-    scratch.mkdir()
-    with BrokerProcess(scratch / "data", BY_HAND) as broker, AdminClient(broker.http_url) as admin:
-        admin.create_topic(NAME)
-        return asyncio.run(_run_stall(broker, 6 if fast else 10))
+def measure_client(broker: BrokerProcess, admin: AdminClient, fast: bool) -> list[Row]:
+    admin.create_topic(NAME)
+    return asyncio.run(_run_stall(broker, 6 if fast else 10))

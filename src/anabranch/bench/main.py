@@ -8,14 +8,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from anabranch.bench import broker_entries, clients, layout, pipeline, startup, workers
+from anabranch.bench import broker, clients, layout, pipeline, workers
 from anabranch.bench.results import Row, show, store
 
 Benchmark = Callable[[Path, bool], list[Row]]
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "start": startup.run,
-    "entries": broker_entries.run,
+    "start": broker.run_start,
+    "entries": broker.run_entries,
     "publish": clients.run_publish,
     "consume": clients.run_consume,
     "latency": clients.run_latency,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,10 @@ class Row:
     @property
     def ratio(self) -> float | None:
         return None if not self.peer else self.ours / self.peer
+
+
+def percentile_ms(times_s: Sequence[float], at: int) -> float:
+    return statistics.quantiles(times_s, n=100, method="inclusive")[at - 1] * 1e3
 
 
 def store(rows: Sequence[Row], path: Path) -> None:

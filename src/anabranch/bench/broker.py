@@ -1,4 +1,4 @@
-"""Small entries through the broker alone: a wire-level generator that only moves bytes.
+"""The broker alone: its start, its idle memory, and small entries from a generator that only moves bytes.
 
 The SEND frames are made before the clock starts, and only the lengths of receipts are read, so that the
 generator costs almost nothing and the figure belongs to the broker.
@@ -7,6 +7,7 @@ generator costs almost nothing and the figure belongs to the broker.
 from __future__ import annotations
 
 import socket
+import statistics
 import struct
 import threading
 import time
@@ -34,20 +35,7 @@ class WireProducers:
         for number, topic in enumerate(topics):
             self.send(pb.CommandProducer(topic=topic, producer_id=number, request_id=number))
         self.next_frames(len(topics))
-        self.frames = [
-            b"".join(
-                encode_send(
-                    number % len(topics),
-                    number // len(topics),
-                    1,
-                    0,
-                    batches.build_single(
-                        VALUE, None, number // len(topics), producer_name="bench", publish_time_ms=1
-                    ),
-                )
-            )
-            for number in range(entries)
-        ]
+        self.frames = [_frame(number % len(topics), number // len(topics)) for number in range(entries)]
 
     def send(self, message: object) -> None:
         self._socket.sendall(commands.encode(message))  # type: ignore[arg-type]
@@ -68,7 +56,10 @@ class WireProducers:
         return taken
 
     def run(self) -> float:
-        """Publish all frames with at most WINDOW unanswered, and return the seconds to the last receipt."""
+        """Publish all frames with at most WINDOW unanswered, then close.
+
+        Returns the seconds to the last receipt.
+        """
         room = threading.Semaphore(WINDOW // 100)
         blocks = [b"".join(self.frames[at : at + 100]) for at in range(0, len(self.frames), 100)]
         began = time.perf_counter()
@@ -87,25 +78,38 @@ class WireProducers:
                 released += 1
                 room.release()
         writer.join()
-        return time.perf_counter() - began
-
-    def close(self) -> None:
+        seconds = time.perf_counter() - began
         self._socket.close()
+        return seconds
+
+
+def _frame(producer: int, sequence: int) -> bytes:
+    entry = batches.build_single(VALUE, None, sequence, producer_name="bench", publish_time_ms=1)
+    return b"".join(encode_send(producer, sequence, 1, 0, entry))
 
 
 def entries_per_second(scratch: Path, topics: int, entries: int) -> float:
     with BrokerProcess(scratch / f"data-{topics}") as broker:
         names = [f"persistent://public/default/bench-{n}" for n in range(topics)]
-        warm = WireProducers(broker.port, [f"{name}-warm" for name in names], entries // 5)
-        warm.run()
-        warm.close()
-        producers = WireProducers(broker.port, names, entries)
-        seconds = producers.run()
-        producers.close()
-        return entries / seconds
+        WireProducers(broker.port, [f"{name}-warm" for name in names], entries // 5).run()
+        return entries / WireProducers(broker.port, names, entries).run()
 
 
-def run(scratch: Path, fast: bool) -> list[Row]:
+def run_start(scratch: Path, fast: bool) -> list[Row]:
+    starts: list[float] = []
+    memory: list[int] = []
+    for number in range(3 if fast else 7):
+        with BrokerProcess(scratch / f"data-{number}") as broker:
+            starts.append(broker.started_in_s)
+            time.sleep(1.0)
+            memory.append(broker.memory_bytes())
+    return [
+        Row("start to ready, median", "s", statistics.median(starts), goal="at most 0.5 s"),
+        Row("idle memory, median", "MB", statistics.median(memory) / 1e6, goal="at most 80 MB"),
+    ]
+
+
+def run_entries(scratch: Path, fast: bool) -> list[Row]:
     entries = 60_000 if fast else 400_000
     one = entries_per_second(scratch, 1, entries)
     many = entries_per_second(scratch, 64, entries)
