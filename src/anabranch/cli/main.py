@@ -58,7 +58,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_config(commands)
     topic_parser.add_topic(commands)
-    _add_brokers(commands)
+    topic_parser.add_brokers(commands)
     _add_produce(commands)
     _add_consume(commands)
     bench = commands.add_parser(
@@ -140,32 +140,6 @@ def _config(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_brokers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = "list the running brokers and the stores that each of them serves"
-    parser = commands.add_parser("brokers", help=about, description=about[0].upper() + about[1:] + ".")
-    topic_parser.add_admin_url(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON array")
-    parser.set_defaults(run=_brokers)
-
-
-def _brokers(arguments: argparse.Namespace) -> int:
-    import json
-
-    from anabranch.admin.client import AdminClient
-
-    with AdminClient(arguments.admin_url) as admin:
-        found = admin.brokers()
-    if arguments.json:
-        print(json.dumps(found))
-        return 0
-    for broker in found:
-        name = "no broker" if broker["id"] is None else f"broker {broker['id']}"
-        where = " ".join(filter(None, (broker["serviceUrl"], broker["webServiceUrl"])))
-        stores = ", ".join(map(str, broker["stores"])) or "none"
-        print("  ".join(filter(None, (name, where, f"stores {stores}"))))
-    return 0
-
-
 def _add_client_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", help="topic://tenant/namespace/name, or a bare name of public/default")
     parser.add_argument(
@@ -195,13 +169,7 @@ def _add_produce(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--count", type=int, metavar="N", help="how often to send the value (1), or how many lines to read"
     )
     parser.add_argument("--json", action="store_true", help="print a summary as JSON")
-    parser.set_defaults(run=_produce)
-
-
-def _produce(arguments: argparse.Namespace) -> int:
-    from anabranch.cli import messages
-
-    return messages.produce(arguments)
+    parser.set_defaults(run=_run_client, sends=True)
 
 
 def _add_consume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -233,13 +201,13 @@ def _add_consume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="stream keeps the order of each key, queue shares all messages out (stream)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    parser.set_defaults(run=_consume)
+    parser.set_defaults(run=_run_client, sends=False)
 
 
-def _consume(arguments: argparse.Namespace) -> int:
+def _run_client(arguments: argparse.Namespace) -> int:
     from anabranch.cli import messages
 
-    return messages.consume(arguments)
+    return messages.produce(arguments) if arguments.sends else messages.consume(arguments)
 
 
 if __name__ == "__main__":

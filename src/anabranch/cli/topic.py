@@ -1,4 +1,4 @@
-"""`anabranch topic ...`: operators' commands over the admin API."""
+"""`anabranch topic ...` and `anabranch brokers`: operators' commands over the admin API."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from anabranch.model.names import TopicName
 def run(arguments: argparse.Namespace) -> int:
     """Run one action."""
     with AdminClient(arguments.admin_url) as admin:
-        if arguments.action == "list":
+        if arguments.action == "brokers":
+            _list_brokers(admin, arguments)
+        elif arguments.action == "list":
             _list(admin, arguments)
-            return 0
-        name = TopicName.parse(arguments.topic, default_domain="topic")
-        if not name.is_scalable:
-            raise InvalidNameError(f"{name} is not a scalable topic; its name begins with topic://")
-        _ACTIONS[arguments.action](admin, name, arguments)
+        else:
+            name = TopicName.parse(arguments.topic, default_domain="topic")
+            if not name.is_scalable:
+                raise InvalidNameError(f"{name} is not a scalable topic; its name begins with topic://")
+            _ACTIONS[arguments.action](admin, name, arguments)
     return 0
 
 
@@ -37,6 +39,18 @@ def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
         print(topic)
     if not topics and sys.stdout.isatty():
         print(f"namespace {arguments.namespace} has no topics; make one with `anabranch topic create NAME`")
+
+
+def _list_brokers(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    brokers = admin.brokers()
+    if arguments.json:
+        print(json.dumps(brokers))
+        return
+    for broker in brokers:
+        name = "no broker" if broker["id"] is None else f"broker {broker['id']}"
+        where = " ".join(filter(None, (broker["serviceUrl"], broker["webServiceUrl"])))
+        stores = ", ".join(map(str, broker["stores"])) or "none"
+        print("  ".join(filter(None, (name, where, f"stores {stores}"))))
 
 
 def _create(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The options of `anabranch topic` and its actions. Imports nothing that takes time."""
+"""The options of the commands over the admin API. Imports nothing that takes time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,24 @@ def add_topic(commands: Commands) -> None:
     _add_layout_changes(actions)
 
 
+def add_brokers(commands: Commands) -> None:
+    about = "list the running brokers and the stores that each of them serves"
+    brokers = _action(commands, "brokers", about, names_topic=False)
+    brokers.add_argument("--json", action="store_true", help="print a JSON array")
+
+
 def _action(actions: Commands, name: str, about: str, *, names_topic: bool = True) -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = actions.add_parser(
         name, help=about, description=about[0].upper() + about[1:] + "."
     )
     if names_topic:
         made.add_argument("topic", help="topic://tenant/namespace/name, or a bare name of public/default")
-    add_admin_url(made)
+    made.add_argument(
+        "--admin-url",
+        metavar="URL",
+        default=os.environ.get("ANABRANCH_ADMIN_URL", "http://127.0.0.1:8080"),
+        help="the broker's HTTP address; or ANABRANCH_ADMIN_URL (http://127.0.0.1:8080)",
+    )
     made.set_defaults(run=_run, action=name)
     return made
 
@@ -86,13 +97,4 @@ def _add_layout_changes(actions: Commands) -> None:
     buckets.add_argument("--buckets", type=int, metavar="N", help="N equal buckets")
     buckets.add_argument(
         "--boundaries", metavar="SLOT,SLOT", help="at these first slots of the buckets after the first"
-    )
-
-
-def add_admin_url(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--admin-url",
-        metavar="URL",
-        default=os.environ.get("ANABRANCH_ADMIN_URL", "http://127.0.0.1:8080"),
-        help="the broker's HTTP address; or ANABRANCH_ADMIN_URL (http://127.0.0.1:8080)",
     )
