@@ -43,14 +43,10 @@ PORT = 6650
 URL = f"pulsar://{SERVICE}:{PORT}"
 
 
-@dataclass(frozen=True, slots=True)
-class SimLimits:
-    """Limits of a storage; small numbers make rare events common."""
-
-    cache_bytes: int = 100_000
-    journal_bytes_max: int = 20_000
-    ledger_bytes_max: int = 10_000
-    behind_bytes: int = 2_000
+SMALL_STORAGE = StorageLimits(
+    cache_bytes=100_000, journal_bytes_max=20_000, ledger_bytes_max=10_000, behind_bytes=2_000
+)
+"""Small numbers make rare events common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,7 @@ class Cluster:
     """The brokers of one machine, their metadata, and any number of clients."""
 
     def __init__(
-        self, loop: SimLoop, *, config: BrokerConfig | None = None, limits: SimLimits | None = None
+        self, loop: SimLoop, *, config: BrokerConfig | None = None, limits: StorageLimits = SMALL_STORAGE
     ) -> None:
         self.loop = loop
         self.network = SimNetwork(loop)
@@ -83,7 +79,7 @@ class Cluster:
         self.config = config or BrokerConfig()
         self.rng = loop.random("cluster")
         self.hosts = [Host(self, number) for number in range(self.config.workers)]
-        self._limits = limits or SimLimits()
+        self._limits = limits
         self._observer = TopicStore(MemoryStore(self.tree))
 
     async def keep_up(self) -> None:
@@ -102,32 +98,19 @@ class Cluster:
         clock = SimClock(self.loop, offset_ms=self.rng.randint(*self.clock_offsets_ms))
 
         def storage_of(store: int) -> SegmentStorage:
-            limits = self._limits
-            return FileStorage(
-                SimDisk(self._platter(store), process),
-                clock=clock,
-                limits=StorageLimits(
-                    cache_bytes=limits.cache_bytes,
-                    journal_bytes_max=limits.journal_bytes_max,
-                    ledger_bytes_max=limits.ledger_bytes_max,
-                    behind_bytes=limits.behind_bytes,
-                ),
-            )
+            if store not in self.platters:
+                self.platters[store] = Platter(self.loop, f"store {store}")
+            return FileStorage(SimDisk(self.platters[store], process), clock=clock, limits=self._limits)
 
         async def listen(factory: Callable[[], Pump]) -> Sequence[asyncio.AbstractServer]:
             own = await self.loop.create_server(factory, host.name, PORT)
             return [own, await self.loop.create_server(factory, SERVICE, PORT, reuse_port=True)]
 
+        rng = self.loop.random(f"{host.name} {life}")
         store = SimStore(self.tree, process, trouble=self.store_trouble, lease_s=self.config.lease_s)
         broker = Broker(
             replace(self.config, host=host.name, port=PORT),
-            BrokerEnvironment(
-                storage_of,
-                store,
-                clock,
-                self.loop.random(f"{host.name} {life}"),
-                HostFailpoints(self, process),
-            ),
+            BrokerEnvironment(storage_of, store, clock, rng, HostFailpoints(self, process)),
             id=host.number,
             endpoint=Endpoint(f"pulsar://{host.name}:{PORT}", "", listen),
         )
@@ -135,11 +118,6 @@ class Cluster:
         process.on_death.append(started.ended.set)
         process.spawn(self._serve(host, started), name=host.name)
         return started
-
-    def _platter(self, store: int) -> Platter:
-        if store not in self.platters:
-            self.platters[store] = Platter(self.loop, f"store {store}")
-        return self.platters[store]
 
     async def _serve(self, host: Host, life: BrokerLife) -> None:
         """Run the broker like `node.serve`, without signals and HTTP."""

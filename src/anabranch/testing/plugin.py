@@ -21,7 +21,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -32,19 +32,6 @@ T = TypeVar("T")
 SEED = 1
 LIMIT_S = 3600.0
 """Virtual seconds of one test, and of each set-up and tear-down, unless its marker says otherwise."""
-
-
-class Runtime(Protocol):
-    """One event loop, and the errors that no task on it handled."""
-
-    errors: list[str]
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-
-    def run(self, main: Coroutine[Any, Any, T]) -> T: ...
-
-    def close(self) -> None: ...
 
 
 class VirtualRuntime:
@@ -81,6 +68,9 @@ class RealRuntime:
     def close(self) -> None:
         self._runner.close()
 
+
+Runtime = VirtualRuntime | RealRuntime
+"""One event loop, and the errors that no task on it handled."""
 
 RUNTIME = pytest.StashKey[Runtime]()
 

@@ -43,48 +43,24 @@ class VirtualTimeoutError(SimulationError):
 
 
 class _SimHandle(asyncio.Handle):
-    __slots__ = ("_process",)
+    """A callback that runs only while the process of its context does."""
 
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: SimLoop,
-        context: contextvars.Context | None,
-    ) -> None:
-        super().__init__(callback, args, loop, context)
-        self._process: SimProcess | None = PROCESS.get() if context is None else context.get(PROCESS)
+    __slots__ = ()
+
+    _context: contextvars.Context
 
     def _run(self) -> None:
-        process = self._process
+        process = self._context.get(PROCESS)
         if process is None or process.state is State.RUNNING:
             super()._run()
         else:
             process.withhold(self)
 
 
-class _SimTimerHandle(asyncio.TimerHandle):
-    __slots__ = ("process",)
+class _SimTimerHandle(_SimHandle, asyncio.TimerHandle):
+    __slots__ = ()
 
     _scheduled: bool
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: SimLoop,
-        context: contextvars.Context | None,
-    ) -> None:
-        super().__init__(when, callback, args, loop, context)
-        self.process: SimProcess | None = PROCESS.get() if context is None else context.get(PROCESS)
-
-    def _run(self) -> None:
-        process = self.process
-        if process is None or process.state is State.RUNNING:
-            super()._run()
-        else:
-            process.withhold(self)
 
 
 class _VirtualSelector:
@@ -106,7 +82,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # Declared for type checkers; the base class fills them.
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    _scheduled: list[_SimTimerHandle]
 
     def __init__(self, seed: int | str = 0) -> None:
         super().__init__()
@@ -220,7 +196,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return [
             timer
             for timer in self._scheduled
-            if isinstance(timer, _SimTimerHandle) and timer.process is process and not timer.cancelled()
+            if timer._context.get(PROCESS) is process and not timer.cancelled()
         ]
 
     def ready_again(self, handle: asyncio.Handle) -> None:

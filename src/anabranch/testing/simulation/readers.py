@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
@@ -79,19 +79,19 @@ class Readers:
         """Read until `over`."""
         await {STREAM: self._stream, QUEUE: self._queue, CHECKPOINT: self._checkpoint}[kind](process, rng)
 
+    def _options(self, process: SimProcess, rng: random.Random) -> dict[str, Any]:
+        return {
+            "name": process.name,
+            "initial_position": "earliest",
+            "receiver_queue_size": self._shape.queue_size,
+            "ack_receipts": self._shape.ack_receipts,
+            "ack_group_time": rng.choice((0.0, 0.1)),
+        }
+
     async def _stream(self, process: SimProcess, rng: random.Random) -> None:
-        shape = self._shape
         async with self._cluster.client(process) as client:
             consumer: AsyncStreamConsumer[bytes] = await persist(
-                lambda: client.subscribe_stream(
-                    str(TOPIC),
-                    STREAM,
-                    name=process.name,
-                    initial_position="earliest",
-                    receiver_queue_size=shape.queue_size,
-                    ack_receipts=shape.ack_receipts,
-                    ack_group_time=rng.choice((0.0, 0.1)),
-                )
+                lambda: client.subscribe_stream(str(TOPIC), STREAM, **self._options(process, rng))
             )
             handed: list[str] = []
             while self._goes_on(process):
@@ -107,24 +107,15 @@ class Readers:
                     # Another consumer has got the segment; it receives the unconfirmed messages again.
                     handed.clear()
                     continue
-                if shape.ack_receipts:
+                if self._shape.ack_receipts:
                     self._history.acknowledge(STREAM, handed)
                     handed.clear()
 
     async def _queue(self, process: SimProcess, rng: random.Random) -> None:
         """Acknowledge in any order, so that cursors have holes, and reject some messages."""
-        shape = self._shape
         async with self._cluster.client(process) as client:
             consumer: AsyncQueueConsumer[bytes] = await persist(
-                lambda: client.subscribe_queue(
-                    str(TOPIC),
-                    QUEUE,
-                    name=process.name,
-                    initial_position="earliest",
-                    receiver_queue_size=shape.queue_size,
-                    ack_receipts=shape.ack_receipts,
-                    ack_group_time=rng.choice((0.0, 0.1)),
-                )
+                lambda: client.subscribe_queue(str(TOPIC), QUEUE, **self._options(process, rng))
             )
             acknowledged: list[str] = []
             while self._goes_on(process):
@@ -139,7 +130,7 @@ class Readers:
                     await asyncio.sleep(rng.uniform(0, 0.1))
                 await consumer.acknowledge(message for message, _ in noted[given_back:])
                 acknowledged += (uid for _, uid in noted[given_back:])
-                if acknowledged and (shape.ack_receipts or rng.random() < 0.1):
+                if acknowledged and (self._shape.ack_receipts or rng.random() < 0.1):
                     await consumer.flush_acks()
                     self._history.acknowledge(QUEUE, acknowledged)
                     acknowledged.clear()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from anabranch.client.options import Batching
 from anabranch.controller.topic.layout_changes import STEPS
-from anabranch.testing.cluster import Death, SimLimits
+from anabranch.ledger.file_storage import StorageLimits
+from anabranch.testing.cluster import Death
 from anabranch.testing.faults import StoreTrouble
 
 OPERATIONS = ("split", "merge", "rebucket")
@@ -47,7 +48,7 @@ class Shape:
     ack_receipts: bool
     batching: Batching
     queue_size: int
-    limits: SimLimits
+    limits: StorageLimits
     link_faults: int
     sender_deaths: int
     """How often each sender dies and repeats some of its messages."""
@@ -112,7 +113,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
             max_delay=rng.choice((0.0005, 0.01)), max_messages=rng.choice((1, 3, 50)), max_bytes=100_000
         ),
         queue_size=rng.choice((1, 10, 1000)),
-        limits=SimLimits(
+        limits=StorageLimits(
             cache_bytes=rng.choice((0, 1000, 1_000_000)),
             journal_bytes_max=rng.choice((2000, 50_000)),
             ledger_bytes_max=rng.choice((500, 5000, 500_000)),
