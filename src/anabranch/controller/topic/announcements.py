@@ -10,8 +10,7 @@ import asyncio
 
 from anabranch.controller.decide import admission, groups
 from anabranch.controller.decide.admission import Admission, AttachRequest
-from anabranch.controller.topic.events import Notify
-from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.leadership import Leadership, Notify
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.rosters import Rosters
 from anabranch.controller.topic.subscription_records import RecordChange, SubscriptionRecords
@@ -29,18 +28,11 @@ class Announcements:
         self._lead = lead
         self._records = records
         self._members = members
-        self._rosters = Rosters(lead, records, notify)
+        self.rosters = Rosters(lead, records, notify)
         self._changed: dict[tuple[str, str], None] = {}
         """Consumers whose assignment changed, by subscription and name."""
         self._scheduled: set[int] = set()
         """The tokens of consumers that get their assignment in the next iteration of the event loop."""
-
-    def taken_over(self) -> None:
-        """Plan rosters for all segments: which readers the former leader admitted is not known."""
-        self._rosters.taken_over()
-
-    def layout_changed(self) -> None:
-        self._rosters.layout_changed()
 
     def note(self, change: RecordChange) -> None:
         """Remember which owners and consumers a change concerns; `send` announces it to them."""
@@ -49,15 +41,14 @@ class Announcements:
             if before is not None:
                 self._members.dismiss(sub, self._nothing(before))
             self._members.fit(sub, {})
-            self._rosters.forget(sub)
+            self.rosters.forget(sub)
             return
-        self._rosters.changed(sub, before or after, after)
+        self.rosters.changed(sub, before or after, after)
         for hold in self._members.of(sub):
             if before is None or before.consumers.get(hold.name) != after.consumers.get(hold.name):
                 self._changed[sub, hold.name] = None
 
     async def announce(self, change: RecordChange) -> None:
-        """Announce a change at once, with all that are due."""
         self.note(change)
         await self.send()
 
@@ -65,7 +56,7 @@ class Announcements:
         """Send the rosters that are due, then push the assignments that changed."""
         changed, self._changed = self._changed, {}
         try:
-            await self._rosters.send()
+            await self.rosters.send()
         finally:
             for sub, name in changed:
                 self._push_soon(sub, name)
@@ -75,10 +66,6 @@ class Announcements:
         for sub, record in self._records.items():
             self._members.dismiss(sub, self._nothing(record), register_again=True)
 
-    def close(self) -> None:
-        """Send no more rosters."""
-        self._rosters.close()
-
     def admit(self, sub: str, request: AttachRequest) -> Admission:
         """Let a consumer attach to a segment of a stream, or raise ConsumerBusyError.
 
@@ -86,7 +73,7 @@ class Announcements:
         """
         name = admission.member_name(self._records[sub], request.segment_id, request.consumer_name)
         try:
-            admitted = self._rosters.admit(sub, request)
+            admitted = self.rosters.admit(sub, request)
         except ConsumerBusyError:
             if name is not None:
                 self._push_soon(sub, name)
@@ -102,12 +89,7 @@ class Announcements:
                 self._push_soon(sub, name)
 
     def assignment(self, sub: str, name: str) -> Assignment:
-        """The newest assignment of a member."""
         return groups.assignment(self._records[sub], self._lead.layout, self._lead.name, name)
-
-    def unreached(self, sub: str) -> dict[str, str]:
-        """The segments whose owner did not take the roster of `sub`, and why."""
-        return self._rosters.unreached(sub)
 
     def _push_soon(self, sub: str, name: str) -> None:
         """Push an assignment once, however often it changes before the event loop comes round."""
@@ -122,5 +104,4 @@ class Announcements:
             self._members.push(token, self.assignment(sub, name))
 
     def _nothing(self, record: SubscriptionRecord) -> Assignment:
-        """The last assignment of a consumer."""
         return Assignment(self._lead.layout.epoch, record.generation + 1)

@@ -12,8 +12,7 @@ from typing import Protocol, TypeVar
 
 from anabranch.controller.decide.after_change import NextStep, after_failure
 from anabranch.controller.topic.change_queue import Change, ChangeQueue
-from anabranch.controller.topic.events import Happened, Notify
-from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.leadership import Happened, Leadership, Notify
 from anabranch.errors import NotLeaderError, StaleTermError, in_words
 
 T = TypeVar("T")

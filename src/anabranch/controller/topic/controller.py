@@ -23,9 +23,14 @@ from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.topic import reports
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.change_runner import ChangeRunner
-from anabranch.controller.topic.events import GraceOver, Happened, TopicEvent
 from anabranch.controller.topic.layout_changes import LayoutChanges
-from anabranch.controller.topic.leadership import ControllerContext, Leadership
+from anabranch.controller.topic.leadership import (
+    ControllerContext,
+    GraceOver,
+    Happened,
+    Leadership,
+    TopicEvent,
+)
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.registrations import Registrations
 from anabranch.controller.topic.scaling import Scaling
@@ -111,7 +116,7 @@ class TopicController:
         self._undo_drained()
         await self.upkeep.stop()
         await self.changes.stop()
-        self._announcements.close()
+        self._announcements.rosters.close()
         self.members.close()
 
     def _handle(self, event: TopicEvent) -> None:

@@ -17,8 +17,7 @@ from anabranch.controller.decide import operation
 from anabranch.controller.decide.places import Place
 from anabranch.controller.decide.retention import NO_SIZES, Sizes, kept_sizes, prunable
 from anabranch.controller.layout_watches import LayoutWatches
-from anabranch.controller.topic.events import Happened, Notify
-from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.leadership import Happened, Leadership, Notify
 from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import AnabranchError, StaleTermError, in_words

@@ -1,4 +1,4 @@
-"""The leadership of one topic: its term and record, and the context that its controller works in.
+"""The leadership of one topic: its term and record, its events, and the context of its controller.
 
 A leader raises the term in the record when it takes the topic over. From then on every write checks the term
 and every command to a segment carries it, so writes and commands of earlier leaders have no effect.
@@ -10,6 +10,8 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
 
 import msgspec
 
@@ -80,6 +82,33 @@ class ControllerContext:
     def delays_s(self) -> Iterator[float]:
         """The growing delays before each next attempt, up to a limit."""
         return Backoff(self.settings.retry_first_s, self.settings.retry_max_s, jitter=0.2).delays(self.rng)
+
+
+class GraceOver(NamedTuple):
+    """The grace period of a lost consumer ended; reported again until the consumer is gone or back."""
+
+    subscription: str
+    token: int
+
+
+class Happened(Enum):
+    """Events of one led topic that no caller waits for; its parts report them to its controller."""
+
+    MEMBERS_CHANGED = auto()
+    """A consumer joined or left a group."""
+    DRAINS_REPORTED = auto()
+    """Owners have reported drained segments."""
+    ROSTERS_DUE = auto()
+    """Rosters that owners did not take have to be sent again."""
+    GARBAGE_FOUND = auto()
+    """The topic's record lists segments whose storage has to be deleted."""
+    LEADERSHIP_LOST = auto()
+    """Another broker leads the topic, or the topic is gone."""
+
+
+TopicEvent = GraceOver | Happened
+
+Notify = Callable[[TopicEvent], None]
 
 
 class Leadership:

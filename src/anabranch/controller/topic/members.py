@@ -23,8 +23,7 @@ from anabranch.controller.decide.name_holds import (
     StartTimer,
 )
 from anabranch.controller.ports.leader import Push
-from anabranch.controller.topic.events import GraceOver, Notify
-from anabranch.controller.topic.leadership import ControllerSettings
+from anabranch.controller.topic.leadership import ControllerSettings, GraceOver, Notify
 from anabranch.metadata.records import ConsumerRecord
 from anabranch.model.assignment import Assignment
 

@@ -10,8 +10,7 @@ from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import Membership, Push
 from anabranch.controller.topic.announcements import Announcements
-from anabranch.controller.topic.events import Happened, Notify
-from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.leadership import Happened, Leadership, Notify
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import ConflictError, NotAllowedError

@@ -109,7 +109,7 @@ def subscriptions(
             "waiting": waiting(record, layout),
             "unfinished": None if record.unfinished is None else record.unfinished.kind,
             "trouble": subscriptions.troubles.get(sub),
-            "unreached": announcements.unreached(sub),
+            "unreached": announcements.rosters.unreached(sub),
             "consumers": _consumers(record, members, sub),
         }
         for sub, record in sorted(subscriptions.records.items())

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from anabranch.aio import in_batches
 from anabranch.controller.decide import admission, groups
 from anabranch.controller.decide.admission import Admission, AttachRequest, Roster
-from anabranch.controller.topic.events import Happened, Notify
-from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.leadership import Happened, Leadership, Notify
 from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.drains import Ranges

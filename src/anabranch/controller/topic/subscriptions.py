@@ -16,8 +16,7 @@ from anabranch.controller.decide import groups
 from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.cursors import Cursors
-from anabranch.controller.topic.events import Happened, Notify
-from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.leadership import Happened, Leadership, Notify
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.subscription_records import SubscriptionRecords
 from anabranch.errors import (
@@ -70,7 +69,7 @@ class Subscriptions:
     async def load(self) -> None:
         """Take the stored subscriptions over in this term; their consumers get a full grace period."""
         await self.records.claim_all()
-        self._announcements.taken_over()
+        self._announcements.rosters.taken_over()
         self._restore()
 
     async def reload(self) -> None:
@@ -87,7 +86,7 @@ class Subscriptions:
 
     def layout_changed(self) -> None:
         """Let `settle` look at the drained segments and assignments of all subscriptions again."""
-        self._announcements.layout_changed()
+        self._announcements.rosters.layout_changed()
         self._stale = dict.fromkeys(sorted(self.records))
 
     async def settle(self) -> bool:

@@ -9,8 +9,7 @@ from itertools import pairwise
 import pytest
 
 from anabranch.controller.topic.change_runner import ChangeRunner
-from anabranch.controller.topic.events import Happened, TopicEvent
-from anabranch.controller.topic.leadership import Leadership
+from anabranch.controller.topic.leadership import Happened, Leadership, TopicEvent
 from anabranch.errors import (
     LayoutError,
     NotConnectedError,
