@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.controller.decide.groups import undrained
 from anabranch.controller.decide.retention import kept_sizes, prunable
 from anabranch.metadata.namespace_policies import Retention
 from anabranch.metadata.records import SubscriptionRecord
@@ -48,7 +47,7 @@ def test_dropped_segments_are_unneeded_and_beyond_a_limit_and_no_more_could_go(
     record = SubscriptionRecord(type="QUEUE", initial_position="earliest", drained=tuple(sorted(drained)))
     gone = prunable(layout, [record], limits, NOW_MS, sizes)
     left = layout.prune(gone) if gone else layout
-    needed = {segment.id for segment in undrained(record, layout)}
+    needed = {segment.id for segment in layout.sealed}.difference(record.drained)
     assert not needed & set(gone)
     by_time = set(prunable(layout, [record], limits._replace(size_bytes=None), NOW_MS, sizes))
     assert by_time <= set(gone)

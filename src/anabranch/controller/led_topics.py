@@ -112,7 +112,6 @@ class LedTopics:
         return [controller.name for controller in leaving]
 
     def close(self) -> None:
-        """Take over no more topics."""
         self._stopped = True
 
     async def stop(self) -> None:

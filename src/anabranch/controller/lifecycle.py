@@ -53,11 +53,7 @@ async def record_topic(
 
 
 async def record_migration(context: ControllerContext, name: TopicName, migration: Migration) -> None:
-    """Write the record of a topic that continues classic topics; TopicExistsError.
-
-    The classic topics are its active segments until its leader seals them and creates their children. The
-    topic takes over their subscriptions.
-    """
+    """Write the record of a topic whose first segments are classic topics; TopicExistsError."""
     now_ms = context.clock.wall_ms()
     stores = context.stores() or (0,)
     count = len(migration.classic)
@@ -87,10 +83,7 @@ async def record_migration(context: ControllerContext, name: TopicName, migratio
 
 
 async def _reserve(context: ControllerContext, name: TopicName, *, segments: int, epochs: int) -> TopicRecord:
-    """Reserve ids, epochs and a term that no topic of this name has used, in a record with a home store.
-
-    TopicExistsError if the topic exists. The records of a deleted topic are removed first.
-    """
+    """Reserve ids, epochs and a term that no topic of this name has used; TopicExistsError."""
     stores = context.stores() or (0,)
     home = stores[key_hash(str(name)) % len(stores)]
     found = await context.topics.find(name)

@@ -49,12 +49,7 @@ class TopicRecovery:
         await self._read(self._context.topics.namespaces.ensure_defaults)
 
     async def recover(self, at_home: Callable[[int], bool]) -> None:
-        """Lead all topics of these home stores, and finish their unfinished work.
-
-        Topics with an unfinished operation, deletion or garbage come first and are awaited once; failures are
-        retried in the background. The other topics are taken over in the background, because each topic needs
-        a leader for its scaling and pruning.
-        """
+        """Lead all topics of these home stores: those with unfinished work now, the others soon."""
         topics = self._context.topics
         if self._unwatch is None and not self._closed:
             self._unwatch = topics.watch_all(self._record_changed)
@@ -76,7 +71,6 @@ class TopicRecovery:
             self._tasks.spawn(self._take_over(waiting[first::TAKEN_OVER_AT_ONCE]), "take over")
 
     def close(self) -> None:
-        """Watch records no more."""
         self._closed = True
         if self._unwatch is not None:
             self._unwatch()

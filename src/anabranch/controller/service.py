@@ -181,10 +181,7 @@ class ControllerService:
         return sorted((name for name, record in found if fits(record)), key=str)
 
     def watch_layout(self, name: TopicName, changed: LayoutChanged) -> Callable[[], None]:
-        """Call `changed` with the newest layout now and after each commit, and with None without a topic.
-
-        A layout that is replaced before its delivery is left out; epochs never go back. Returns the undo.
-        """
+        """Call `changed` with each newest layout, or with None without a topic; returns the undo."""
         name = name.topic
         led = self._led.find(name)
         undo = self.watches.add(name, changed, None if led is None else led.layout)
@@ -206,11 +203,9 @@ class ControllerService:
         return self._followed.homes.get(name.topic) if home is None else home
 
     def layouts(self) -> Mapping[TopicName, Layout]:
-        """The layouts of all topics that are led here at the moment."""
         return {controller.name: controller.layout for controller in self._led}
 
     def tallies(self) -> Mapping[TopicName, Tally]:
-        """The layout changes of each topic since this broker leads it."""
         return {controller.name: controller.scaling.tally for controller in self._led}
 
     async def _find_layout(self, name: TopicName) -> None:

@@ -49,15 +49,10 @@ class Roster:
         return replace(self, open=union((*self.open, *known.open)))
 
     def reads(self, name: str) -> bool:
-        """Whether a member reads any of the segment."""
         return any(member.name == name and member.mode != "nothing" for member in self.members)
 
     def admits(self, name: str, generation: int, *, by_buckets: bool) -> bool:
-        """Whether the owner may let this member attach without asking the leader.
-
-        The generation of the consumer's assignment is its fencing token. An older roster does not know the
-        token yet; a newer one knows a newer token, and the leader refuses the old one.
-        """
+        """Whether the owner may let a member with this token attach without asking the leader."""
         mode = "buckets" if by_buckets else "whole"
         return any(
             member.name == name and member.generation == generation and member.mode == mode
@@ -103,11 +98,9 @@ class Admission:
 
 
 def admit(record: SubscriptionRecord, request: AttachRequest) -> Admission:
-    """Let a consumer attach to a segment, or raise ConsumerBusyError.
+    """Let a consumer attach to a segment, or raise ConsumerBusyError; without a generation, the name decides.
 
-    Without a generation, a consumer is judged by its name alone. A client that reads only whole segments
-    gives up when it is refused, so a member with such a client is admitted and finishes until it is
-    assigned.
+    A client that reads only whole segments gives up when it is refused, so its consumer is always admitted.
     """
     segment_id, consumer_name, generation = request.segment_id, request.consumer_name, request.generation
     name = member_name(record, segment_id, consumer_name)
@@ -144,7 +137,6 @@ def _derived_name(segment_id: int, consumer_name: str) -> str | None:
 
 
 def roster(record: SubscriptionRecord, segment_id: int) -> Roster:
-    """The roster of a segment by the record."""
     return Roster(
         record.generation,
         tuple(
@@ -170,16 +162,14 @@ def left(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[str, ..
     )
 
 
-def taken(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[int, ...]:
-    """The segments that a member no longer reads, or reads in another mode."""
-    lost: set[int] = set()
-    gone = left(before, after)
-    for name, member in before.consumers.items():
-        kept = () if name in gone else after.consumers[name].segments
-        lost.update(given.segment_id for given in member.segments if given not in kept)
-    return tuple(sorted(lost))
+def reassigned(before: SubscriptionRecord, after: SubscriptionRecord) -> set[int]:
+    """The segments that a member newly reads, no longer reads, or reads in another mode."""
+    return {segment_id for _, _, segment_id, _ in _readers(before) ^ _readers(after)}
 
 
-def given(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[int, ...]:
-    """The segments that a member newly reads, or reads in another mode."""
-    return taken(after, before)
+def _readers(record: SubscriptionRecord) -> set[tuple[str, int, int, bool]]:
+    return {
+        (name, member.joined, given.segment_id, given.shared)
+        for name, member in record.consumers.items()
+        for given in member.segments
+    }

@@ -23,7 +23,7 @@ from anabranch.metadata.records import (
 from anabranch.model.assignment import Assigned, AssignedSegment, Assignment, assign
 from anabranch.model.drains import ALL, NO_PARTS, Parts, Ranges, open_buckets, open_slots, union
 from anabranch.model.hashing import bucket_ranges
-from anabranch.model.layout import Layout, Segment
+from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 
@@ -244,12 +244,6 @@ def has_cursors(record: SubscriptionRecord) -> bool:
     return record.type != "CHECKPOINT" and record.initial_position is not None
 
 
-def undrained(record: SubscriptionRecord, layout: Layout) -> tuple[Segment, ...]:
-    """The sealed segments that are not recorded as drained, parents first."""
-    drained = frozenset(record.drained)
-    return tuple(segment for segment in layout.sealed if segment.id not in drained)
-
-
 def open_parts(record: SubscriptionRecord) -> Parts:
     """The drained slots that open parts of children; none while a member reads only whole segments."""
     return drained_parts(record) if shares(record) else NO_PARTS
@@ -263,10 +257,7 @@ def slots_of(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
 def open_for(
     record: SubscriptionRecord, layout: Layout, id_: int, slots: Mapping[int, Ranges] | None = None
 ) -> Ranges | None:
-    """The buckets of a segment that may be read now; None means all of them.
-
-    Callers that ask about many segments pass the result of `slots_of` as `slots`.
-    """
+    """The buckets of a segment that may be read now, None for all; `slots` saves a call of `slots_of`."""
     if record.type != "STREAM":
         return None
     known = slots_of(record, layout) if slots is None else slots

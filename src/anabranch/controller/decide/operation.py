@@ -72,7 +72,6 @@ def plan_split(
 
 
 def plan_merge(layout: Layout, topic: TopicName, ids: Iterable[int], origin: Origin) -> IntentRecord:
-    """Merge a run of neighbours into one segment."""
     return _plan("merge", layout, topic, [StepRecord(parent_ids=tuple(ids))], origin)
 
 
@@ -113,12 +112,10 @@ def next_layout(layout: Layout, intent: IntentRecord, now_ms: int) -> Layout:
 
 
 def parents(layout: Layout, intent: IntentRecord) -> tuple[Segment, ...]:
-    """The segments to seal."""
     return tuple(layout.segment(id_) for step in intent.steps for id_ in step.parent_ids)
 
 
 def children(intent: IntentRecord) -> tuple[Place, ...]:
-    """The segments to create."""
     return tuple(
         Place(TopicName.parse(name), store)
         for name, store in zip(intent.child_names, intent.child_stores, strict=True)
@@ -205,10 +202,7 @@ def segment_name(topic: TopicName, segment: Segment) -> TopicName:
 
 
 def remember(history: LoadHistory, layout: Layout, intent: IntentRecord, now_s: float) -> LoadHistory:
-    """The history after the operation was committed on `layout`.
-
-    An operator's request starts the cooldowns too, but does not count against auto-scaling.
-    """
+    """The history after the operation; an operator's request starts the cooldowns too."""
     for step in intent.steps:
         if intent.kind == "split":
             history = record_action(history, layout, Split(step.parent_ids[0], step.points), now_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from anabranch.controller.decide.groups import finished_by_group, has_cursors, undrained
+from anabranch.controller.decide.groups import finished_by_group, has_cursors
 from anabranch.metadata.namespace_policies import Retention
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Layout
@@ -62,13 +62,14 @@ def _too_much(layout: Layout, limits: Retention, sizes: Sizes) -> set[int]:
 
 
 def _needed(layout: Layout, subscriptions: Iterable[SubscriptionRecord]) -> set[int]:
+    sealed = {segment.id for segment in layout.sealed}
     needed: set[int] = set()
     for record in subscriptions:
         if record.type == "CHECKPOINT":
             finished = finished_by_group(record) if record.consumers else None
-            needed |= set() if finished is None else {s.id for s in layout.sealed} - finished
+            needed |= set() if finished is None else sealed - finished
         elif has_cursors(record) or record.consumers:
-            needed |= {segment.id for segment in undrained(record, layout)}
+            needed |= sealed.difference(record.drained)
     return needed
 
 

@@ -48,10 +48,7 @@ class ChangeQueue:
         self._task = asyncio.get_running_loop().create_task(self._serve(), name=f"changes {self._name}")
 
     async def run(self, change: Change[T], *, orphaned: Callable[[T], None] | None = None) -> T:
-        """Run `change` in turn and return its result.
-
-        If the caller was cancelled after the change began, `orphaned` gets the result instead.
-        """
+        """Run `change` in turn; `orphaned` gets the result if the caller was cancelled meanwhile."""
         if self.closed:
             raise self._refusal()
         waiting = len(self._waiting) - len(self._posted)

@@ -61,10 +61,7 @@ class ChangeRunner:
     async def run(
         self, change: Change[T], *, settle: bool = True, orphaned: Callable[[T], None] | None = None
     ) -> T:
-        """Run `change` in turn; `orphaned` gets its result if the caller was cancelled meanwhile.
-
-        Earlier changes are finished first if `settle` is set.
-        """
+        """Run `change` in turn, as `ChangeQueue.run` does; with `settle`, finish earlier changes first."""
         try:
             return await self.queue.run(lambda: self._run(change, settle), orphaned=orphaned)
         except StaleTermError as error:

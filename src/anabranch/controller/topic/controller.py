@@ -89,10 +89,9 @@ class TopicController:
         tokens: Iterator[int],
         lost: Callable[[TopicController], None],
     ) -> TopicController:
-        """Take the topic over and finish its interrupted changes; TopicNotFoundError if there is none.
+        """Take the topic over and finish its interrupted changes, now or later; TopicNotFoundError.
 
-        Changes that cannot be finished now are retried. `lost` is called when another broker leads the topic,
-        or the topic is gone.
+        `lost` is called when another broker leads the topic, or the topic is gone.
         """
         controller = TopicController(await Leadership.take_over(context, name), watches, tokens, lost)
         try:

@@ -71,7 +71,6 @@ class LayoutChanges:
         self._unfenced = [segment.id for segment in lead.layout.active]
 
     def describe(self) -> dict[str, object] | None:
-        """The running operation and its phase, for operators."""
         intent = self._lead.record.intent
         return None if intent is None else {**msgspec.to_builtins(intent), "phase": self._phase}
 
@@ -93,10 +92,7 @@ class LayoutChanges:
         return await self._subscriptions.settle() and not self.unreached
 
     async def _fence(self) -> None:
-        """Announce the term to the active segments and create missing ones.
-
-        A missing sealed segment is not created: that would hide the loss of its data.
-        """
+        """Announce the term to active segments and create missing ones; a missing sealed one is a loss."""
         troubles: dict[str, str] = {}
 
         async def announce(id_: int) -> None:
@@ -185,10 +181,7 @@ class LayoutChanges:
         self._subscriptions.layout_changed()
 
     async def measure(self) -> tuple[Retention, Sizes]:
-        """The limits of retention, and the sizes of segments if they matter.
-
-        Runs outside the change queue, because owners may be slow.
-        """
+        """The limits of retention, and the sizes of segments if they matter; runs outside the queue."""
         namespace = self._lead.name.namespace_name
         limits = await self._context.topics.namespaces.retention(
             namespace, self._context.settings.retention_s
@@ -201,7 +194,7 @@ class LayoutChanges:
         return limits, {segment.id: load.size_bytes for segment, load in found if load is not None}
 
     async def trim(self, limits: Retention, sizes: Sizes) -> None:
-        """Let active segments drop data beyond the limits; runs outside the change queue."""
+        """Let active segments drop data beyond the limits; runs outside the queue, as owners may be slow."""
         layout, term = self._lead.layout, self._lead.term
         kept = kept_sizes(layout, limits, sizes)
         await together(
@@ -247,7 +240,6 @@ class LayoutChanges:
         return gone, troubles
 
     async def strike_off(self, names: Sequence[str]) -> None:
-        """Remove deleted segments from the list of garbage."""
         await self._lead.update(
             lambda record: replace(
                 record, garbage=tuple(item for item in record.garbage if item.name not in names)

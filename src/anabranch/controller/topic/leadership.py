@@ -52,7 +52,6 @@ class ControllerSettings:
 
     @staticmethod
     def from_config(config: BrokerConfig) -> ControllerSettings:
-        """The settings of controllers in a broker's configuration."""
         return ControllerSettings(
             auto_scale=config.auto_scale,
             auto_scale_interval_s=config.auto_scale_interval_s,

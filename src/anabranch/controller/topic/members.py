@@ -52,11 +52,9 @@ class Members:
         """Set when the token holds its name no more; consumers of the same name wait for it."""
 
     def of(self, sub: str) -> tuple[NameHold, ...]:
-        """The holds of all members of `sub`, in the order of their names."""
         return self._holds[sub].all() if sub in self._holds else ()
 
     def named(self, sub: str, name: str) -> NameHold | None:
-        """The hold on this name."""
         return self._holds[sub].named(name) if sub in self._holds else None
 
     def holder(self, sub: str, token: int) -> NameHold | None:
@@ -64,14 +62,10 @@ class Members:
         return self._holds[sub].of(token) if sub in self._holds else None
 
     def connected(self) -> bool:
-        """Whether any consumer of any subscription is connected."""
         return any(hold.connected for sub in self._holds for hold in self.of(sub))
 
     async def make_room(self, sub: str, name: str, request: RegistrationRequest) -> None:
-        """Before another consumer gets or is refused the name, find out whether its holder is alive.
-
-        A holder that the former leader knew gets time to return.
-        """
+        """Find out whether a name's holder lives; a holder known from storage gets time to return."""
         hold = self.named(sub, name)
         if hold is None or request.returns(hold.request):
             return
@@ -116,7 +110,6 @@ class Members:
             self._start_timer(sub, token, self._settings.retry_first_s)
 
     def gone(self, sub: str, token: int) -> None:
-        """Forget a consumer that is no member any more."""
         self._release(token)
         self._handle(sub, ConsumerGone(token))
 
@@ -138,7 +131,6 @@ class Members:
             self._holds.pop(sub, None)
 
     def push(self, token: int, assignment: Assignment) -> None:
-        """Send a consumer its assignment, if it is still connected."""
         push = self._pushes.get(token)
         if push is not None:
             push(assignment)

@@ -36,10 +36,7 @@ SUMMED = {
 async def topic_stats(
     lead: Leadership, records: Mapping[str, SubscriptionRecord], described: Mapping[str, Mapping[str, object]]
 ) -> dict[str, object]:
-    """Rates and sizes of each segment, backlog and consumers of each subscription.
-
-    `described` has the state of each subscription. A segment whose owner does not answer has no figures.
-    """
+    """Figures of each segment whose owner answers, and of each subscription in addition to `described`."""
     layout = lead.layout
     segments = [layout.segments[id_] for id_ in sorted(layout.segments)]
     loads = await together(lead.load(segment) for segment in segments)
@@ -153,7 +150,6 @@ def _words(ranges: Ranges) -> list[str]:
 
 
 def _consumers(record: SubscriptionRecord, members: Members, sub: str) -> dict[str, object]:
-    """The members of a group, and the segments that each reads by the record."""
     held = {name: [given.segment_id for given in known.segments] for name, known in record.consumers.items()}
     return {
         hold.name: {

@@ -70,11 +70,7 @@ class Rosters:
         An owner admits a new reader by its roster, without the leader, so each segment that a member reads
         counts as visited from now on.
         """
-        touched = {
-            *admission.taken(before, after),
-            *admission.given(before, after),
-            *self._opened(before, after),
-        }
+        touched = admission.reassigned(before, after) | set(self._opened(before, after))
         for name in admission.left(before, after):
             touched |= self._visited.pop((sub, name), set())
         for name, member in after.consumers.items():
@@ -88,7 +84,6 @@ class Rosters:
             visited.intersection_update(self._lead.layout.segments)
 
     def forget(self, sub: str) -> None:
-        """Forget a deleted subscription."""
         self._visited = {key: visited for key, visited in self._visited.items() if key[0] != sub}
 
     def unreached(self, sub: str) -> dict[str, str]:
@@ -105,7 +100,6 @@ class Rosters:
             self._timer.cancel()
 
     def _opened(self, before: SubscriptionRecord, after: SubscriptionRecord) -> list[int]:
-        """The segments whose open buckets changed."""
         known = groups.open_by_buckets(before, self._lead.layout)
         found = groups.open_by_buckets(after, self._lead.layout)
         return [id_ for id_, buckets in found.items() if known.get(id_, buckets) != buckets]

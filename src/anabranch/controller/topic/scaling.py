@@ -81,7 +81,6 @@ class Scaling:
             return {"enabled": False, "error": str(error)}
 
     async def load_namespace(self) -> None:
-        """Read the namespace's layer of the policy."""
         try:
             found = await self._lead.context.topics.namespaces.load_namespace(self._lead.name.namespace_name)
             self._namespace = found.scalable_topic_auto_scale_policy
@@ -89,10 +88,7 @@ class Scaling:
             self._namespace = None
 
     async def observe(self) -> Mapping[int, float]:
-        """Ask owners for the load of the active segments, and return messages per second by segment.
-
-        The load of a segment whose owner does not answer is unknown, not zero.
-        """
+        """Messages per second of each active segment whose owner answers."""
         await self.load_namespace()
         active = self._lead.layout.active
         loads = await together(self._lead.load(segment) for segment in active)
@@ -107,11 +103,7 @@ class Scaling:
         return {id_: rates.msg_rate_in + rates.msg_rate_out for id_, rates in self._rates.items()}
 
     def look(self, sharing_consumers: int, other_consumers: int) -> Decision:
-        """Decide what to do now, and advance the history.
-
-        `other_consumers` cannot share a segment by buckets, as in a checkpoint group; only more segments help
-        them.
-        """
+        """Decide what to do now, and advance the history; `other_consumers` cannot share a segment."""
         try:
             policy = self.policy()
         except InvalidConfigurationError as error:
@@ -148,7 +140,6 @@ class Scaling:
 
 
 def describe_action(decision: Decision) -> str:
-    """A decision in a few words."""
     words = []
     for action in (decision.action, *decision.then):
         if isinstance(action, Split):

@@ -103,7 +103,6 @@ class SubscriptionRecords(Mapping[str, SubscriptionRecord]):
         return await self.store(sub, existing)
 
     async def delete(self, sub: str) -> RecordChange:
-        """Delete the record."""
         await self._lead.context.topics.delete_subscription(self._lead.name, sub, self._check_term)
         return self._install(sub, None)
 

@@ -67,7 +67,6 @@ class Upkeep:
         self._wake.set()
 
     def collect_within(self, delay_s: float) -> None:
-        """Delete garbage after `delay_s` at the latest."""
         self._collect_at_s = min(self._collect_at_s, asyncio.get_running_loop().time() + delay_s)
         self._wake.set()
 

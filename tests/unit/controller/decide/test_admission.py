@@ -93,9 +93,9 @@ def test_segments_that_members_lose() -> None:
     before = group(a=reader(4, 0, 1), b=reader(5, 2), c=reader(5, 3, shared=True), d=reader(5, 4))
     after = group(a=reader(9, 0), b=reader(5, 2, 1), c=reader(9, 3), d=reader(9, 4, joined=9))
     assert admission.left(before, after) == ("d",)
-    assert admission.taken(before, after) == (1, 3, 4)
+    assert admission.reassigned(before, after) == {1, 3, 4}
     assert not admission.left(before, before)
-    assert not admission.taken(before, before)
+    assert not admission.reassigned(before, before)
 
 
 def test_a_consumer_that_leaves_and_returns_is_a_new_member() -> None:
