@@ -37,7 +37,8 @@ class AckSender:
         self._refused = refused
         self._connection: BrokerConnection | None = None
         self._consumer_id = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
+        """Set when acknowledgements were confirmed, or the connection was lost."""
 
     def attached(self, connection: BrokerConnection, consumer_id: int) -> None:
         self._connection = connection
@@ -48,7 +49,7 @@ class AckSender:
         """Keep unanswered acknowledgements for the next connection."""
         self._connection = None
         self._acks.take_back()
-        self._wake()
+        self._changed.set()
 
     def flush(self) -> None:
         """Send waiting acknowledgements, if there is a connection."""
@@ -70,16 +71,8 @@ class AckSender:
         """Send waiting acknowledgements and return when all are confirmed, or the consumer has ended."""
         self.flush()
         while not self._acks.confirmed and not self._life.ended:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
-
-    def _wake(self) -> None:
-        if self._acks.confirmed or self._life.ended:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._changed.clear()
+            await self._changed.wait()
 
     def _answered(self, request_id: int, answer: asyncio.Future[Any]) -> None:
         error = answer.exception() if not answer.cancelled() else None
@@ -91,4 +84,4 @@ class AckSender:
             return
         self._life.refusals = 0
         self._acks.answered(request_id)
-        self._wake()
+        self._changed.set()

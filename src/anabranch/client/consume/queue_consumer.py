@@ -58,7 +58,7 @@ class AsyncQueueConsumer(Inbox[T]):
         )
         self._acks_noted = 0
         self._ack_timer: asyncio.TimerHandle | None = None
-        self._redelivery = Redelivery(self.loop, options.processing_s)
+        self._redelivery = Redelivery(self.loop)
         self._dead_letters: DeadLetters | None = None
         if options.dead_letter is not None:
             self._dead_letters = DeadLetters(
@@ -219,8 +219,8 @@ class AsyncQueueConsumer(Inbox[T]):
         if letters is not None and entry.redelivery_count > letters.policy.max_redeliveries:
             self.tasks.start(self._forward(letters, entry), f"dead letters of {source.topic}")
             return False
-        if self._redelivery.processing_s is not None:
-            self._redelivery.start_processing(entry, self._redelivery.processing_s)
+        if self._options.processing_s is not None:
+            self._redelivery.give_back(source, entry.position, entry.wanted, self._options.processing_s)
         return True
 
     async def _forward(self, letters: DeadLetters, entry: Received) -> None:

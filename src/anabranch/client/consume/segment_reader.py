@@ -140,14 +140,11 @@ class SegmentReader(RawSubscription):
         self._entries.clear()
         last = taken[-1]
         self._next = last.first_index + last.message_count
-        self._give_back(sum(entry.message_count for entry in taken))
-        return taken
-
-    def _give_back(self, count: int) -> None:
-        self._returned += count
+        self._returned += sum(entry.message_count for entry in taken)
         if self.connection is not None and self._returned * 2 >= self._granted and self._next < self._stop:
             self.connection.send(pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=self._returned))
             self._returned = 0
+        return taken
 
     async def _attach(self) -> None:
         self._received = self._next

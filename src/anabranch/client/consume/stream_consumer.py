@@ -52,7 +52,7 @@ class AsyncStreamConsumer(Inbox[T]):
         self._acked = 0
         """The application has acknowledged all messages up to this number."""
         self._ack_timer: asyncio.TimerHandle | None = None
-        self._ack_listeners: list[asyncio.Future[None]] = []
+        self._acks_sent = asyncio.Event()
         self._acks = CumulativeAcks(self.sources)
         self._assignment: dict[int, AssignedSegment] = {}
         self._generation: int | None = None
@@ -191,23 +191,16 @@ class AsyncStreamConsumer(Inbox[T]):
         """Wait until the application has acknowledged the segment's messages, then leave the segment."""
         self._send_acks()
         while source.outstanding:
-            if not await self._acks_sent(HAND_OVER_WARNING_S):
+            self._acks_sent.clear()
+            try:
+                async with asyncio.timeout(HAND_OVER_WARNING_S):
+                    await self._acks_sent.wait()
+            except TimeoutError:
                 log.warning("%s: acknowledge its messages so that another consumer can read it", source.topic)
         await source.ack_sender.confirmed()
         await source.close()
         self._forget(source)
         self._reconcile()
-
-    async def _acks_sent(self, timeout_s: float) -> bool:
-        """Wait until acknowledgements are sent; False when none are within `timeout_s`."""
-        waiter: asyncio.Future[None] = self.loop.create_future()
-        self._ack_listeners.append(waiter)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await waiter
-        except TimeoutError:
-            return False
-        return True
 
     def _forget(self, source: SegmentConsumer, why: str | None = None) -> None:
         self._hand_overs.pop(source.segment_id, None)
@@ -235,7 +228,8 @@ class AsyncStreamConsumer(Inbox[T]):
 
     def voided(self, source: SegmentConsumer) -> None:
         self._acks.forget(source, "the broker has moved the subscription, or another consumer reads there")
-        self.loop.call_soon(self._wake_ack_listeners)
+        # A hand-over under way has nothing to wait for after the segment's consumer has cleared its entries.
+        self.loop.call_soon(self._acks_sent.set)
 
     def dropped(self, source: SegmentConsumer) -> None:
         super().dropped(source)
@@ -270,10 +264,4 @@ class AsyncStreamConsumer(Inbox[T]):
         for source in self.sources.values():
             self._acks.acknowledge(source, self._acked)
             source.ack_sender.flush()
-        self._wake_ack_listeners()
-
-    def _wake_ack_listeners(self) -> None:
-        listeners, self._ack_listeners = self._ack_listeners, []
-        for listener in listeners:
-            if not listener.done():
-                listener.set_result(None)
+        self._acks_sent.set()

@@ -55,7 +55,7 @@ class Acknowledgements:
         if self._up_to is not None:
             ids = [_id_data(*self._up_to)]
             self._up_to = None
-            commands.append(self._command(consumer_id, next_id(), pb.CommandAck.Cumulative, ids))
+            commands.append(pb.CommandAck(ack_type=pb.CommandAck.Cumulative, message_id=ids))
         while self._single:
             chosen = list(self._single.items())[:IDS_MAX]
             for place, remaining in chosen:
@@ -63,19 +63,11 @@ class Acknowledgements:
                 times, pending = self._sent.get(place, (0, -1))
                 self._sent[place] = (times + 1, pending & remaining)
             ids = [_id_data(*place, remaining) for place, remaining in chosen]
-            commands.append(self._command(consumer_id, next_id(), pb.CommandAck.Individual, ids))
+            commands.append(pb.CommandAck(ack_type=pb.CommandAck.Individual, message_id=ids))
+        for ack in commands:
+            ack.consumer_id, ack.request_id = consumer_id, next_id()
+            self._unanswered[ack.request_id] = ack
         return commands
-
-    def _command(
-        self,
-        consumer_id: int,
-        request_id: int,
-        kind: pb.CommandAck.AckType.ValueType,
-        ids: list[pb.MessageIdData],
-    ) -> pb.CommandAck:
-        ack = pb.CommandAck(consumer_id=consumer_id, ack_type=kind, message_id=ids, request_id=request_id)
-        self._unanswered[request_id] = ack
-        return ack
 
     def awaits(self, request_id: int) -> bool:
         """Whether a command was sent and has no answer yet."""
