@@ -56,13 +56,9 @@ class AdminClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidConfigurationError(f"{url!r} is not an admin URL; write http://host:port")
-        self._url = f"{parts.scheme}://{parts.netloc}"
+        self.url = f"{parts.scheme}://{parts.netloc}"
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
-
-    @property
-    def url(self) -> str:
-        return self._url
 
     def close(self) -> None:
         if self._connection is not None:
@@ -94,7 +90,7 @@ class AdminClient:
                 break
             location = urlsplit(headers.get("location", ""))
             self.close()
-            self._url = f"{location.scheme}://{location.netloc}"
+            self.url = f"{location.scheme}://{location.netloc}"
             target = f"{location.path}?{location.query}" if location.query else location.path
         if status >= 300:
             raise _ERRORS.get(status, UnknownServerError)(_reason(status, answer))
@@ -117,7 +113,7 @@ class AdminClient:
         except TimeoutError as error:
             self.close()
             raise OperationTimeoutError(
-                f"{self._url} did not answer {method} {target} within {self._timeout_s:g} s"
+                f"{self.url} did not answer {method} {target} within {self._timeout_s:g} s"
             ) from error
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
             self.close()
@@ -125,13 +121,13 @@ class AdminClient:
                 return self._exchange(method, target, data, attempts - 1)
             doubt = "" if method == "GET" else " If so, the broker died and may have made the change."
             raise ConnectError(
-                f"{self._url} closed the connection instead of answering {method} {target}; "
+                f"{self.url} closed the connection instead of answering {method} {target}; "
                 f"is this the HTTP port of the broker?{doubt}"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise ConnectError(
-                f"cannot reach the broker's admin API at {self._url}: {error}; "
+                f"cannot reach the broker's admin API at {self.url}: {error}; "
                 "is `anabranch serve` running, with this --http-port?"
             ) from error
 
@@ -139,7 +135,7 @@ class AdminClient:
         self, method: str, target: str, data: bytes, headers: dict[str, str]
     ) -> tuple[int, dict[str, str], bytes]:
         if self._connection is None:
-            parts = urlsplit(self._url)
+            parts = urlsplit(self.url)
             assert parts.hostname is not None
             kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
             self._connection = kind(parts.hostname, parts.port, timeout=self._timeout_s)

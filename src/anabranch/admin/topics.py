@@ -8,6 +8,7 @@ from typing import Any
 from anabranch.admin import stats
 from anabranch.admin.calls import Call, PreconditionFailedError, route
 from anabranch.aio import together
+from anabranch.broker.catalog.classic_topics import log_names
 from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     ConflictError,
@@ -43,9 +44,7 @@ async def create_partitioned(call: Call) -> None:
 
 
 async def grow_partitions(call: Call) -> None:
-    count = await _partition_count(call)
-    name = call.topic("persistent")
-    await call.broker.classic.grow(name, count)
+    await call.broker.classic.grow(call.topic("persistent"), await _partition_count(call))
 
 
 async def _partition_count(call: Call) -> int:
@@ -76,8 +75,7 @@ async def delete_topic(call: Call, name: TopicName, *, force: bool) -> None:
     count = await call.broker.classic.partitions(name)
     if count is None:
         raise TopicNotFoundError(f"{name} does not exist")
-    parts = [name.partition_name(index) for index in range(count)] or [name]
-    places = [await _place(call, part) for part in parts]
+    places = [await _place(call, part) for part in log_names(name, count)]
     if not force:
         await together(call.logs.check_unused(place) for place in places)
     for place in places:
@@ -103,13 +101,13 @@ async def last_message_id(call: Call) -> Any:
 
 
 async def topic_stats(call: Call) -> Any:
-    parts = await _stats(call, await classic_places(call))
+    parts = await together(call.logs.stats(place) for place in await classic_places(call))
     return stats.add_up(parts) if len(parts) > 1 else parts[0]
 
 
 async def partitioned_stats(call: Call) -> Any:
     places = await classic_places(call)
-    parts = await _stats(call, places)
+    parts = await together(call.logs.stats(place) for place in places)
     record = await call.topics.find_classic(call.topic("persistent"))
     whole = stats.add_up(parts)
     whole["metadata"] = {"partitions": record.partitions if record else 0, "deleted": False}
@@ -117,10 +115,6 @@ async def partitioned_stats(call: Call) -> Any:
         names = [str(place.name) for place in places]
         whole["partitions"] = dict(zip(names, parts, strict=True))
     return whole
-
-
-async def _stats(call: Call, places: Sequence[Place]) -> list[dict[str, Any]]:
-    return await together(call.logs.stats(place) for place in places)
 
 
 async def internal_stats(call: Call) -> Any:
@@ -202,8 +196,7 @@ async def classic_places(call: Call, *, partitions: bool = True) -> list[Place]:
         count = 0
     if count and not partitions:
         raise NotAllowedError(f"{name} has {count} partitions; ask for one of them")
-    names: Sequence[TopicName] = [name.partition_name(index) for index in range(count)] or [name]
-    return [await _place(call, part) for part in names]
+    return [await _place(call, part) for part in log_names(name, count)]
 
 
 async def _place(call: Call, name: TopicName) -> Place:

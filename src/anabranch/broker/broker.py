@@ -91,25 +91,19 @@ class Broker:
         self._unwatch: Callable[[], None] = lambda: None
         drains = DrainEvents()
         self.logs = ServedLogs(self.stores, _log_context(config, environment, self._tasks), drains.report)
-        self.classic = self._make_classic_topics()
+        self.classic = ClassicTopics(
+            self.logs, self.records, self._clock, self.directory.served, auto_create=config.auto_create_topics
+        )
         self.segments = LocalSegments(self.logs, drains)
         self._secret = ClusterSecret(environment.store, environment.rng)
         self._peers = Peers(self._secret)
         self._targets = {LEADER_TARGET: Target(LEADER, self._local_leader)}
         self.controllers = self._make_controllers(environment)
-        drains.listen_otherwise(DrainMessenger(self._tasks, self.controllers.controller).send)
-        lease = self._make_lease(environment)
+        drains.otherwise = DrainMessenger(self._tasks, self.controllers.controller).send
+        me = BrokerRecord(id=id, url=self.url, http_url=self._endpoint.http_url, generation=-1)
+        lease = BrokerLease(self.directory, environment.store, me)
         self._ownership = self._make_ownership(lease, environment)
         self._services = self._make_services(lease, environment)
-
-    def _make_classic_topics(self) -> ClassicTopics:
-        return ClassicTopics(
-            self.logs,
-            self.records,
-            self._clock,
-            auto_create=self.config.auto_create_topics,
-            stores=lambda: self.directory.served,
-        )
 
     def _make_controllers(self, environment: BrokerEnvironment) -> ControllerService:
         return ControllerService(
@@ -123,14 +117,10 @@ class Broker:
                 rng=environment.rng,
                 settings=ControllerSettings.from_config(self.config),
                 failpoints=environment.failpoints,
-                stores=lambda: self.directory.served,
+                stores=self.directory.served,
             ),
             BrokerLeaders(self.id, self.directory, self._peers, self.stores.is_open),
         )
-
-    def _make_lease(self, environment: BrokerEnvironment) -> BrokerLease:
-        me = BrokerRecord(id=self.id, url=self.url, http_url=self._endpoint.http_url, generation=-1)
-        return BrokerLease(self.directory, environment.store, me)
 
     def _make_ownership(self, lease: BrokerLease, environment: BrokerEnvironment) -> Ownership:
         options = OwnershipOptions(

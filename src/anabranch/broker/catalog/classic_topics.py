@@ -35,13 +35,13 @@ class ClassicTopics:
         logs: ServedLogs,
         records: TopicStore,
         clock: Clock,
+        stores: Callable[[], Sequence[int]],
         *,
         auto_create: bool,
-        stores: Callable[[], Sequence[int]],
     ) -> None:
-        """`auto_create` says whether topics are created on first use if their namespace does not say.
+        """`stores` returns the stores that have an owner, where new logs may go.
 
-        `stores` returns the stores that have an owner, where new logs may go.
+        `auto_create` says whether topics are created on first use if their namespace does not say.
         """
         self._logs = logs
         self._records = records
@@ -164,23 +164,20 @@ class ClassicTopics:
 
     async def list(self, namespace: str) -> Sequence[TopicName]:
         """The topics of a namespace, sorted; a partitioned topic is listed as its partitions."""
-        names: dict[TopicName, None] = {}
-        for name in await self._records.list_classic(namespace):
-            record = await self._records.find_classic(name)
-            count = 0 if record is None else record.partitions
-            names.update(dict.fromkeys(name.partition_name(index) for index in range(count)))
-            if not count:
-                names[name] = None
-        return sorted(names, key=str)
+        counts = await self._partition_counts(namespace)
+        return sorted({log for name, count in counts.items() for log in log_names(name, count)}, key=str)
 
     async def list_partitioned(self, namespace: str) -> Sequence[TopicName]:
         """The partitioned topics of a namespace, sorted."""
-        found = []
+        counts = await self._partition_counts(namespace)
+        return sorted((name for name, count in counts.items() if count), key=str)
+
+    async def _partition_counts(self, namespace: str) -> dict[TopicName, int]:
+        found = {}
         for name in await self._records.list_classic(namespace):
             record = await self._records.find_classic(name)
-            if record is not None and record.partitions:
-                found.append(name)
-        return sorted(found, key=str)
+            found[name] = 0 if record is None else record.partitions
+        return found
 
     async def is_migrated(self, name: TopicName) -> bool:
         """Whether a classic topic, or the topic of a partition, became part of a scalable topic."""
@@ -199,3 +196,8 @@ class ClassicTopics:
         if whole is not None and name.partition >= whole.partitions:
             raise TopicNotFoundError(f"{name.partitioned_topic} has {whole.partitions} partitions")
         return whole is not None
+
+
+def log_names(name: TopicName, partitions: int) -> Sequence[TopicName]:
+    """The names of the logs of a topic: its partitions, or its own name without partitions."""
+    return [name.partition_name(index) for index in range(partitions)] or [name]

@@ -6,7 +6,7 @@ know which broker should own a store, nor what clients do with its logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from anabranch.errors import NotOwnerError, PersistenceError
@@ -25,57 +25,52 @@ class Stores:
         failed: Callable[[int, PersistenceError], None] = lambda store, error: None,
     ) -> None:
         """`failed` is called when a store cannot store entries any more."""
+        self.opened: dict[int, SegmentStorage] = {}
         self._storage_of = storage_of
         self._failed = failed
-        self._opened: dict[int, SegmentStorage] = {}
-
-    @property
-    def opened(self) -> Mapping[int, SegmentStorage]:
-        """The stores that are open now, by number."""
-        return self._opened
 
     def is_open(self, store: int) -> bool:
-        return store in self._opened
+        return store in self.opened
 
     async def open(self, store: int, name: str = "", fence: str | None = None) -> None:
         """Recover and open a store; an open store is fine. As `SegmentStorage.open`."""
-        if store not in self._opened:
+        if store not in self.opened:
             storage = self._storage_of(store)
             storage.watch_failure(partial(self._failed, store))
             await storage.open(name, fence)
-            self._opened[store] = storage
+            self.opened[store] = storage
 
     async def checkpoint(self, store: int) -> None:
         """Make the next opening of an open store short, while its logs stay in use."""
-        await self._opened[store].checkpoint()
+        await self.opened[store].checkpoint()
 
     async def close(self, store: int, *, hastily: bool = False) -> None:
         """Remove the logs of a store from this broker at once, make the store durable and unlock it.
 
         As `SegmentStorage.close`.
         """
-        storage = self._opened.pop(store, None)
+        storage = self.opened.pop(store, None)
         if storage is not None:
             await storage.close(hastily=hastily)
 
     def check(self, store: int) -> None:
         """Raise NotOwnerError when the store is not open here."""
-        if store not in self._opened:
+        if store not in self.opened:
             raise NotOwnerError(f"store {store} is not served by this broker")
 
     def names(self) -> Sequence[str]:
         """Names of all logs in all open stores, sorted."""
-        return sorted(name for storage in self._opened.values() for name in storage.names())
+        return sorted(name for storage in self.opened.values() for name in storage.names())
 
     def store_of(self, name: str) -> int | None:
         """The open store that has the log; None when no open store has it."""
-        for store, storage in self._opened.items():
+        for store, storage in self.opened.items():
             if storage.get(name) is not None:
                 return store
         return None
 
     def get(self, name: str) -> SegmentLog | None:
-        for storage in self._opened.values():
+        for storage in self.opened.values():
             log = storage.get(name)
             if log is not None:
                 return log
@@ -87,10 +82,10 @@ class Stores:
         if found is None:
             self.check(store)
             found = store
-        return await self._opened[found].create(name)
+        return await self.opened[found].create(name)
 
     async def delete(self, name: str) -> None:
         """Remove the log with its cursors, durably; an unknown name is fine."""
         # A log that a store has hidden already may not be removed durably yet, so every store is asked.
-        for storage in tuple(self._opened.values()):
+        for storage in tuple(self.opened.values()):
             await storage.delete(name)

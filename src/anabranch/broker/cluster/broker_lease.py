@@ -28,26 +28,21 @@ class BrokerLease:
     """Registers one broker, and registers it again when its lease ran out although the process lives."""
 
     def __init__(self, directory: Directory, store: MetadataStore, me: BrokerRecord) -> None:
-        """`me` is the record without a generation, which the broker gets when it registers."""
+        self.me = me
+        """The record of this broker; generation -1 until it has registered."""
         self._directory = directory
         self._store = store
-        self._me = me
         self._path = records.broker_path(me.id)
         self._tasks = TaskRegistry()
-
-    @property
-    def me(self) -> BrokerRecord:
-        """The record of this broker; generation -1 until it has registered."""
-        return self._me
 
     async def register(self) -> None:
         """Take a generation that no other start of a broker has, and join the living brokers."""
         generation = await self._store.increment(GENERATIONS)
-        self._me = msgspec.structs.replace(self._me, generation=generation)
+        self.me = msgspec.structs.replace(self.me, generation=generation)
         await self._write()
 
     async def _write(self) -> None:
-        await self._store.put(self._path, records.encode(self._me), ephemeral=True)
+        await self._store.put(self._path, records.encode(self.me), ephemeral=True)
         await self._directory.look()
 
     def renew_if_lapsed(self) -> None:
@@ -60,16 +55,16 @@ class BrokerLease:
         await self._tasks.stop()
         try:
             found = await self._store.get(self._path)
-            if found is not None and records.decode(BrokerRecord, found.value) == self._me:
+            if found is not None and records.decode(BrokerRecord, found.value) == self.me:
                 await self._store.delete(self._path, expected=found.version)
         except AnabranchError as error:
             _logger.warning("the record of this broker stays until its lease is over: %s", error)
 
     @property
     def _lapsed(self) -> bool:
-        found = self._directory.brokers.get(self._me.id)
+        found = self._directory.brokers.get(self.me.id)
         # A record of a later generation belongs to the successor of this process.
-        return found is None or found.generation < self._me.generation
+        return found is None or found.generation < self.me.generation
 
     async def _renew(self) -> None:
         delays_s = RETRIES.delays()

@@ -26,47 +26,36 @@ class Directory:
     """Brokers and stores by number, as of the last read."""
 
     def __init__(self, store: MetadataStore) -> None:
+        self.brokers: Mapping[int, BrokerRecord] = {}
+        """The brokers whose lease has not run out."""
+        self.stores: Mapping[int, StoreRecord] = {}
+        """All stores of the cluster, with and without an owner."""
         self._store = store
-        self._brokers: dict[int, BrokerRecord] = {}
-        self._stores: dict[int, StoreRecord] = {}
-        self._watchers: dict[int, Callable[[], None]] = {}
-        self._next_watcher = 0
+        self._watchers: dict[object, Callable[[], None]] = {}
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._undo: list[Callable[[], None]] = []
         self._tasks = TaskRegistry()
 
-    @property
-    def brokers(self) -> Mapping[int, BrokerRecord]:
-        """The brokers whose lease has not run out."""
-        return self._brokers
-
-    @property
-    def stores(self) -> Mapping[int, StoreRecord]:
-        """All stores of the cluster, with and without an owner."""
-        return self._stores
-
     def owner_of(self, store: int) -> BrokerRecord | None:
         """The living broker that owns the store; None while the store has no owner."""
-        record = self._stores.get(store)
+        record = self.stores.get(store)
         if record is None or record.owner is None:
             return None
-        broker = self._brokers.get(record.owner)
+        broker = self.brokers.get(record.owner)
         return broker if broker is not None and broker.generation == record.generation else None
 
-    @property
     def served(self) -> tuple[int, ...]:
         """The stores that have an owner, sorted."""
-        return tuple(store for store in sorted(self._stores) if self.owner_of(store) is not None)
+        return tuple(store for store in sorted(self.stores) if self.owner_of(store) is not None)
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` after each change of brokers or owners; returns the undo."""
-        number = self._next_watcher
-        self._next_watcher += 1
-        self._watchers[number] = changed
+        key = object()
+        self._watchers[key] = changed
 
         def undo() -> None:
-            self._watchers.pop(number, None)
+            self._watchers.pop(key, None)
 
         return undo
 
@@ -93,8 +82,8 @@ class Directory:
                 # The change that caused this look has not been read; `_follow` has to look again.
                 self._changed.set()
                 raise
-        if (brokers, stores) != (self._brokers, self._stores):
-            self._brokers, self._stores = brokers, stores
+        if (brokers, stores) != (self.brokers, self.stores):
+            self.brokers, self.stores = brokers, stores
             for watcher in tuple(self._watchers.values()):
                 watcher()
 

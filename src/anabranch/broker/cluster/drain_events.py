@@ -20,11 +20,12 @@ DrainListener = Callable[[Drained], None]
 
 
 class DrainEvents:
-    """Passes each event to the listeners of its topic, or to the fallback listener if it has none."""
+    """Passes each event to the listeners of its topic, or to `otherwise` if it has none."""
 
     def __init__(self) -> None:
         self._listeners: dict[TopicName, list[DrainListener]] = {}
-        self._fallback: list[DrainListener] = []
+        self.otherwise: DrainListener = lambda event: None
+        """Gets the events of topics without listeners, which other brokers lead."""
 
     def listen(self, topic: TopicName, listener: DrainListener) -> Callable[[], None]:
         """Call `listener` with each event of a topic; returns the undo."""
@@ -39,14 +40,10 @@ class DrainEvents:
 
         return undo
 
-    def listen_otherwise(self, listener: DrainListener) -> None:
-        """Call `listener` with the events of topics without listeners, which other brokers lead."""
-        self._fallback.append(listener)
-
     def report(self, log: ServedLog, subscription: str, ranges: Ranges) -> None:
         """A subscription has acknowledged a sealed log, or these bucket hashes of it."""
         topic = log.name.partitioned_topic.topic
-        for listener in tuple(self._listeners.get(topic, self._fallback)):
+        for listener in tuple(self._listeners.get(topic, [self.otherwise])):
             listener(Drained(log.name, subscription, ranges))
 
 

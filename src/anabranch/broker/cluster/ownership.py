@@ -222,7 +222,7 @@ class Ownership:
             case StoreStep.OPEN:
                 await self._open(number)
             case StoreStep.PUBLISH:
-                await self._publish(number)
+                await self._publish(number, owned=True)
             case StoreStep.ANNOUNCE:
                 await self._options.opened(number)
             case StoreStep.CHECKPOINT:
@@ -234,7 +234,7 @@ class Ownership:
                 await self._storages.close(number, hastily=not self._stopping)
                 _logger.info("store %d is closed", number)
             case StoreStep.WITHDRAW:
-                await self._withdraw(number)
+                await self._publish(number, owned=False)
 
     async def _open(self, number: int) -> None:
         name = holder_name(self._lease.me)
@@ -249,29 +249,14 @@ class Ownership:
             await self._storages.open(number, name, fence=error.holder)
         _logger.info("store %d is open", number)
 
-    async def _publish(self, number: int) -> None:
-        record, version = await self._record(number)
-        if not self._is_mine(record):
-            mine = StoreRecord(
-                owner=self._lease.me.id, generation=self._lease.me.generation, term=record.term + 1
-            )
-            await self._write(number, mine, version)
-
-    async def _withdraw(self, number: int) -> None:
-        record, version = await self._record(number)
-        if self._is_mine(record):
-            unowned = StoreRecord(owner=None, generation=self._lease.me.generation, term=record.term)
-            await self._write(number, unowned, version)
-
-    async def _record(self, number: int) -> tuple[StoreRecord, int]:
-        found = await self._store.get(records.store_path(number))
-        if found is None:
-            return StoreRecord(), ABSENT
-        return records.decode(StoreRecord, found.value), found.version
-
-    def _is_mine(self, record: StoreRecord) -> bool:
-        return (record.owner, record.generation) == (self._lease.me.id, self._lease.me.generation)
-
-    async def _write(self, number: int, record: StoreRecord, version: int) -> None:
-        await self._store.put(records.store_path(number), records.encode(record), expected=version)
+    async def _publish(self, number: int, *, owned: bool) -> None:
+        """Write into the record of a store that this broker owns it, or does not own it any more."""
+        path, me = records.store_path(number), self._lease.me
+        found = await self._store.get(path)
+        record = StoreRecord() if found is None else records.decode(StoreRecord, found.value)
+        if owned == ((record.owner, record.generation) == (me.id, me.generation)):
+            return
+        made = StoreRecord(owner=me.id if owned else None, generation=me.generation, term=record.term + owned)
+        version = ABSENT if found is None else found.version
+        await self._store.put(path, records.encode(made), expected=version)
         await self._directory.look()

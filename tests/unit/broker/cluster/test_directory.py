@@ -32,7 +32,7 @@ async def test_an_owner_counts_while_the_start_that_took_the_store_lives() -> No
     directory = Directory(mine)
     await directory.start()
     seen: list[tuple[int, ...]] = []
-    undo = directory.watch(lambda: seen.append(directory.served))
+    undo = directory.watch(lambda: seen.append(directory.served()))
     await put_store(mine, 0, None, 0)
     await put_broker(theirs, 4, generation=7)
     await put_store(mine, 1, 4, generation=7)
@@ -42,11 +42,11 @@ async def test_an_owner_counts_while_the_start_that_took_the_store_lives() -> No
     assert owner is not None
     assert owner.url == "pulsar://b4:1"
     assert directory.owner_of(0) is directory.owner_of(2) is directory.owner_of(9) is None
-    assert directory.served == (1,)
+    assert directory.served() == (1,)
     assert sorted(directory.stores) == [0, 1, 2]
     theirs.expire()
     await asyncio.sleep(0.01)
-    assert not directory.served
+    assert not directory.served()
     assert seen[-2:] == [(1,), ()]
     undo()
     await put_broker(mine, 5, generation=8)

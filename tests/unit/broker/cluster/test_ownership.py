@@ -195,7 +195,7 @@ async def test_a_broker_without_others_claims_every_store_there_is(owners: Store
         await member.stop()
     alone = await owners.member(0, workers=1).start()
     assert alone.storages.opened == [0, 1, 2]
-    assert alone.directory.served == (0, 1, 2)
+    assert alone.directory.served() == (0, 1, 2)
     await alone.stop()
 
 
