@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from anabranch.broker.dispatch.keyed import KeyedDispatch
-from anabranch.broker.dispatch.ordered import active_consumer
-from anabranch.broker.dispatch.receivers import Receiver
+from anabranch.broker.dispatch.receivers import Receiver, RoundRobin, active_consumer
 from anabranch.broker.dispatch.selectors import AutoSplit, Buckets
-from anabranch.broker.dispatch.shared import RoundRobin
 
 SLOTS = 4
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from anabranch.broker.dispatch.ordered import active_consumer
+from anabranch.broker.dispatch.receivers import active_consumer
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.log_reader import LogReader
 from anabranch.clock import Clock

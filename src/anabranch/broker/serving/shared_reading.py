@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
-from anabranch.broker.dispatch.shared import RoundRobin
+from anabranch.broker.dispatch.receivers import RoundRobin
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.reading import WRITE_BYTES, Reading, ReadPath
 from anabranch.errors import RemoteProtocolError
