@@ -85,7 +85,7 @@ class Logs:
         log = await self._log(place)
         consumers = [consumer for sub in log.subscriptions.values() for consumer in sub.consumers]
         clients: list[ServedProducer | ServedConsumer] = [*log.producers.attached.values(), *consumers]
-        return sorted(client.name for client in clients if client.metadata.get(MANAGED) != "true")
+        return sorted(client.name for client in clients if client.options.metadata.get(MANAGED) != "true")
 
     async def seal(self, place: Place) -> Json:
         """Seal the log; returns the id of its last message."""

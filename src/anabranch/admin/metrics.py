@@ -173,7 +173,7 @@ def _sharing(served: Iterable[ServedLog]) -> list[Family]:
             shared_drain = segment.log.sealed and count > 1 and not subscription.done
             sharers.add(count, subscription=name, **where)
             moves.add(subscription.counters.bucket_moves, subscription=name, **where)
-            withheld.add(reading.withheld, subscription=name, **where)
+            withheld.add(reading.dispatch.withheld, subscription=name, **where)
             draining.add(int(shared_drain), subscription=name, **where)
     return [sharers, moves, withheld, draining, entries, messages]
 

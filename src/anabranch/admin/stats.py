@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.kinds import kind_name
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.subscription import Subscription, kind_name
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -94,15 +93,15 @@ def _joined(one: Json, other: Json) -> Json:
 
 def publisher_stats(producer: ServedProducer) -> Json:
     return {
-        "accessMode": pb.ProducerAccessMode.Name(pb.ProducerAccessMode.ValueType(producer.mode)),
+        "accessMode": pb.ProducerAccessMode.Name(pb.ProducerAccessMode.ValueType(producer.options.mode)),
         "producerId": producer.id,
         "producerName": producer.name,
         "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
         "supportsPartialProducer": False,
         "address": producer.link.address,
-        "connectedSince": _time(producer.connected_at_ms),
+        "connectedSince": _time(producer.options.connected_at_ms),
         "clientVersion": producer.link.client_version,
-        "metadata": producer.metadata,
+        "metadata": producer.options.metadata,
     }
 
 
@@ -146,12 +145,12 @@ def consumer_stats(consumer: ServedConsumer) -> Json:
         "bytesOutCounter": consumer.bytes_out,
         "msgOutCounter": consumer.messages_out,
         "address": consumer.link.address,
-        "connectedSince": _time(consumer.connected_at_ms),
+        "connectedSince": _time(consumer.options.connected_at_ms),
         "clientVersion": consumer.link.client_version,
         "lastAckedTimestamp": consumer.last_acked_ms,
         "lastConsumedTimestamp": consumer.last_sent_ms,
         "keyHashRanges": [f"[{part.start}, {part.end}]" for part in consumer.ranges],
-        "metadata": consumer.metadata,
+        "metadata": consumer.options.metadata,
     }
 
 

@@ -30,7 +30,7 @@ from anabranch.broker.cluster.routing import (
     PlaceRouter,
 )
 from anabranch.broker.environment import BrokerEnvironment, Endpoint, configured_endpoint
-from anabranch.broker.serving.context import LogContext, ProducerContext, SubscriptionLimits
+from anabranch.broker.serving.context import LogContext, SubscriptionLimits
 from anabranch.broker.serving.rates import RateMeter
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.lookup import owner_of
@@ -264,10 +264,7 @@ def _log_context(config: BrokerConfig, environment: BrokerEnvironment, tasks: Ta
             unacked_max=config.max_unacked_per_subscription or 2**62,
         ),
         rate_window_s=config.load_report_interval_s,
-        producers=ProducerContext(
-            spawn=tasks.spawn,
-            deduplicate=config.deduplication,
-            epoch_of=epochs.current,
-            next_epoch=epochs.next,
-        ),
+        deduplicate=config.deduplication,
+        epoch_of=epochs.current,
+        next_epoch=epochs.next,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from anabranch.broker.serving.client_link import ClientLink
 from anabranch.broker.serving.context import Spawn
-from anabranch.broker.serving.reading import Counters, Reading
+from anabranch.broker.serving.reading import Reading
 from anabranch.errors import AnabranchError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import SegmentLog
@@ -22,10 +22,9 @@ ANSWER_BYTES = 256
 class LogAcknowledgements:
     """Applies ACKs to the cursor of one log."""
 
-    def __init__(self, log: SegmentLog, cursor: Cursor, counters: Counters) -> None:
+    def __init__(self, log: SegmentLog, cursor: Cursor) -> None:
         self._extent = log.extent
         self._cursor = cursor
-        self._counters = counters
 
     def take_each(self, ids: Iterable[pb.MessageIdData], reading: Reading) -> bool:
         """Acknowledge single entries; whether more may be delivered because of it."""
@@ -41,7 +40,6 @@ class LogAcknowledgements:
                 whole.append(ordinal)
         if whole:
             self._cursor.acknowledge(whole)
-            self._counters.acked += len(whole)
             more |= reading.acknowledged(whole)
         return more
 
@@ -55,7 +53,6 @@ class LogAcknowledgements:
         cleared = (count if before is None else before.bit_count()) - left.bit_count()
         self._cursor.acknowledge_part(ordinal, remaining, count)
         if left == 0:
-            self._counters.acked += 1
             return reading.acknowledged((ordinal,))
         return reading.acknowledged_part(ordinal, cleared)
 
@@ -65,7 +62,6 @@ class LogAcknowledgements:
         end = extent.next_ordinal
         if end == extent.first_ordinal or position > extent.position_of(end - 1):
             return
-        before = self._cursor.acks.mark
         if message_id.ack_set:
             ordinal = extent.ordinal_of(position)
             self._cursor.acknowledge_up_to(ordinal)
@@ -73,7 +69,6 @@ class LogAcknowledgements:
                 self._take_part(ordinal, bits_from_words(message_id.ack_set), reading)
         else:
             self._cursor.acknowledge_up_to(extent.ordinal_of(Position(position.ledger, position.entry + 1)))
-        self._counters.acked += max(0, self._cursor.acks.mark - before)
 
     def ordinal(self, message_id: pb.MessageIdData) -> int | None:
         """The ordinal of the stored entry that an id names; None if no such entry is stored."""

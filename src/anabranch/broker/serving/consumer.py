@@ -15,42 +15,29 @@ class ServedConsumer(Receiver):
 
     __slots__ = (
         "_end_notified",
-        "acked",
         "bytes_out",
-        "connected_at_ms",
         "entries_out",
         "epoch",
-        "generation",
         "last_acked_ms",
         "last_sent_ms",
         "leaving",
         "link",
-        "member",
         "messages_out",
-        "metadata",
+        "options",
         "ranges",
     )
 
     def __init__(
-        self,
-        link: ClientLink,
-        consumer_id: int,
-        name: str,
-        options: ConsumerOptions | None = None,
+        self, link: ClientLink, consumer_id: int, name: str, options: ConsumerOptions | None = None
     ) -> None:
-        options = options or ConsumerOptions()
+        self.options = options = options or ConsumerOptions()
         super().__init__(name, consumer_id, link, priority=options.priority, unacked_max=options.unacked_max)
         self.link = link
         self.epoch = options.epoch
         self.ranges: tuple[HashRange, ...] = ()
-        self.metadata = options.metadata
-        self.connected_at_ms = options.connected_at_ms
-        self.member = options.member
-        self.generation = options.generation
         self.messages_out = 0
         self.bytes_out = 0
         self.entries_out = 0
-        self.acked = 0
         self.last_sent_ms = 0
         self.last_acked_ms = 0
         self._end_notified = False

@@ -26,25 +26,13 @@ class SubscriptionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionContext:
-    """The log, the limits and the callbacks that all subscriptions of one log share."""
+class LogContext:
+    """The clock, the limits, the tasks and the stored epochs that all logs of a broker share."""
 
-    log: SegmentLog
-    partition: int
-    limits: SubscriptionLimits
     clock: Clock
     spawn: Spawn
-    splits: Callable[[], tuple[int, ...]]
-    """The bucket boundaries of the segment, as they are now."""
-    report_drained: Callable[[str, Ranges], None]
-    """Called with the name of a subscription and the slots that it has drained."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerContext:
-    """The tasks and the stored epochs that the producers of all logs share."""
-
-    spawn: Spawn
+    limits: SubscriptionLimits
+    rate_window_s: float
     deduplicate: bool
     epoch_of: Callable[[TopicName], Awaitable[int]]
     """The number of the last exclusive producer of a topic, -1 when there was none."""
@@ -53,14 +41,16 @@ class ProducerContext:
 
 
 @dataclass(frozen=True, slots=True)
-class LogContext:
-    """The clock, the limits and the tasks that all logs of a broker share."""
+class SubscriptionContext:
+    """The log and the callbacks that all subscriptions of one log share."""
 
-    clock: Clock
-    spawn: Spawn
-    limits: SubscriptionLimits
-    rate_window_s: float
-    producers: ProducerContext
+    log: SegmentLog
+    partition: int
+    broker: LogContext
+    splits: Callable[[], tuple[int, ...]]
+    """The bucket boundaries of the segment, as they are now."""
+    report_drained: Callable[[str, Ranges], None]
+    """Called with the name of a subscription and the slots that it has drained."""
 
 
 @dataclass(frozen=True, slots=True)

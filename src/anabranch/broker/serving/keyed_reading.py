@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from heapq import heappush
 
 from anabranch.broker.dispatch.keyed import Handout, KeyedDispatch
-from anabranch.broker.dispatch.selectors import AutoSplit, Buckets, Sticky
+from anabranch.broker.dispatch.selectors import AutoSplit, Buckets, Sticky, bucket_boundaries, sticky_ranges
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.draining import slots_of
 from anabranch.broker.serving.reading import ReadPath
 from anabranch.broker.serving.shared_reading import DELAYED_MAX, PendingReading
-from anabranch.errors import RemoteProtocolError
+from anabranch.errors import ConsumerAssignError, ConsumerBusyError, RemoteProtocolError
 from anabranch.ledger.storage import Entry
 from anabranch.model.drains import Ranges, covers
 from anabranch.model.hashing import bucket_index, bucket_ranges
+from anabranch.model.ranges import HashRange
 from anabranch.protocol.outer import Outer, read_outer
+from anabranch.protocol.pb import pulsar_pb2 as pb
 
 HELD_MAX = 10_000
 """Most entries that a subscription reads past an entry that cannot be delivered."""
@@ -34,26 +36,17 @@ class KeyedReading(PendingReading):
         self.open: Ranges | None = None
         """The bucket hashes that may be delivered, None for all; takes effect with `consumers_changed`."""
         self._closed: frozenset[int] = frozenset()
-        self._keyed = KeyedDispatch()
+        self.dispatch = KeyedDispatch()
         self._buckets: Buckets | None = None
         self._ring = AutoSplit()
 
     @property
-    def replaying(self) -> int:
-        return self._keyed.held
-
-    @property
-    def withheld(self) -> int:
-        """Keys or buckets whose next owner waits for acknowledgements of the former one."""
-        return self._keyed.withheld
-
-    @property
     def at_end(self) -> bool:
-        return super().at_end and not self._keyed.held
+        return super().at_end and not self.dispatch.held
 
     def rewind(self) -> None:
         super().rewind()
-        self._keyed.clear()
+        self.dispatch.clear()
 
     def consumers_changed(self) -> None:
         if not self.consumers:
@@ -65,12 +58,28 @@ class KeyedReading(PendingReading):
             if self._buckets is not None:
                 self.path.counters.bucket_moves += buckets.moved_from(self._buckets)
             self._buckets = buckets
-            self._keyed.change(buckets)
+            self.dispatch.change(buckets)
         elif self.sticky:
-            self._keyed.change(Sticky((part, c) for c in self.consumers for part in c.ranges))
+            self.dispatch.change(Sticky((part, c) for c in self.consumers for part in c.ranges))
         else:
             self._ring.change(self.consumers)
-            self._keyed.change(self._ring)
+            self.dispatch.change(self._ring)
+
+    def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
+        if meta.entryBucketDispatch != (self.boundaries is not None):
+            raise ConsumerBusyError(f"subscription {name} is in use with another kind of dispatch")
+        if self.boundaries is not None:
+            if bucket_boundaries(range_pairs(meta)) != self.boundaries:
+                raise ConsumerAssignError(f"subscription {name} is in use with other buckets")
+        elif (meta.keySharedMode == pb.STICKY) != self.sticky:
+            raise ConsumerBusyError(f"subscription {name} is in use with another Key_Shared mode")
+
+    def ranges_for(self, meta: pb.KeySharedMeta) -> tuple[HashRange, ...]:
+        """The hash ranges of a new consumer, beside those that the connected consumers have taken."""
+        if self.boundaries is not None:
+            return tuple(HashRange(start, end) for start, end in range_pairs(meta))
+        taken = [part for consumer in self.consumers for part in consumer.ranges]
+        return sticky_ranges(range_pairs(meta), taken) if self.sticky else ()
 
     def _closed_buckets(self, boundaries: tuple[int, ...]) -> frozenset[int]:
         if self.open is None:
@@ -79,13 +88,13 @@ class KeyedReading(PendingReading):
         return frozenset(at for at, bucket in buckets if not covers(self.open, bucket))
 
     def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
-        self._keyed.take_back(entries)
+        self.dispatch.take_back(entries)
 
     def _due(self, ordinal: int, slot: int) -> None:
-        self._keyed.due(ordinal, slot)
+        self.dispatch.due(ordinal, slot)
 
     def _settle_slot(self, slot: int) -> bool:
-        return self._keyed.settle(slot)
+        return self.dispatch.settle(slot)
 
     def turn(self) -> bool:
         self._release_due()
@@ -96,13 +105,13 @@ class KeyedReading(PendingReading):
         return more
 
     def _held_turn(self) -> bool:
-        if self._blocked or not self._keyed.held:
+        if self.blocked or not self.dispatch.held:
             return False
-        handouts = self._keyed.take(self.path.batch_entries)
+        handouts = self.dispatch.take(self.path.batch_entries)
         acks = self.path.cursor.acks
         for at, handout in enumerate(handouts):
             if handout.ordinal in acks:
-                self._keyed.skip(handout)
+                self.dispatch.skip(handout)
                 continue
             entries = self.path.source.read(handout.ordinal, 1)
             if not entries:
@@ -121,14 +130,14 @@ class KeyedReading(PendingReading):
         for handout in handouts:
             handout.receiver.permits += handout.messages
             handout.receiver.settle(handout.messages)
-        self._keyed.take_back((g.ordinal, g.slot, g.messages) for g in handouts)
+        self.dispatch.take_back((g.ordinal, g.slot, g.messages) for g in handouts)
 
     def _fresh_turn(self) -> bool:
-        path, keyed = self.path, self._keyed
+        path, dispatch = self.path, self.dispatch
         acks = path.cursor.acks
         self.next = acks.next_pending(self.next)
-        room = min(path.batch_entries, HELD_MAX - keyed.held)
-        if room <= 0 or self._blocked or len(self._delayed) >= DELAYED_MAX:
+        room = min(path.batch_entries, HELD_MAX - dispatch.held)
+        if room <= 0 or self.blocked or len(self._delayed) >= DELAYED_MAX:
             return False
         entries = path.source.read(self.next, room)
         if not entries:
@@ -149,12 +158,17 @@ class KeyedReading(PendingReading):
             ack_set, messages = self._pending_of(entry)
             if outer.deliver_at_ms > now_ms:
                 heappush(self._delayed, (outer.deliver_at_ms, ordinal, slot))
-                keyed.delay(ordinal, slot, messages)
+                dispatch.delay(ordinal, slot, messages)
                 continue
-            receiver = keyed.offer(ordinal, slot, messages)
+            receiver = dispatch.offer(ordinal, slot, messages)
             if isinstance(receiver, ServedConsumer):
                 self._give(receiver, entry, slot, messages, ack_set)
         return self.next < path.source.end
+
+
+def range_pairs(meta: pb.KeySharedMeta) -> list[tuple[int, int]]:
+    """The hash ranges that a Key_Shared consumer sends."""
+    return [(part.start, part.end) for part in meta.hashRanges]
 
 
 def _outer(entry: Entry) -> Outer:

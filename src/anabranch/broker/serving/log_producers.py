@@ -6,12 +6,12 @@ Must not know subscriptions, nor how an entry is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
 from anabranch.broker.serving.client_link import ClientLink
-from anabranch.broker.serving.context import ProducerContext
+from anabranch.broker.serving.context import LogContext
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.errors import (
     ProducerBusyError,
@@ -30,10 +30,10 @@ ProducerStep = Literal["join", "own", "wait", "fence"]
 class LogProducers:
     """The producers that are attached to one log, and those that wait for it."""
 
-    def __init__(self, name: TopicName, log: SegmentLog, context: ProducerContext) -> None:
+    def __init__(self, name: TopicName, log: SegmentLog, context: LogContext) -> None:
         self.attached: dict[str, ServedProducer] = {}
-        self.waiting: dict[str, tuple[ServedProducer, Callable[[], None]]] = {}
-        """Producers that wait for all others to leave, first come first served, each with its callback."""
+        self.waiting: dict[str, ServedProducer] = {}
+        """Producers that wait for all others to leave, first come first served."""
         self.exclusive: ServedProducer | None = None
         self.topic_epoch: int | None = None
         self.sealing = False
@@ -67,9 +67,8 @@ class LogProducers:
         *,
         fresh_name: bool,
         topic_epoch: int | None,
-        promoted: Callable[[], None],
     ) -> bool:
-        """Let a producer in; whether it may send at once or waits until `promoted` is called.
+        """Let a producer in; whether it may send at once or waits until its `promoted` is called.
 
         Raises TopicTerminatedError, ProducerBusyError or ProducerFencedError.
         """
@@ -88,11 +87,11 @@ class LogProducers:
                 raise ProducerFencedError(f"{self._name} has a newer exclusive producer")
             exclusive, waiting = self.exclusive is not None, len(self.waiting)
             step = next_step(
-                producer.mode, producers=len(self.attached), exclusive=exclusive, waiting=waiting
+                producer.options.mode, producers=len(self.attached), exclusive=exclusive, waiting=waiting
             )
             self._prepare(producer, known)
             if step == "wait":
-                self.waiting[producer.name] = (producer, promoted)
+                self.waiting[producer.name] = producer
                 return False
             if step == "fence":
                 self._close_all()
@@ -102,7 +101,7 @@ class LogProducers:
             return True
 
     def _prepare(self, producer: ServedProducer, known: int) -> None:
-        producer.leave = self.detach
+        producer.leave = partial(self.detach, producer)
         if self._context.deduplicate:
             producer.recognise(known)
             producer.inherit(Known(self._log.sequences.inherited, producer.name))
@@ -113,7 +112,7 @@ class LogProducers:
             del self.attached[producer.name]
             self._messages_left += producer.messages_in
             self._bytes_left += producer.bytes_in
-        elif self._waiting_producer(producer.name) is producer:
+        elif self.waiting.get(producer.name) is producer:
             del self.waiting[producer.name]
         if self.exclusive is producer:
             self.exclusive = None
@@ -158,23 +157,24 @@ class LogProducers:
             raise TopicTerminatedError(f"{self._name} is sealed")
 
     def _all(self) -> list[ServedProducer]:
-        return [*self.attached.values(), *(producer for producer, _ in self.waiting.values())]
+        return [*self.attached.values(), *self.waiting.values()]
 
-    def _waiting_producer(self, name: str) -> ServedProducer | None:
-        return self.waiting[name][0] if name in self.waiting else None
+    def _holder(self, name: str) -> ServedProducer | None:
+        return self.attached.get(name) or self.waiting.get(name)
 
     async def _detach_dead(self, name: str, asking: ClientLink) -> None:
         """Detach the holder of a name if its peer is dead. It may take long, so the lock is not held."""
-        holder = self.attached.get(name) or self._waiting_producer(name)
+        holder = self._holder(name)
         if holder is not None and holder.link is not asking and not await holder.link.alive():
             self.detach(holder)
 
     def _take_name(self, producer: ServedProducer) -> None:
         """Free the name if its holder is the same producer before it connected again."""
-        holder = self.attached.get(producer.name) or self._waiting_producer(producer.name)
+        holder = self._holder(producer.name)
         if holder is None:
             return
-        if holder.link is not producer.link or holder.id != producer.id or producer.epoch <= holder.epoch:
+        same = holder.link is producer.link and holder.id == producer.id
+        if not same or producer.options.epoch <= holder.options.epoch:
             raise ProducerBusyError(f"a producer named {producer.name} is connected to {self._name}")
         self.detach(holder)
 
@@ -199,10 +199,10 @@ class LogProducers:
         async with self._admission:
             if self.attached or not self.waiting or self._sealed:
                 return
-            producer, promoted = self.waiting.pop(next(iter(self.waiting)))
+            producer = self.waiting.pop(next(iter(self.waiting)))
             self.attached[producer.name] = producer
             await self._own(producer, keep_epoch=False)
-            promoted()
+            producer.promoted()
 
 
 def next_step(mode: int, *, producers: int, exclusive: bool, waiting: int) -> ProducerStep:
@@ -223,13 +223,7 @@ def next_step(mode: int, *, producers: int, exclusive: bool, waiting: int) -> Pr
 
 async def _all_idle(producers: Sequence[ServedProducer]) -> None:
     """Return once every one of them has answered all entries it took."""
-    loop = asyncio.get_running_loop()
     for producer in producers:
-        idle: asyncio.Future[None] = loop.create_future()
-        producer.when_idle(partial(_resolve, idle))
-        await idle
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+        idle = asyncio.Event()
+        producer.when_idle(idle.set)
+        await idle.wait()

@@ -53,16 +53,14 @@ class ServedProducer:
         "_waiting",
         "_when_idle",
         "bytes_in",
-        "connected_at_ms",
-        "epoch",
         "id",
         "leave",
         "link",
         "messages_in",
-        "metadata",
-        "mode",
         "name",
+        "options",
         "persisted",
+        "promoted",
         "pushed",
         "splits",
     )
@@ -75,23 +73,21 @@ class ServedProducer:
         log: SegmentLog,
         options: ProducerOptions | None = None,
     ) -> None:
-        options = options or ProducerOptions()
+        self.options = options = options or ProducerOptions()
         self.link = link
         self.id = producer_id
         self.name = name
-        self.epoch = options.epoch
-        self.mode = options.mode
         self.splits = options.splits
-        self.metadata = options.metadata
-        self.connected_at_ms = options.connected_at_ms
         self.pushed = -1
         """Highest sequence id given to the log."""
         self.persisted = -1
         """Highest sequence id known to be durable."""
         self.messages_in = 0
         self.bytes_in = 0
-        self.leave: Callable[[ServedProducer], None] = _not_attached
+        self.leave: Callable[[], None] = _do_nothing
         """Detaches the producer from its log; set when the log lets it in."""
+        self.promoted: Callable[[], None] = _do_nothing
+        """Called when a producer that waited for all others may send."""
         self._log = log
         self._dedup = options.deduplicate
         self._inherited = _NOTHING
@@ -125,28 +121,27 @@ class ServedProducer:
         """Take one entry: store it, or answer with the reason for refusing it."""
         _, sequence_id, count, highest, is_chunk, marker, most, least, entry = send
         last = highest if highest > sequence_id else sequence_id
+        fault: AnabranchError | None = None
         if is_chunk or marker or most or least or not 0 < count <= ENTRY_MESSAGES_MAX:
-            self._publish_special(send, now_ms)
-            return
+            fault = _fault_of_send(send)
+            count = 1
+            # All chunks of a message share its sequence id, so only the last one is judged and remembered.
+            if is_chunk and not is_last_chunk(entry):
+                last = -1
         if not checksum_ok(entry):
             self._refuse_damaged(sequence_id, highest)
             return
-        if self.splits or entry[:2] != CHECKSUM_MAGIC:
-            wrong = fault_of(entry, self.splits)
-            if wrong is not None:
-                self._refuse(sequence_id, highest, wrong)
-                return
-        if self._dedup and sequence_id <= self.pushed:
+        if fault is None and (self.splits or entry[:2] != CHECKSUM_MAGIC):
+            fault = fault_of(entry, self.splits)
+        if fault is not None:
+            self._refuse(sequence_id, highest, fault)
+            return
+        if sequence_id <= self.pushed and self._dedup and last >= 0:
             self._defer(sequence_id, highest, last)
             return
-        if last <= self._inherited_max and self._is_inherited(entry, count, last):
+        if last <= self._inherited_max and last >= 0 and self._is_inherited(entry, count, last):
             self._defer(sequence_id, highest, _INHERITED)
             return
-        self._append(entry, count, now_ms, sequence_id, highest, last)
-
-    def _append(
-        self, entry: bytes, count: int, now_ms: int, sequence_id: int, highest: int, last: int
-    ) -> None:
         try:
             if self._dedup and 0 <= last <= SEQUENCE_MAX:
                 self._log.append(entry, count, now_ms, self._stored, self.name, last)
@@ -180,40 +175,6 @@ class ServedProducer:
         if link.throttled:
             link.resume_if_room()
 
-    def _publish_special(self, send: Send, now_ms: int) -> None:
-        """Take a chunk; refuse markers, transactions and impossible counts."""
-        _, sequence_id, count, highest, is_chunk, marker, most, least, entry = send
-        if marker or most or least:
-            what = "markers" if marker else "transactions"
-            self._refuse(sequence_id, highest, NotAllowedError(f"{what} are not supported"))
-            return
-        if not is_chunk and count <= 0:
-            self.publish(send._replace(num_messages=1), now_ms)
-            return
-        if not is_chunk and count > ENTRY_MESSAGES_MAX:
-            wrong_count = NotAllowedError(f"an entry holds 1 to {ENTRY_MESSAGES_MAX} messages, not {count}")
-            self._refuse(sequence_id, highest, wrong_count)
-            return
-        if not checksum_ok(entry):
-            self._refuse_damaged(sequence_id, highest)
-            return
-        wrong = fault_of(entry, self.splits)
-        if wrong is not None:
-            self._refuse(sequence_id, highest, wrong)
-            return
-        # All chunks of a message share its sequence id, so only the last one is judged and remembered.
-        last = max(sequence_id, highest)
-        if is_last_chunk(entry):
-            if self._dedup and sequence_id <= self.pushed:
-                self._defer(sequence_id, highest, last)
-                return
-            if last <= self._inherited_max and self._is_inherited(entry, 1, last):
-                self._defer(sequence_id, highest, _INHERITED)
-                return
-        else:
-            last = -1
-        self._append(entry, 1, now_ms, sequence_id, highest, last)
-
     def _is_inherited(self, entry: bytes, count: int, last: int) -> bool:
         """Whether earlier segments have stored all of an entry, up to sequence id `last`.
 
@@ -240,11 +201,8 @@ class ServedProducer:
         """
         self._refuse(sequence_id, highest, ChecksumError("the checksum does not match the entry"))
         self.link.forget_producer(self.id)
-        self.when_idle(self._leave_and_close)
-
-    def _leave_and_close(self) -> None:
-        self.leave(self)
-        self.close()
+        self.when_idle(self.leave)
+        self.when_idle(self.close)
 
     def _defer(self, sequence_id: int, highest: int, last: int) -> None:
         """Answer a repeated sequence id in its turn: a duplicate if the earlier entry was stored.
@@ -287,5 +245,14 @@ class ServedProducer:
         self.link.send(pb.CommandCloseProducer(producer_id=self.id, request_id=NO_ID))
 
 
-def _not_attached(producer: ServedProducer) -> None:
+def _fault_of_send(send: Send) -> NotAllowedError | None:
+    """The error for a marker, a transaction or an impossible count; None for a chunk or an unset count."""
+    if send.marker or send.txn_most or send.txn_least:
+        return NotAllowedError(f"{'markers' if send.marker else 'transactions'} are not supported")
+    if not send.is_chunk and send.num_messages > ENTRY_MESSAGES_MAX:
+        return NotAllowedError(f"an entry holds 1 to {ENTRY_MESSAGES_MAX} messages, not {send.num_messages}")
+    return None
+
+
+def _do_nothing() -> None:
     """A producer that is not attached to a log has none to leave."""

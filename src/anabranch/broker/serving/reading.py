@@ -14,10 +14,12 @@ from anabranch.broker.dispatch.receivers import active_consumer
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.log_reader import LogReader
 from anabranch.clock import Clock
+from anabranch.errors import ConsumerBusyError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import Entry
 from anabranch.model.acks import words_from_bits
 from anabranch.protocol.hot_frames import encode_delivery
+from anabranch.protocol.pb import pulsar_pb2 as pb
 
 WRITE_BYTES = 256 * 2**10
 """Bytes written to a consumer before its connection is asked again whether it takes more."""
@@ -25,11 +27,10 @@ WRITE_BYTES = 256 * 2**10
 
 @dataclass(slots=True)
 class Counters:
-    """Deliveries and acknowledgements of one subscription; the numbers only grow."""
+    """Deliveries of one subscription; the numbers only grow."""
 
     messages_out: int = 0
     bytes_out: int = 0
-    acked: int = 0
     bucket_moves: int = 0
     """How often a bucket went from one consumer to another."""
 
@@ -42,9 +43,9 @@ class ReadPath:
     source: LogReader
     counters: Counters
     clock: Clock
-    partition: int = -1
-    batch_entries: int = 100
-    unacked_max: int = 2**62
+    partition: int
+    batch_entries: int
+    unacked_max: int
 
 
 class Reading(ABC):
@@ -55,6 +56,12 @@ class Reading(ABC):
         self.consumers: list[ServedConsumer] = []
         self.next = path.cursor.acks.mark
         """First ordinal not read yet."""
+        self.unacked = 0
+        """Delivered messages that count against the limit of the subscription."""
+
+    def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
+        """Raise unless one more consumer may read as the connected consumers of subscription `name` do."""
+        return
 
     @abstractmethod
     def turn(self) -> bool:
@@ -95,15 +102,6 @@ class Reading(ABC):
         return self.next >= self.path.source.end
 
     @property
-    def unacked(self) -> int:
-        return 0
-
-    @property
-    def replaying(self) -> int:
-        """Entries that wait to be delivered again."""
-        return 0
-
-    @property
     def wake_at_ms(self) -> int | None:
         """Wall time of the next entry that waits for its delivery time."""
         return None
@@ -136,6 +134,10 @@ class OrderedReading(Reading):
         self.failover = failover
         self.active: ServedConsumer | None = None
         self._announced: dict[ServedConsumer, bool] = {}
+
+    def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
+        if not self.failover:
+            raise ConsumerBusyError(f"subscription {name} has an exclusive consumer; close it first")
 
     def consumers_changed(self) -> None:
         before = self.active

@@ -39,14 +39,12 @@ class ServedLog:
         self.log = log
         self.splits: tuple[int, ...] = ()
         """Bucket boundaries of the segment; set when a client attaches."""
-        self.producers = LogProducers(name, log, context.producers)
+        self.producers = LogProducers(name, log, context)
         self.subscriptions: dict[str, Subscription] = {}
         self._subscription_context = SubscriptionContext(
             log=log,
             partition=self.partition,
-            limits=context.limits,
-            clock=context.clock,
-            spawn=context.spawn,
+            broker=context,
             splits=lambda: self.splits,
             report_drained=lambda subscription, ranges: report_drained(self, subscription, ranges),
         )

@@ -49,18 +49,9 @@ class PendingReading(Reading):
         self._redeliveries: dict[int, int] = {}
         self._delayed: list[tuple[int, int, int]] = []
         """Heap of (time, ordinal, slot)."""
-        self._unacked = 0
-        self._blocked = False
-        self._frames: dict[ServedConsumer, _Outgoing] = {}
-
-    @property
-    def unacked(self) -> int:
-        return self._unacked
-
-    @property
-    def blocked(self) -> bool:
+        self.blocked = False
         """Whether too many messages are unacknowledged over all consumers."""
-        return self._blocked
+        self._frames: dict[ServedConsumer, _Outgoing] = {}
 
     @property
     def wake_at_ms(self) -> int | None:
@@ -72,8 +63,8 @@ class PendingReading(Reading):
             consumer.settle(messages)
         self._out.clear()
         self._delayed.clear()
-        self._unacked = 0
-        self._blocked = False
+        self.unacked = 0
+        self.blocked = False
 
     def acknowledged(self, ordinals: Iterable[int]) -> bool:
         more = False
@@ -124,11 +115,11 @@ class PendingReading(Reading):
         return False
 
     def _release(self, consumer: ServedConsumer, _slot: int, messages: int) -> bool:
-        was_blocked = consumer.blocked or self._blocked
+        was_blocked = consumer.blocked or self.blocked
         consumer.settle(messages)
-        self._unacked -= messages
-        if self._blocked and self._unacked <= self.path.unacked_max // 2:
-            self._blocked = False
+        self.unacked -= messages
+        if self.blocked and self.unacked <= self.path.unacked_max // 2:
+            self.blocked = False
         return was_blocked
 
     def _give(
@@ -151,9 +142,9 @@ class PendingReading(Reading):
             # Writing now shows whether the connection takes the next entry.
             self._flush()
         self._out[ordinal] = (consumer, slot, messages)
-        self._unacked += messages
-        if self._unacked >= self.path.unacked_max:
-            self._blocked = True
+        self.unacked += messages
+        if self.unacked >= self.path.unacked_max:
+            self.blocked = True
 
     def _flush(self) -> None:
         for consumer, outgoing in self._frames.items():
@@ -174,10 +165,6 @@ class SharedReading(PendingReading):
         super().__init__(path)
         self._turns = RoundRobin()
         self._replay: list[int] = []
-
-    @property
-    def replaying(self) -> int:
-        return len(self._replay)
 
     @property
     def at_end(self) -> bool:
@@ -213,7 +200,7 @@ class SharedReading(PendingReading):
     def _replay_turn(self) -> bool:
         acks = self.path.cursor.acks
         for _ in range(self.path.batch_entries):
-            if not self._replay or self._blocked:
+            if not self._replay or self.blocked:
                 return False
             ordinal = self._replay[0]
             if ordinal in acks or ordinal in self._out:
@@ -229,7 +216,7 @@ class SharedReading(PendingReading):
 
     def _fresh_turn(self) -> bool:
         path = self.path
-        if self._blocked or len(self._delayed) >= DELAYED_MAX:
+        if self.blocked or len(self._delayed) >= DELAYED_MAX:
             return False
         consumer = self._turns.next()
         if consumer is None:
@@ -248,7 +235,7 @@ class SharedReading(PendingReading):
             if run == RUN_ENTRIES or consumer is None or not consumer.ready:
                 consumer = self._turns.next()
                 run = 0
-            if self._blocked or not isinstance(consumer, ServedConsumer):
+            if self.blocked or not isinstance(consumer, ServedConsumer):
                 return False
             self._hand(consumer, entry)
             run += 1

@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
+from anabranch.broker.dispatch.selectors import bucket_boundaries
 from anabranch.broker.serving.acknowledging import DurableAnswers, LogAcknowledgements
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.draining import DrainReporter
-from anabranch.broker.serving.keyed_reading import KeyedReading
-from anabranch.broker.serving.kinds import Kind, check_fits, kind_name, make_reading, ranges_for
+from anabranch.broker.serving.keyed_reading import KeyedReading, range_pairs
 from anabranch.broker.serving.log_reader import LogReader
 from anabranch.broker.serving.reading import Counters, OrderedReading, Reading, ReadPath
-from anabranch.broker.serving.shared_reading import PendingReading
+from anabranch.broker.serving.shared_reading import PendingReading, SharedReading
 from anabranch.controller.decide.admission import ReaderState, Roster
 from anabranch.errors import ConsumerBusyError
 from anabranch.ledger.cursors import Cursor
@@ -26,7 +26,8 @@ from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
-_SHARED: Kind = pb.CommandSubscribe.Shared
+Kind = int
+"""A CommandSubscribe.SubType."""
 
 
 class Subscription:
@@ -45,26 +46,26 @@ class Subscription:
         self.admitting: Roster | None = None
         """The roster by which members attach without asking the leader. None after a seek: the leader may
         have taken the segment from its readers for it, and its roster may not have arrived."""
-        self.answers = DurableAnswers(cursor, context.spawn)
+        broker, limits = context.broker, context.broker.limits
+        self.answers = DurableAnswers(cursor, broker.spawn)
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
-        self._clock = context.clock
-        self._acks = LogAcknowledgements(self.log, cursor, self.counters)
+        self._clock = broker.clock
+        self._acks = LogAcknowledgements(self.log, cursor)
         self._drains = DrainReporter(
             self.log,
             cursor,
             context.splits,
-            context.spawn,
+            broker.spawn,
             lambda ranges: context.report_drained(name, ranges),
         )
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        limits = context.limits
         self._path = ReadPath(
             cursor,
-            LogReader(self.log, context.spawn, self.schedule, limits),
+            LogReader(self.log, broker.spawn, self.schedule, limits),
             self.counters,
-            context.clock,
+            broker.clock,
             context.partition,
             limits.batch_entries,
             limits.unacked_max,
@@ -110,16 +111,18 @@ class Subscription:
         """Let a consumer attach; ConsumerBusyError or ConsumerAssignError if connected ones exclude it."""
         state = self.reader_state(consumer, kind)
         if state == "gone":
-            raise ConsumerBusyError(f"generation {consumer.generation} of consumer {consumer.member} is over")
+            raise ConsumerBusyError(
+                f"generation {consumer.options.generation} of {consumer.options.member} is over"
+            )
         if self.consumers:
             if kind != self.kind:
                 raise ConsumerBusyError(f"subscription {self.name} is in use as {kind_name(self.kind)}")
-            check_fits(self.name, self.reading, meta)
+            self.reading.check_fits(self.name, meta)
         else:
             self.kind = kind
-            self.reading = make_reading(self._path, kind, meta)
-        if kind == pb.CommandSubscribe.Key_Shared:
-            consumer.ranges = ranges_for(meta, [part for other in self.consumers for part in other.ranges])
+            self.reading = _make_reading(self._path, kind, meta)
+        if isinstance(self.reading, KeyedReading):
+            consumer.ranges = self.reading.ranges_for(meta)
         consumer.retired = state == "finishes"
         self.reading.consumers.append(consumer)
         self._consumers_changed()
@@ -145,16 +148,17 @@ class Subscription:
     def _consumers_changed(self) -> None:
         if isinstance(self.reading, KeyedReading):
             # Only the order between segments closes buckets; a consumer that never registered reads them all.
-            members = any(consumer.member is not None for consumer in self.consumers)
+            members = any(consumer.options.member is not None for consumer in self.consumers)
             self.reading.open = self._roster.open if members and self._roster is not None else None
         self.reading.consumers_changed()
 
     def reader_state(self, consumer: ServedConsumer, kind: Kind) -> ReaderState:
         """The rights of a consumer by the roster; a consumer that never registered reads."""
-        if consumer.member is None or self._roster is None:
+        member = consumer.options.member
+        if member is None or self._roster is None:
             return "reads"
         by_buckets = kind == pb.CommandSubscribe.Key_Shared
-        return self._roster.state_of(consumer.member, consumer.generation, by_buckets=by_buckets)
+        return self._roster.state_of(member, consumer.options.generation, by_buckets=by_buckets)
 
     def notify_attached(self) -> None:
         """Send consumers the news that follow an attachment, after the new consumer has its answer."""
@@ -229,17 +233,12 @@ class Subscription:
         consumer.last_acked_ms = self.last_acked_ms = self._clock.wall_ms()
         if command.ack_type == pb.CommandAck.Cumulative:
             # Shared types have no order to be cumulative in; Pulsar ignores it there, and so do we.
-            more = False
             if not isinstance(self.reading, PendingReading) and len(command.message_id) == 1:
                 self._acks.take_up_to(command.message_id[0], self.reading)
-                consumer.acked += 1
-        else:
-            more = self._acks.take_each(command.message_id, self.reading)
-            consumer.acked += len(command.message_id)
+        elif self._acks.take_each(command.message_id, self.reading):
+            self.schedule()
         if self.log.sealed:
             self.check_end()
-        if more:
-            self.schedule()
 
     async def seek(self, ordinal: int, remaining: int | None = None) -> None:
         """Disconnect all consumers and make this the first entry not acknowledged, durably.
@@ -276,9 +275,24 @@ class Subscription:
         if self.durable:
             self._drains.check(
                 at_end=self.reading.next >= self.log.extent.next_ordinal,
-                by_buckets=bool(self.consumers) and self.kind != _SHARED,
+                by_buckets=bool(self.consumers) and self.kind != pb.CommandSubscribe.Shared,
             )
 
     async def drained(self) -> Ranges:
         """The bucket hashes of a sealed log that have nothing pending, as far as is known; durable."""
         return await self._drains.drained()
+
+
+def kind_name(kind: Kind) -> str:
+    """How Pulsar spells a subscription type."""
+    return pb.CommandSubscribe.SubType.Name(pb.CommandSubscribe.SubType.ValueType(kind))
+
+
+def _make_reading(path: ReadPath, kind: Kind, meta: pb.KeySharedMeta) -> Reading:
+    if kind == pb.CommandSubscribe.Shared:
+        return SharedReading(path)
+    if kind != pb.CommandSubscribe.Key_Shared:
+        return OrderedReading(path, failover=kind == pb.CommandSubscribe.Failover)
+    if meta.entryBucketDispatch:
+        return KeyedReading(path, boundaries=bucket_boundaries(range_pairs(meta)))
+    return KeyedReading(path, sticky=meta.keySharedMode == pb.STICKY)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.broker.serving import keyed_reading
+from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.controller.decide import admission
 from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.controller import TopicController
@@ -121,8 +122,9 @@ async def test_entries_held_back_are_bounded_and_go_out_when_their_bucket_opens(
         await publisher.round(controller.layout, [KEYS[2, 0]])
     await publisher.round(controller.layout)
     await work(reader)
-    held = [s for s in brokers[0].logs.served if "stream" in s.subscriptions]
-    assert max(s.subscriptions["stream"].reading.replaying for s in held) == 5
+    subscriptions = [s.subscriptions["stream"] for s in brokers[0].logs.served if "stream" in s.subscriptions]
+    readings = [s.reading for s in subscriptions if isinstance(s.reading, KeyedReading)]
+    assert max(reading.dispatch.held for reading in readings) == 5
     reader.stuck.clear()
     await work(reader)
     reader.check_order()

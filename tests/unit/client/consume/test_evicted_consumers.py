@@ -182,5 +182,5 @@ async def test_each_subscribe_carries_the_generation(brokers: Brokers) -> None:
         for name, consumer in (("a", first), ("b", second)):
             (source,) = consumer.sources.values()
             assert source.attachment.generation == record.consumers[name].generation
-        attached = {c.member: c.generation for c in served(brokers).consumers}
+        attached = {c.options.member: c.options.generation for c in served(brokers).consumers}
         assert attached == {name: member.generation for name, member in record.consumers.items()}

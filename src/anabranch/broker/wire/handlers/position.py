@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch.broker.serving.acknowledging import position_from
-from anabranch.broker.serving.kinds import kind_name
 from anabranch.broker.serving.shared_reading import PendingReading
+from anabranch.broker.serving.subscription import kind_name
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import Attached, ServerConnection
 from anabranch.controller.ports.segments import Aim
@@ -121,7 +121,7 @@ def _stats(request_id: int, attached: Attached) -> pb.CommandConsumerStatsRespon
         unackedMessages=unacked,
         blockedConsumerOnUnackedMsgs=consumer.blocked,
         address=consumer.link.address,
-        connectedSince=str(consumer.connected_at_ms),
+        connectedSince=str(consumer.options.connected_at_ms),
         type=kind_name(subscription.kind),
         msgRateExpired=0.0,
         msgBacklog=subscription.backlog,

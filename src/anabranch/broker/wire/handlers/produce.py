@@ -22,7 +22,7 @@ from anabranch.protocol.properties import SETTLE
 
 async def open_producer(connection: ServerConnection, command: pb.CommandProducer) -> None:
     known = connection.producers.get(command.producer_id)
-    if known is not None and command.epoch <= known.epoch:
+    if known is not None and command.epoch <= known.options.epoch:
         segment = connection.producer_logs[known.id]
         _OpenedProducer(connection, command, segment, known, b"").answer(ready=True)
         return
@@ -47,11 +47,11 @@ async def _open_producer(connection: ServerConnection, command: pb.CommandProduc
         await _subscribe_first(services, segment, subscription)
     producer = _make_producer(connection, command, segment, metadata)
     opened = _OpenedProducer(connection, command, segment, producer, schema_version)
+    producer.promoted = opened.promoted
     ready = await segment.producers.attach(
         producer,
         fresh_name=not command.producer_name,
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
-        promoted=opened.promoted,
     )
     if connection.opening_cancelled("producer", command.producer_id):
         segment.producers.detach(producer)

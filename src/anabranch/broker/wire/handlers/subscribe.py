@@ -94,7 +94,7 @@ async def _attach(connection: ServerConnection, command: pb.CommandSubscribe, at
                 raise ServiceNotReadyError(f"{subscription.name} is being deleted")
             if not connection.is_java_m1 and subscription.reader_state(consumer, command.subType) != "reads":
                 raise ConsumerBusyError(
-                    f"{segment.name} was assigned to another consumer while {consumer.member} attached"
+                    f"{segment.name} was assigned to another consumer while {consumer.name} attached"
                 )
             subscription.add(consumer, command.subType, command.keySharedMeta)
     except AnabranchError:
