@@ -1,6 +1,6 @@
 """Decides what a leader does after a change of its topic failed: go on, read records again, or step down.
 
-Pure: takes the error that a change raised and returns the next step; `topic/change_runner.py` takes the step.
+Pure: takes the error that a change raised and returns the next step; `topic/change_queue.py` takes the step.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from anabranch.controller.ports.leader import Membership, Push
 from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.topic import reports
 from anabranch.controller.topic.announcements import Announcements
-from anabranch.controller.topic.change_runner import ChangeRunner
+from anabranch.controller.topic.change_queue import ChangeRunner
 from anabranch.controller.topic.layout_changes import LayoutChanges
 from anabranch.controller.topic.leadership import (
     ControllerContext,

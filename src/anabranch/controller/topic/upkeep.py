@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from anabranch.controller.decide import operation
 from anabranch.controller.decide.groups import members_max
-from anabranch.controller.topic.change_runner import ChangeRunner
+from anabranch.controller.topic.change_queue import ChangeRunner
 from anabranch.controller.topic.layout_changes import LayoutChanges
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.scaling import Scaling
