@@ -26,7 +26,7 @@ def test_timers_run_for_exactly_the_names_whose_connection_is_lost(steps: list[t
         event: NameHoldEvent
         if what == "join":
             token += 1
-            event = ConsumerJoined(name, token)
+            event = ConsumerJoined("s", name, token)
         elif what == "lose":
             event = ConnectionLost(token - old)
         else:
@@ -34,7 +34,7 @@ def test_timers_run_for_exactly_the_names_whose_connection_is_lost(steps: list[t
         try:
             effects = holds.handle(event)
         except ConsumerBusyError:
-            holder = holds.named(name)
+            holder = holds.named("s", name)
             assert holder is not None
             assert holder.connected
             continue
@@ -44,5 +44,5 @@ def test_timers_run_for_exactly_the_names_whose_connection_is_lost(steps: list[t
                 timers.add(effect.token)
             else:
                 timers.remove(effect.token)
-        assert timers == {hold.token for hold in holds.all() if not hold.connected}
-        assert all(holds.of(hold.token) == holds.named(hold.name) == hold for hold in holds.all())
+        assert timers == {hold.token for hold in holds.all("s") if not hold.connected}
+        assert all(holds.of(hold.token) == holds.named("s", hold.name) == hold for hold in holds.all("s"))

@@ -198,7 +198,7 @@ def take_who_registers_through_another_broker_for_lost(patch: pytest.MonkeyPatch
     def join(self: Members, sub: str, name: str, push: Push, request: RegistrationRequest) -> int:
         token = honest(self, sub, name, push, request)
         if not isinstance(push, AssignmentPush):
-            self.lost(sub, token)
+            self.lost(token)
         return token
 
     patch.setattr(Members, "join", join)

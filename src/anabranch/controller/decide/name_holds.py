@@ -15,6 +15,7 @@ from anabranch.errors import ConsumerBusyError
 class ConsumerJoined:
     """A connection took a name; if not `connected`, the name is restored from storage and counts as lost."""
 
+    subscription: str
     name: str
     token: int
     request: RegistrationRequest = PLAIN_REQUEST
@@ -59,6 +60,7 @@ NameHoldEffect = StartTimer | CancelTimer
 class NameHold:
     """A name held by the connection that `token` stands for."""
 
+    subscription: str
     name: str
     token: int
     request: RegistrationRequest
@@ -68,24 +70,29 @@ class NameHold:
 
 
 class NameHolds:
-    """The names of one group; an event with a token that holds no name changes nothing."""
+    """The names of a topic's groups; an event with a token that holds no name changes nothing."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, NameHold] = {}
+        self._by_name: dict[str, dict[str, NameHold]] = {}
+        """By subscription and name."""
         self._by_token: dict[int, NameHold] = {}
 
-    def named(self, name: str) -> NameHold | None:
-        return self._by_name.get(name)
+    def named(self, sub: str, name: str) -> NameHold | None:
+        return self._by_name.get(sub, {}).get(name)
 
     def of(self, token: int) -> NameHold | None:
         return self._by_token.get(token)
 
-    def all(self) -> tuple[NameHold, ...]:
-        return tuple(self._by_name[name] for name in sorted(self._by_name))
+    def all(self, sub: str) -> tuple[NameHold, ...]:
+        found = self._by_name.get(sub, {})
+        return tuple(found[name] for name in sorted(found))
 
-    def check_free(self, name: str, request: RegistrationRequest) -> None:
+    def connected(self) -> bool:
+        return any(hold.connected for hold in self._by_token.values())
+
+    def check_free(self, sub: str, name: str, request: RegistrationRequest) -> None:
         """ConsumerBusyError while the connection of another consumer holds the name."""
-        hold = self._by_name.get(name)
+        hold = self.named(sub, name)
         if hold is not None and hold.connected and not request.returns(hold.request):
             raise ConsumerBusyError(
                 f"consumer {name} is connected already, from {hold.request.address or 'elsewhere'}; "
@@ -94,24 +101,26 @@ class NameHolds:
 
     def handle(self, event: NameHoldEvent) -> tuple[NameHoldEffect, ...]:
         match event:
-            case ConsumerJoined(name, token, request, connected):
-                self.check_free(name, request)
-                former = self._drop(self._by_name.get(name))
-                hold = NameHold(name, token, request, connected, restored=not connected)
-                self._by_name[name] = self._by_token[token] = hold
+            case ConsumerJoined(sub, name, token, request, connected):
+                self.check_free(sub, name, request)
+                former = self._drop(self.named(sub, name))
+                self._put(NameHold(sub, name, token, request, connected, restored=not connected))
                 return former if connected else (*former, StartTimer(token))
             case ConnectionLost(token):
                 held = self._by_token.get(token)
                 if held is None or not held.connected:
                     return ()
-                self._by_name[held.name] = self._by_token[token] = replace(held, connected=False)
+                self._put(replace(held, connected=False))
                 return (StartTimer(token),)
             case ConsumerGone(token):
                 return self._drop(self._by_token.get(token))
 
+    def _put(self, hold: NameHold) -> None:
+        self._by_name.setdefault(hold.subscription, {})[hold.name] = self._by_token[hold.token] = hold
+
     def _drop(self, hold: NameHold | None) -> tuple[NameHoldEffect, ...]:
         if hold is None:
             return ()
-        del self._by_name[hold.name]
+        del self._by_name[hold.subscription][hold.name]
         del self._by_token[hold.token]
         return () if hold.connected else (CancelTimer(hold.token),)

@@ -44,7 +44,7 @@ class Announcements:
             self.rosters.forget(sub)
             return
         self.rosters.changed(sub, before or after, after)
-        for hold in self._members.of(sub):
+        for hold in self._members.holds.all(sub):
             if before is None or before.consumers.get(hold.name) != after.consumers.get(hold.name):
                 self._changed[sub, hold.name] = None
 
@@ -93,7 +93,7 @@ class Announcements:
 
     def _push_soon(self, sub: str, name: str) -> None:
         """Push an assignment once, however often it changes before the event loop comes round."""
-        hold = self._members.named(sub, name)
+        hold = self._members.holds.named(sub, name)
         if hold is not None and hold.connected and hold.token not in self._scheduled:
             self._scheduled.add(hold.token)
             asyncio.get_running_loop().call_soon(self._push, sub, name, hold.token)

@@ -120,8 +120,8 @@ class TopicController:
 
     def _handle(self, event: TopicEvent) -> None:
         match event:
-            case GraceOver(sub, token):
-                self.changes.post(lambda: self._registrations.evict(sub, token), event)
+            case GraceOver(token):
+                self.changes.post(lambda: self._registrations.evict(token), event)
             case Happened.DRAINS_REPORTED:
                 self.changes.post(self._subscriptions.take_drains, event)
             case Happened.ROSTERS_DUE:
@@ -218,7 +218,7 @@ class TopicController:
             raise TopicNotFoundError(f"incarnation {incarnation} of {self.name} was deleted before")
 
         async def mark() -> None:
-            if not force and self.members.connected():
+            if not force and self.members.holds.connected():
                 raise ConsumerBusyError(f"{self.name} has connected consumers; close them, or force it")
             await self._lead.update(lambda record: replace(record, deleted=True))
             await self._lead.context.failpoints.reach("delete.marked")
@@ -278,14 +278,13 @@ class TopicController:
         )
 
     def connection_lost(self, membership: Membership) -> None:
-        self.members.lost(membership.subscription, membership.token)
+        self.members.lost(membership.token)
 
     async def leave(self, membership: Membership) -> None:
-        sub, token = membership.subscription, membership.token
         try:
-            await self.changes.run(lambda: self._registrations.leave(sub, token))
+            await self.changes.run(lambda: self._registrations.leave(membership.token))
         except BaseException:
-            self.members.left_unrecorded(sub, token)
+            self.members.left_unrecorded(membership.token)
             raise
 
     def _check_leads(self) -> None:

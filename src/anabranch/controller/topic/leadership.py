@@ -86,7 +86,6 @@ class ControllerContext:
 class GraceOver(NamedTuple):
     """The grace period of a lost consumer ended; reported again until the consumer is gone or back."""
 
-    subscription: str
     token: int
 
 

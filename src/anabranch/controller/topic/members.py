@@ -45,33 +45,20 @@ class Members:
         self._settings = settings
         self._tokens = tokens
         self._notify = notify
-        self._holds: dict[str, NameHolds] = {}
+        self.holds = NameHolds()
         self._pushes: dict[int, Push] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._released: dict[int, asyncio.Event] = {}
         """Set when the token holds its name no more; consumers of the same name wait for it."""
 
-    def of(self, sub: str) -> tuple[NameHold, ...]:
-        return self._holds[sub].all() if sub in self._holds else ()
-
-    def named(self, sub: str, name: str) -> NameHold | None:
-        return self._holds[sub].named(name) if sub in self._holds else None
-
-    def holder(self, sub: str, token: int) -> NameHold | None:
-        """The hold that this token stands for, unless it has ended."""
-        return self._holds[sub].of(token) if sub in self._holds else None
-
-    def connected(self) -> bool:
-        return any(hold.connected for sub in self._holds for hold in self.of(sub))
-
     async def make_room(self, sub: str, name: str, request: RegistrationRequest) -> None:
         """Find out whether a name's holder lives; a holder known from storage gets time to return."""
-        hold = self.named(sub, name)
+        hold = self.holds.named(sub, name)
         if hold is None or request.returns(hold.request):
             return
         push = self._pushes.get(hold.token)
         if isinstance(push, Living) and not await push.alive():
-            self.lost(sub, hold.token)
+            self.lost(hold.token)
         elif hold.restored and None not in (request.instance, hold.request.instance):
             await self._await_return(hold)
 
@@ -82,36 +69,31 @@ class Members:
             async with asyncio.timeout(RETURN_S - passed_s):
                 await released.wait()
 
-    def check_free(self, sub: str, name: str, request: RegistrationRequest) -> None:
-        """ConsumerBusyError while the connection of another consumer holds the name."""
-        if sub in self._holds:
-            self._holds[sub].check_free(name, request)
-
     def join(self, sub: str, name: str, push: Push, request: RegistrationRequest) -> int:
         """Give the name to a new connection; returns the token that stands for it."""
-        former = self.named(sub, name)
+        former = self.holds.named(sub, name)
         token = next(self._tokens)
-        self._handle(sub, ConsumerJoined(name, token, request))
+        self._handle(ConsumerJoined(sub, name, token, request))
         if former is not None:
             self._release(former.token)
         self._pushes[token] = push
         return token
 
-    def lost(self, sub: str, token: int) -> None:
+    def lost(self, token: int) -> None:
         """Start the grace period of a consumer whose connection was lost, if the token still holds a name."""
         self._pushes.pop(token, None)
-        self._handle(sub, ConnectionLost(token))
+        self._handle(ConnectionLost(token))
 
-    def left_unrecorded(self, sub: str, token: int) -> None:
+    def left_unrecorded(self, token: int) -> None:
         """Evict a consumer soon: it left, but that could not be stored."""
-        self.lost(sub, token)
-        if self.holder(sub, token) is not None:
+        self.lost(token)
+        if self.holds.of(token) is not None:
             self._timers.pop(token).cancel()
-            self._start_timer(sub, token, self._settings.retry_first_s)
+            self._start_timer(token, self._settings.retry_first_s)
 
-    def gone(self, sub: str, token: int) -> None:
+    def gone(self, token: int) -> None:
         self._release(token)
-        self._handle(sub, ConsumerGone(token))
+        self._handle(ConsumerGone(token))
 
     def _release(self, token: int) -> None:
         self._pushes.pop(token, None)
@@ -120,15 +102,13 @@ class Members:
 
     def fit(self, sub: str, members: Mapping[str, ConsumerRecord]) -> None:
         """Hold exactly the names of these members; a name without a connection counts as lost just now."""
-        for hold in self.of(sub):
+        for hold in self.holds.all(sub):
             if hold.name not in members:
-                self.gone(sub, hold.token)
+                self.gone(hold.token)
         for name in sorted(members):
-            if self.named(sub, name) is None:
+            if self.holds.named(sub, name) is None:
                 request = RegistrationRequest(instance=members[name].instance)
-                self._handle(sub, ConsumerJoined(name, next(self._tokens), request, connected=False))
-        if not members:
-            self._holds.pop(sub, None)
+                self._handle(ConsumerJoined(sub, name, next(self._tokens), request, connected=False))
 
     def push(self, token: int, assignment: Assignment) -> None:
         push = self._pushes.get(token)
@@ -142,7 +122,7 @@ class Members:
         vendors would recreate it, so they register again only if `register_again` is set.
         """
         loop = asyncio.get_running_loop()
-        for hold in self.of(sub):
+        for hold in self.holds.all(sub):
             push = self._pushes.pop(hold.token, None)
             if push is not None:
                 loop.call_soon(push, last)
@@ -162,20 +142,20 @@ class Members:
         pushes, self._pushes = self._pushes, {}
         for push in pushes.values():
             push(None)
-        self._holds.clear()
+        self.holds = NameHolds()
 
-    def _handle(self, sub: str, event: NameHoldEvent) -> None:
-        for effect in self._holds.setdefault(sub, NameHolds()).handle(event):
+    def _handle(self, event: NameHoldEvent) -> None:
+        for effect in self.holds.handle(event):
             match effect:
                 case StartTimer(token):
-                    self._start_timer(sub, token, self._settings.consumer_grace_s)
+                    self._start_timer(token, self._settings.consumer_grace_s)
                 case CancelTimer(token):
                     self._timers.pop(token).cancel()
 
-    def _start_timer(self, sub: str, token: int, delay_s: float) -> None:
-        self._timers[token] = asyncio.get_running_loop().call_later(delay_s, self._grace_over, sub, token)
+    def _start_timer(self, token: int, delay_s: float) -> None:
+        self._timers[token] = asyncio.get_running_loop().call_later(delay_s, self._grace_over, token)
 
-    def _grace_over(self, sub: str, token: int) -> None:
+    def _grace_over(self, token: int) -> None:
         # The eviction may fail, so it is reported again until the consumer is gone or back.
-        self._start_timer(sub, token, self._settings.retry_max_s)
-        self._notify(GraceOver(sub, token))
+        self._start_timer(token, self._settings.retry_max_s)
+        self._notify(GraceOver(token))

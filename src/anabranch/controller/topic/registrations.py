@@ -40,7 +40,7 @@ class Registrations:
             raise NotAllowedError("queue consumers read every segment and do not register")
         if not name:
             raise ConflictError("a consumer that registers needs a name")
-        self._members.check_free(sub, name, request)
+        self._members.holds.check_free(sub, name, request)
         await self._subscriptions.ensure(sub, request.kind, request.start, request.opened_in)
 
         def joined(found: SubscriptionRecord) -> SubscriptionRecord:
@@ -54,21 +54,21 @@ class Registrations:
         assignment = self._announcements.assignment(sub, name)
         return Membership(token, sub, name, assignment, self._lead.record.incarnation)
 
-    async def leave(self, sub: str, token: int) -> None:
+    async def leave(self, token: int) -> None:
         """Remove the consumer that this token stands for, if the token still holds a name."""
-        hold = self._members.holder(sub, token)
+        hold = self._members.holds.of(token)
         if hold is None:
             return
 
         def left(found: SubscriptionRecord) -> SubscriptionRecord:
             return groups.leave(found, self._lead.layout, hold.name, self._subscriptions.load_by_segment)
 
-        await self._subscriptions.save(sub, left)
-        self._members.gone(sub, token)
+        await self._subscriptions.save(hold.subscription, left)
+        self._members.gone(token)
         self._notify(Happened.MEMBERS_CHANGED)
 
-    async def evict(self, sub: str, token: int) -> None:
+    async def evict(self, token: int) -> None:
         """Remove a consumer whose grace period is over, unless it is back."""
-        hold = self._members.holder(sub, token)
+        hold = self._members.holds.of(token)
         if hold is not None and not hold.connected:
-            await self.leave(sub, token)
+            await self.leave(token)

@@ -157,5 +157,5 @@ def _consumers(record: SubscriptionRecord, members: Members, sub: str) -> dict[s
             "evictedInSeconds": members.seconds_left(hold),
             "segments": held.get(hold.name, []),
         }
-        for hold in members.of(sub)
+        for hold in members.holds.all(sub)
     }

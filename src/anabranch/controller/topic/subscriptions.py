@@ -201,7 +201,7 @@ class Subscriptions:
         if created_at_ms is not None and (known is None or known.created_at_ms != created_at_ms):
             return
         record = self.records.existing(sub)
-        if not force and any(hold.connected for hold in self._members.of(sub)):
+        if not force and any(hold.connected for hold in self._members.holds.all(sub)):
             raise ConsumerBusyError(f"subscription {sub} has connected consumers; close them first")
         if record.unfinished is not None:
             await self._finish(sub)

@@ -89,7 +89,7 @@ async def test_a_consumer_whose_name_was_taken_raises(brokers: Brokers, kind: st
         await first.receive_many(10, timeout=5)
         waiting = [asyncio.ensure_future(first.receive()) for _ in range(2)]
         members: Any = (await brokers.controller()).members
-        members.lost("s", members.of("s")[0].token)
+        members.lost(members.holds.all("s")[0].token)
         opening = asyncio.ensure_future(open_as_a(two, kind))
         await asyncio.sleep(0.5)
         hang_up(first)

@@ -24,7 +24,7 @@ def served(brokers: Brokers, segment: TopicName = FIRST) -> Subscription:
 async def forget(brokers: Brokers, name: str) -> None:
     """Let the leader believe that a consumer's connection is lost until its grace time ends."""
     members: Any = (await brokers.controller()).members
-    members.lost("s", members.named("s", name).token)
+    members.lost(members.holds.named("s", name).token)
     await asyncio.sleep(61)
 
 

@@ -88,9 +88,9 @@ async def registrations(plane: ControlPlane) -> list[str]:
 async def evict(plane: ControlPlane, name: str) -> None:
     """Let the connection of a member be lost for longer than its grace."""
     controller = await plane.controller()
-    hold = controller.members.named("s", name)
+    hold = controller.members.holds.named("s", name)
     assert hold is not None
-    controller.members.lost("s", hold.token)
+    controller.members.lost(hold.token)
     await asyncio.sleep(61)
 
 
@@ -169,7 +169,7 @@ async def test_a_leader_that_dies_before_owners_hear_is_made_good_by_the_next(pl
 async def leave(plane: ControlPlane, name: str) -> None:
     controller = await plane.service.controller(TOPIC)
     assert isinstance(controller, TopicController)
-    hold = controller.members.named("s", name)
+    hold = controller.members.holds.named("s", name)
     assert hold is not None
     await controller.leave(Membership(hold.token, "s", name, Assignment(0, 0), 0))
 
