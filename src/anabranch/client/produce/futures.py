@@ -41,10 +41,7 @@ class OutcomeFuture(Generic[R]):
 
     def result(self) -> R:
         """The outcome; raises the first failure, or InvalidStateError while a message is pending."""
-        error = self.exception()
-        if error is not None:
-            raise error
-        return self._value()
+        raise NotImplementedError
 
     def exception(self) -> Exception | None:
         """The first failure; None when every message is stored."""
@@ -55,11 +52,7 @@ class OutcomeFuture(Generic[R]):
 
     def peek(self) -> Exception | None:
         """As `exception`, without marking the error as seen."""
-        if self._cancelled:
-            raise asyncio.CancelledError
-        if not self.done():
-            raise asyncio.InvalidStateError("the outcome is still pending; await the future")
-        return self._error()
+        raise NotImplementedError
 
     def mark_seen(self) -> None:
         """Note that the caller knows the outcome, so that a flush does not raise it."""
@@ -75,7 +68,7 @@ class OutcomeFuture(Generic[R]):
 
     def remove_done_callback(self, callback: Callable[..., object]) -> int:
         """Forget a callback; return how often it was registered."""
-        return len(self._take_waiters(callback))
+        return 0 if self.done() else len(self._take_waiters(callback))
 
     def cancel(self, msg: Any = None) -> bool:
         """Stop waiting; the messages are sent nevertheless."""
@@ -104,13 +97,8 @@ class OutcomeFuture(Generic[R]):
             waiters.remove(one)
         return taken
 
-    def _error(self) -> Exception | None:
-        raise NotImplementedError
-
-    def _value(self) -> R:
-        raise NotImplementedError
-
     def _waiters(self) -> list[Waiter]:
+        """Where callbacks wait while the future is not done."""
         raise NotImplementedError
 
 
@@ -126,20 +114,27 @@ class SendFuture(OutcomeFuture[MessageId], msgspec.Struct, eq=False, gc=False):
     def done(self) -> bool:
         return self._cancelled or self._settled().state != OPEN
 
+    def result(self) -> MessageId:
+        error = self.exception()
+        if error is not None:
+            raise error
+        return message_id(self._settled(), self._index)
+
+    def peek(self) -> Exception | None:
+        if self._cancelled:
+            raise asyncio.CancelledError
+        batch = self._settled()
+        if batch.state == OPEN:
+            raise asyncio.InvalidStateError("the message is still pending; await its future")
+        return batch.error
+
     def mark_seen(self) -> None:
         self._settled().seen = True
 
-    def _error(self) -> Exception | None:
-        return self._settled().error
-
-    def _value(self) -> MessageId:
-        return message_id(self._settled(), self._index)
-
     def _waiters(self) -> list[Waiter]:
-        batch = self._settled()
-        if batch.waiters is None:
-            batch.waiters = []
-        return batch.waiters
+        if self._batch.waiters is None:
+            self._batch.waiters = []
+        return self._batch.waiters
 
     def _settled(self) -> Outgoing:
         """The batch that holds the message now; a message moves when its segment is sealed."""
@@ -187,15 +182,21 @@ class BulkFuture(OutcomeFuture[None]):
     def done(self) -> bool:
         return self._cancelled or not self._pending
 
+    def result(self) -> None:
+        error = self.exception()
+        if error is not None:
+            raise error
+
+    def peek(self) -> Exception | None:
+        if self._cancelled:
+            raise asyncio.CancelledError
+        if self._pending:
+            raise asyncio.InvalidStateError("messages are still pending; await their future")
+        return self._failed[0].error if self._failed else None
+
     def mark_seen(self) -> None:
         for batch in self._failed:
             batch.seen = True
-
-    def _error(self) -> Exception | None:
-        return self._failed[0].error if self._failed else None
-
-    def _value(self) -> None:
-        """Stored messages of a bulk have no common id."""
 
     def _waiters(self) -> list[Waiter]:
         return self._waiting
@@ -271,8 +272,8 @@ def move(batch: Outgoing, places: list[tuple[Outgoing, int]]) -> None:
         tracker.finished(batch)
     batch.trackers = None
     waiters, batch.waiters = batch.waiters, None
-    for waiter in waiters or ():
-        waiter[0]._waiters().append(waiter)
+    for future, callback, context in waiters or ():
+        future.add_done_callback(callback, context=context)
 
 
 def _notify(waiters: Iterable[Waiter]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from anabranch.client.decide.batcher import BucketFill, Outgoing
 from anabranch.client.options import Seconds, optional_seconds
@@ -98,17 +98,19 @@ class AsyncProducer(Publisher[T]):
             or value is None
             or self._sequence_was_given
         ):
-            data, extras = self.preparing.one(
+            encoded, extras = self.preparing.one(
                 value, key, properties, event_time, sequence_id, deliver_after, deliver_at
             )
-            return SendFuture(*self._add_numbered((data, key, extras, sequence_id)), self.loop)
-        data = cast(bytes, value) if type(value) is self._plain else self.preparing.encode(value)
+            return SendFuture(*self._add_numbered((encoded, key, extras, sequence_id)), self.loop)
+        # No `cast`, which would be a call for each message.
+        data: bytes = value if type(value) is self._plain else self.preparing.encode(value)  # type: ignore[assignment]
         bucket, slot, overhead = self._routes.by_key.get(key) or self._routes.route(key)
         size = len(data) + overhead
-        rolled = size > bucket.batcher.bytes_left
+        batcher = bucket.batcher
+        rolled = size > batcher.bytes_left
         if rolled:
             bucket, slot, _ = self._make_room(data, key, bucket)
-        batcher = bucket.batcher
+            batcher = bucket.batcher
         batch: Outgoing = bucket.batch or batcher.owner.begin(bucket)
         self._sequence = sequence = self._sequence + 1
         index = len(batch.rows)
