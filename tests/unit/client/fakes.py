@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.message import Message as ProtoMessage
 
@@ -134,6 +134,22 @@ class FakePool:
         return newest
 
 
+class FakeRoutes:
+    """Counts how often a segment was settled."""
+
+    def __init__(self) -> None:
+        self.transfers = 0
+
+    def transfer(self) -> None:
+        self.transfers += 1
+
+    def batches_closed(self, segment: SegmentProducer) -> None:
+        """A test has one segment."""
+
+    def forget(self, segment: SegmentProducer) -> None:
+        """A test keeps its segments."""
+
+
 class FakeHome:
     """The producer of a topic, as far as a segment's producer can tell."""
 
@@ -147,7 +163,7 @@ class FakeHome:
         self.compression = Compression.NONE
         self.name = "me"
         self.options = PublishOptions()
-        self.settled: list[SegmentProducer] = []
+        self.routes = FakeRoutes()
         self.failures: list[Outgoing] = []
         self.sequence = -1
 
@@ -160,20 +176,11 @@ class FakeHome:
     def segment_attached(self, connection: Any) -> None:
         """A fake connection has no limits to note."""
 
-    def batches_closed(self, segment: Any) -> None:
-        """A test has no routes."""
-
-    def segment_failed(self, segment: SegmentProducer) -> None:
-        """A test keeps its segments."""
-
-    def segment_settled(self, segment: SegmentProducer) -> None:
-        self.settled.append(segment)
-
     def entry_failed(self, batch: Outgoing) -> None:
         self.failures.append(batch)
 
     def segment(self, url: str | None = None) -> SegmentProducer:
-        return SegmentProducer(self, Segment(0, FULL), "segment", url)
+        return SegmentProducer(cast(Any, self), Segment(0, FULL), "segment", url)
 
     def add(self, segment: SegmentProducer, count: int = 1) -> list[Outgoing]:
         """Add messages; with the default limit each is an entry."""

@@ -198,27 +198,25 @@ class SendOutcome(Future[R]):
     def settle(self, batch: Outgoing, index: int) -> None:
         """Take the outcome of a single message."""
         self._batch, self._index = batch, index
-        if self.set_running_or_notify_cancel():
-            if batch.error is None:
-                # `result` makes the id.
-                self.set_result(cast(R, None))
-            else:
-                self.set_exception(batch.error)
+        self._finish(batch.error)
 
     def settle_list(self, bulk: BulkFuture) -> None:
         """Take the outcome of a list of messages."""
         self._bulk = bulk
-        if self.set_running_or_notify_cancel():
-            error = bulk.peek()
-            if error is None:
-                self.set_result(cast(R, None))
-            else:
-                self.set_exception(error)
+        self._finish(bulk.peek())
 
     def fail(self, error: Exception) -> None:
         """Take the error that kept the twin from accepting the message."""
-        if self._batch is None and not self.done() and self.set_running_or_notify_cancel():
-            self.set_exception(error)
+        if self._batch is None and not self.done():
+            self._finish(error)
+
+    def _finish(self, error: Exception | None) -> None:
+        if self.set_running_or_notify_cancel():
+            if error is None:
+                # `result` makes the id of a single message.
+                self.set_result(cast(R, None))
+            else:
+                self.set_exception(error)
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the outcome; raises the error of a failed message, or TimeoutError."""

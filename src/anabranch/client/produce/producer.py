@@ -28,7 +28,7 @@ class AsyncProducer(Publisher[T]):
     @property
     def topic(self) -> str:
         """The name the broker resolved."""
-        return str(self._routes.layout.name)
+        return str(self.routes.layout.name)
 
     @property
     def last_sequence_id(self) -> int:
@@ -38,14 +38,14 @@ class AsyncProducer(Publisher[T]):
     @property
     def is_connected(self) -> bool:
         """Whether every segment in use has a connection."""
-        return all(segment.is_attached for segment in self._routes.segments.values())
+        return all(segment.is_attached for segment in self.routes.segments.values())
 
     @property
     def bucket_fills(self) -> dict[tuple[int, int], BucketFill]:
         """How full the batches were, by segment and bucket, of the segments in use (PIP-486)."""
         return {
             (id_, number): replace(bucket.fill)
-            for id_, segment in list(self._routes.segments.items())
+            for id_, segment in list(self.routes.segments.items())
             for number, bucket in enumerate(segment.batcher.buckets)
         }
 
@@ -104,7 +104,7 @@ class AsyncProducer(Publisher[T]):
             return SendFuture(*self._add_numbered((encoded, key, extras, sequence_id)), self.loop)
         # No `cast`, which would be a call for each message.
         data: bytes = value if type(value) is self._plain else self.preparing.encode(value)  # type: ignore[assignment]
-        bucket, slot, overhead = self._routes.by_key.get(key) or self._routes.route(key)
+        bucket, slot, overhead = self.routes.by_key.get(key) or self.routes.route(key)
         size = len(data) + overhead
         batcher = bucket.batcher
         rolled = size > batcher.bytes_left

@@ -17,14 +17,13 @@ from anabranch.client.decide.batcher import OpenBucket, Outgoing
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.layout_watch import LayoutWatch
 from anabranch.client.options import PublishOptions
-from anabranch.client.produce.claiming import ask_sealed_segments, register_everywhere
 from anabranch.client.produce.encoded_rows import EncodedRows, add_encoded
 from anabranch.client.produce.futures import BulkFuture, OutcomeListener, follow
 from anabranch.client.produce.memory import PublishContext
 from anabranch.client.produce.preparing import Prepared, Preparing
+from anabranch.client.produce.registering import ask_sealed_segments, register_everywhere
 from anabranch.client.produce.routes import Route, SegmentRoutes
 from anabranch.client.produce.segment_producer import SegmentProducer
-from anabranch.client.produce.sending import SegmentSender
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
@@ -71,9 +70,9 @@ class Publisher(Generic[T]):
         """Failed batches whose error no caller has retrieved."""
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
-        self._routes: SegmentRoutes
+        self.routes: SegmentRoutes
         self._watch = LayoutWatch(
-            self.pool, topic, lambda layout: self._routes.layout_changed(layout), gone=self._topic_gone
+            self.pool, topic, lambda layout: self.routes.layout_changed(layout), gone=self._topic_gone
         )
 
     async def open(self) -> None:
@@ -86,7 +85,7 @@ class Publisher(Generic[T]):
             self._watch.close()
             await self.tasks.stop()
             raise
-        self._routes = SegmentRoutes(self, layout, eager=exclusive)
+        self.routes = SegmentRoutes(self, layout, eager=exclusive)
         if self.options.name is not None or exclusive:
             try:
                 await self._claim()
@@ -96,10 +95,10 @@ class Publisher(Generic[T]):
                 raise
 
     async def _claim(self) -> None:
-        self._known = await register_everywhere(self._routes)
+        self._known = await register_everywhere(self.routes)
         if not self._sequence_was_given:
             if self.options.name is not None:
-                self._known = max(self._known, await ask_sealed_segments(self._routes))
+                self._known = max(self._known, await ask_sealed_segments(self.routes))
             self._sequence = self._known
 
     # For the blocking client, which checks and encodes messages in its caller's thread.
@@ -140,7 +139,7 @@ class Publisher(Generic[T]):
         await self._admit()
         bulk = BulkFuture(self.loop)
         try:
-            add_encoded(rows, self._routes, self._sequence + 1, self._message_bytes_max, bulk)
+            add_encoded(rows, self.routes, self._sequence + 1, self._message_bytes_max, bulk)
             self._sequence += rows.row_count
         finally:
             bulk.arm()
@@ -167,7 +166,7 @@ class Publisher(Generic[T]):
         if bucket.batcher.opened:
             bucket.batcher.owner.close_batches()
         # Closing batches changes the route of messages without a key.
-        return self._routes.route(key)
+        return self.routes.route(key)
 
     def _check_size(self, size: int) -> None:
         if size > self._message_bytes_max:
@@ -185,7 +184,7 @@ class Publisher(Generic[T]):
         # A message with a number of the caller's must take the same route when the caller repeats it.
         raw = stand_in_hash(self.name, sequence_id) if key is None and numbered else None
         judged = sequence_id <= max(self._sequence, self._known)
-        added = self._routes.add((value, key, sequence_id, 0), extras, raw=raw, judged=judged, bulk=bulk)
+        added = self.routes.add((value, key, sequence_id, 0), extras, raw=raw, judged=judged, bulk=bulk)
         self._sequence = max(self._sequence, sequence_id)
         return added
 
@@ -199,7 +198,7 @@ class Publisher(Generic[T]):
 
     def _add_run(self, rows: Iterator[tuple[bytes, str | bytes | None]], bulk: BulkFuture) -> bool:
         """Add messages until a segment's batches close; return whether more may follow."""
-        routes = self._routes
+        routes = self.routes
         by_key = routes.by_key
         sequence = first = self._sequence
         full: SegmentProducer | None = None
@@ -249,28 +248,19 @@ class Publisher(Generic[T]):
     def segment_attached(self, connection: BrokerConnection) -> None:
         self._message_bytes_max = connection.machine.max_message_bytes - METADATA_BYTES_MAX
 
-    def batches_closed(self, segment: SegmentSender) -> None:
-        self._routes.batches_closed(segment)
-
-    def segment_failed(self, segment: SegmentProducer) -> None:
-        self._routes.forget(segment)
-
     def entry_failed(self, batch: Outgoing) -> None:
         self._unseen = [kept for kept in self._unseen if not kept.seen]
         self._unseen.append(batch)
 
-    def segment_settled(self, segment: SegmentProducer) -> None:
-        self._routes.transfer()
-
     def _topic_gone(self, error: TopicNotFoundError) -> None:
-        for segment in list(self._routes.segments.values()):
+        for segment in list(self.routes.segments.values()):
             segment.fail_all(error)
 
     # Waiting and ending.
 
     async def _drain(self) -> None:
         bulk = BulkFuture(self.loop)
-        self._routes.join_all(bulk)
+        self.routes.join_all(bulk)
         bulk.arm()
         if not bulk.done():
             # Unlike `await bulk`, this leaves errors for the caller to see.
@@ -279,7 +269,7 @@ class Publisher(Generic[T]):
     def _expire(self) -> None:
         self._expiry = None
         timeout_s = self.options.send_timeout_s
-        oldest = self._routes.expire(self.loop.time(), timeout_s)
+        oldest = self.routes.expire(self.loop.time(), timeout_s)
         if oldest is not None and not self._closed:
             self._expiry = self.loop.call_at(oldest + timeout_s, self._expire)
 
@@ -287,8 +277,8 @@ class Publisher(Generic[T]):
         if self._expiry is not None:
             self._expiry.cancel()
         self._watch.close()
-        closing = [segment.close() for segment in self._routes.segments.values()]
-        self._routes.segments.clear()
+        closing = [segment.close() for segment in self.routes.segments.values()]
+        self.routes.segments.clear()
         for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, AnabranchError):
                 raise result

@@ -1,24 +1,31 @@
-"""The registration of a producer with the owner of one segment, made again after each loss.
+"""The registration of a producer with the owner of one segment, and the question which entries it has stored.
 
-A registered producer, or one whose segment is sealed, also asks here which of its entries the segment has
-stored. Only brokers of ours answer that question for sealed segments. The module knows no batch or entry.
+A producer registers again after each loss. Only brokers of ours answer the question for sealed segments. A
+producer with a name of the caller's registers with all segments before its first message, because it numbers
+its messages above every id that was stored under this name. The module knows no batch or entry.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from anabranch.client.net.connection import BrokerConnection, ProducerEnd
 from anabranch.client.net.segment_owner import SegmentOwner
 from anabranch.client.options import AccessMode
+from anabranch.errors import TopicNotFoundError
 from anabranch.model.layout import Segment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, SETTLE, pairs
 
 if TYPE_CHECKING:
-    from anabranch.client.produce.sending import SegmentHome
+    from anabranch.client.produce.publisher import Publisher
+    from anabranch.client.produce.routes import SegmentRoutes
+
+NOTHING_STORED = -1
 
 _ACCESS_MODES: Mapping[AccessMode, pb.ProducerAccessMode.ValueType] = {
     "shared": pb.Shared,
@@ -31,7 +38,7 @@ _ACCESS_MODES: Mapping[AccessMode, pb.ProducerAccessMode.ValueType] = {
 class ProducerRegistration:
     """A producer's registration with one segment; `url` is the owner that the layout names."""
 
-    def __init__(self, home: SegmentHome, segment: Segment, topic: str, url: str | None) -> None:
+    def __init__(self, home: Publisher[Any], segment: Segment, topic: str, url: str | None) -> None:
         self.owner = SegmentOwner(home.pool, topic, url)
         self.connection: BrokerConnection | None = None
         """The connection to the owner; None while the producer is not registered."""
@@ -105,7 +112,7 @@ class ProducerRegistration:
 
 
 async def ask_what_is_stored(
-    home: SegmentHome, connection: BrokerConnection, topic: str
+    home: Publisher[Any], connection: BrokerConnection, topic: str
 ) -> pb.CommandProducerSuccess | None:
     """The answer of the segment's owner; None if the owner is no broker of ours."""
     if not connection.is_ours:
@@ -126,3 +133,39 @@ def stored_here(reply: pb.CommandProducerSuccess) -> int:
     A successor also reports ids that its predecessors stored, but not every id below those is stored.
     """
     return reply.own_sequence_id if reply.HasField("own_sequence_id") else reply.last_sequence_id
+
+
+async def register_everywhere(routes: SegmentRoutes) -> int:
+    """Register with all active segments; return the highest sequence id that they know of this producer."""
+    highest = NOTHING_STORED
+    claimed: set[int] = set()
+    # A segment that is sealed meanwhile has successors, which an earlier producer of this name may have used.
+    while missing := [segment for segment in routes.active if segment.id not in claimed]:
+        for segment in [routes.segment(segment) for segment in missing]:
+            stored = await asyncio.shield(segment.attached)
+            claimed.add(segment.segment.id)
+            if stored is not None:
+                highest = max(highest, stored)
+    return highest
+
+
+async def ask_sealed_segments(routes: SegmentRoutes) -> int:
+    """Return the highest sequence id of this producer in a sealed segment; successors need not know it."""
+    highest = NOTHING_STORED
+    for sealed in routes.layout.layout.sealed:
+        stored = await routes.home.pool.retry(
+            partial(_last_stored, routes, sealed), f"asking segment {sealed.id} for its last sequence id"
+        )
+        highest = max(highest, stored)
+    return highest
+
+
+async def _last_stored(routes: SegmentRoutes, sealed: Segment) -> int:
+    topic = routes.layout.segment_topic(sealed)
+    try:
+        connection = await routes.home.pool.connection_for(topic, routes.layout.owners.get(sealed.id))
+        reply = await ask_what_is_stored(routes.home, connection, topic)
+    except TopicNotFoundError:
+        # The segment was deleted after the layout was sent; its messages are gone.
+        return NOTHING_STORED
+    return NOTHING_STORED if reply is None else reply.last_sequence_id

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anabranch.client.decide.batcher import Extras, OpenBucket, Outgoing, Row, message_size
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.produce.futures import BulkFuture, move
 from anabranch.client.produce.segment_producer import SegmentProducer
-from anabranch.client.produce.sending import SegmentHome, SegmentSender
+from anabranch.client.produce.sending import SegmentSender
 from anabranch.model.hashing import key_hash, stand_in_hash
 from anabranch.model.layout import Segment
+
+if TYPE_CHECKING:
+    from anabranch.client.produce.publisher import Publisher
 
 Route = tuple[OpenBucket, int, int]
 """Bucket, bucket hash, and the share of key and header in a message's size."""
@@ -30,7 +33,7 @@ ROUTES_CACHED_MAX = 65_536
 class SegmentRoutes:
     """All segments a producer sends to, by key."""
 
-    def __init__(self, home: SegmentHome, layout: TopicLayout, *, eager: bool) -> None:
+    def __init__(self, home: Publisher[Any], layout: TopicLayout, *, eager: bool) -> None:
         """`eager` opens every active segment at once instead of with its first message."""
         self.home = home
         self.layout = layout

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from anabranch.client.decide.producer_life import (
     ProducerEffect,
@@ -23,12 +24,15 @@ from anabranch.client.decide.producer_life import (
 from anabranch.client.net.connection_pool import RECONNECT
 from anabranch.client.options import log
 from anabranch.client.produce.registering import ProducerRegistration, stored_here
-from anabranch.client.produce.sending import SegmentHome, SegmentSender
+from anabranch.client.produce.sending import SegmentSender
 from anabranch.errors import AlreadyClosedError, AnabranchError, TopicTerminatedError
 from anabranch.model.layout import Segment
 from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
+
+if TYPE_CHECKING:
+    from anabranch.client.produce.publisher import Publisher
 
 LAST_RECEIPTS_S = 1.0
 """How long a sealed segment may still answer the entries it was sent before the producer asks outright."""
@@ -40,7 +44,7 @@ LAYOUT_DUE_S = 1.0
 class SegmentProducer(SegmentSender):
     """Sends to one segment; `home` is the producer of the whole topic."""
 
-    def __init__(self, home: SegmentHome, segment: Segment, topic: str, url: str | None) -> None:
+    def __init__(self, home: Publisher[Any], segment: Segment, topic: str, url: str | None) -> None:
         super().__init__(home, segment, ProducerRegistration(home, segment, topic, url))
         self.topic = topic
         self.attached: asyncio.Future[int | None] = home.loop.create_future()
@@ -129,9 +133,9 @@ class SegmentProducer(SegmentSender):
                 if not self.attached.done():
                     self.attached.set_result(None)
             case ProducerEffect.REPORT_SETTLED:
-                self.home.segment_settled(self)
+                self.home.routes.transfer()
             case ProducerEffect.REPORT_FAILED:
-                self.home.segment_failed(self)
+                self.home.routes.forget(self)
 
     def _stop(self) -> None:
         if self._work is not None:

@@ -9,55 +9,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
-from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import FAILED, STORED, OpenBucket, Outgoing, SegmentBatcher
 from anabranch.client.net.connection import BrokerConnection
-from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import Batching, PublishOptions
 from anabranch.client.produce.futures import complete
-from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.registering import ProducerRegistration
-from anabranch.clock import Clock
 from anabranch.errors import MessageTooBigError, SendTimeoutError
 from anabranch.model.layout import Segment
-from anabranch.protocol.compression import Compression
 from anabranch.protocol.hot_frames import encode_send
 
 if TYPE_CHECKING:
-    from anabranch.client.produce.segment_producer import SegmentProducer
+    from anabranch.client.produce.publisher import Publisher
 
 CLOCK_MARGIN_S = 1e-6
 """A timer may fire this early; without the margin it would be set again for the same instant."""
 
 
-class SegmentHome(Protocol):
-    """The topic's producer, as its segments see it."""
-
-    loop: asyncio.AbstractEventLoop
-    pool: ConnectionPool
-    tasks: TaskRegistry
-    clock: Clock
-    memory: Memory
-    name: str
-    options: PublishOptions
-    limits: Batching
-    compression: Compression
-
-    def check_loop(self) -> None: ...
-    def batch_opened(self, now: float) -> None: ...
-    def batches_closed(self, segment: SegmentSender) -> None: ...
-    def segment_attached(self, connection: BrokerConnection) -> None: ...
-    def segment_settled(self, segment: SegmentProducer) -> None: ...
-    def segment_failed(self, segment: SegmentProducer) -> None: ...
-    def entry_failed(self, batch: Outgoing) -> None: ...
-
-
 class SegmentSender:
     """The batches and entries of one segment; `home` is the producer of the whole topic."""
 
-    def __init__(self, home: SegmentHome, segment: Segment, registration: ProducerRegistration) -> None:
+    def __init__(self, home: Publisher[Any], segment: Segment, registration: ProducerRegistration) -> None:
         self.home = home
         self.segment = segment
         self.batcher = SegmentBatcher(segment.bucket_splits, home.limits, self)
@@ -123,7 +95,7 @@ class SegmentSender:
                     continue
                 self.add(batch)
                 self.batcher.bucket_for(slot).fill.add(batch)
-            home.batches_closed(self)
+            home.routes.batches_closed(self)
         self._write()
 
     # Entries.
