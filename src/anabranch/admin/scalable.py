@@ -15,7 +15,7 @@ from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.hashing import equal_bucket_splits
-from anabranch.model.policy import override_from_json, resolve, to_json
+from anabranch.model.policy import check_override, resolve
 
 SEGMENTS_AT_ONCE_MAX = 1024
 """Segments that one call may create; a larger number is taken for a typing error."""
@@ -146,7 +146,7 @@ async def get_policy(call: Call) -> Any:
 
 
 async def set_policy(call: Call) -> None:
-    override = override_from_json(await call.body(dict[str, object]) or {})
+    override = check_override(await call.body(dict[str, object]) or {})
     await (await call.leader()).set_policy(override)
 
 
@@ -159,9 +159,9 @@ async def get_namespace_policy(call: Call) -> Any:
 
 
 async def set_namespace_policy(call: Call) -> None:
-    override = override_from_json(await call.body(dict[str, object]) or {})
+    override = check_override(await call.body(dict[str, object]) or {})
     resolve(call.broker.config.auto_scale, override)
-    await _store_namespace_policy(call, to_json(override))
+    await _store_namespace_policy(call, override)
 
 
 async def delete_namespace_policy(call: Call) -> None:

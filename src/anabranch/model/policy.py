@@ -1,7 +1,7 @@
 """Limits and thresholds of auto-scaling; topic over namespace over broker.
 
-The fields are those of PIP-483 in Python's spelling. The layers above the broker's are overrides with
-optional fields. Only the result of `resolve` is checked, because two valid layers can give an invalid policy.
+The fields are those of PIP-483 in Python's spelling. The layers above the broker's override single fields.
+Only the result of `resolve` is checked, because two valid layers can give an invalid policy.
 This module knows nothing of where the layers are stored.
 """
 
@@ -45,45 +45,16 @@ class AutoScalePolicy:
     """Rates measured longer ago than this count as unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoScaleOverride:
-    """One layer over the broker's policy; None leaves a field to the layer below."""
-
-    enabled: bool | None = None
-    max_segments: int | None = None
-    min_segments: int | None = None
-    max_dag_depth: int | None = None
-    split_cooldown_seconds: float | None = None
-    merge_cooldown_seconds: float | None = None
-    merge_window_seconds: float | None = None
-    rebucket_cooldown_seconds: float | None = None
-    split_msg_rate_in_threshold: float | None = None
-    split_bytes_rate_in_threshold: float | None = None
-    split_msg_rate_out_threshold: float | None = None
-    split_bytes_rate_out_threshold: float | None = None
-    merge_msg_rate_in_threshold: float | None = None
-    merge_bytes_rate_in_threshold: float | None = None
-    merge_msg_rate_out_threshold: float | None = None
-    merge_bytes_rate_out_threshold: float | None = None
-    split_vs_rebucket_min_msg_rate_in_threshold: float | None = None
-    entry_bucket_max_per_segment: int | None = None
-    load_stale_seconds: float | None = None
-
-
-NO_OVERRIDE = AutoScaleOverride()
+Override = Mapping[str, bool | int | float]
+"""One layer over the broker's policy, by the names of the admin API; missing fields come from below."""
 
 
 def resolve(
-    broker: AutoScalePolicy,
-    namespace: AutoScaleOverride | None = None,
-    topic: AutoScaleOverride | None = None,
+    broker: AutoScalePolicy, namespace: Override | None = None, topic: Override | None = None
 ) -> AutoScalePolicy:
     """The policy in force; raises InvalidConfigurationError when the layers give an invalid policy."""
-    resolved = broker
-    for layer in (namespace, topic):
-        if layer is not None:
-            given = {name: getattr(layer, name) for name in FIELDS}
-            resolved = replace(resolved, **{name: new for name, new in given.items() if new is not None})
+    given = {**check_override(namespace or {}), **check_override(topic or {})}
+    resolved = replace(broker, **{_FIELD_OF[key]: value for key, value in given.items()})  # type: ignore[arg-type]
     wrong = check_policy(resolved)
     if wrong:
         raise InvalidConfigurationError(f"the auto-scale policy cannot be used: {'; '.join(wrong)}")
@@ -127,24 +98,19 @@ def json_name(field: str) -> str:
     return head + "".join(word.capitalize() for word in rest)
 
 
-def to_json(layer: AutoScalePolicy | AutoScaleOverride) -> dict[str, bool | int | float]:
-    """A policy or the fields an override sets, as the admin API shows them."""
-    given = {json_name(name): getattr(layer, name) for name in FIELDS}
-    return {name: value for name, value in given.items() if value is not None}
+def to_json(policy: AutoScalePolicy) -> dict[str, bool | int | float]:
+    """A policy as the admin API shows it."""
+    return {json_name(name): getattr(policy, name) for name in FIELDS}
 
 
-def override_from_json(data: Mapping[str, object]) -> AutoScaleOverride:
-    """Undo `to_json`; raises InvalidConfigurationError for unknown fields and values of a wrong type."""
-    known = {json_name(name): name for name in FIELDS}
-    given: dict[str, bool | int | float] = {}
-    for key, value in data.items():
-        if key not in known:
+def check_override(data: Mapping[str, object]) -> dict[str, bool | int | float]:
+    """The given fields in their types, without nulls; raises InvalidConfigurationError."""
+    for key in data:
+        if key not in _FIELD_OF:
             raise InvalidConfigurationError(
-                f"an auto-scale policy has no field {key!r}; it knows {', '.join(known)}"
+                f"an auto-scale policy has no field {key!r}; it knows {', '.join(_FIELD_OF)}"
             )
-        if value is not None:
-            given[known[key]] = coerce(known[key], value)
-    return replace(NO_OVERRIDE, **given)  # type: ignore[arg-type]
+    return {key: coerce(name, data[key]) for key, name in _FIELD_OF.items() if data.get(key) is not None}
 
 
 def coerce(field: str, value: object) -> bool | int | float:
@@ -160,6 +126,7 @@ def coerce(field: str, value: object) -> bool | int | float:
 
 
 FIELDS: tuple[str, ...] = tuple(field.name for field in fields(AutoScalePolicy))
+_FIELD_OF = {json_name(name): name for name in FIELDS}
 SPLIT_THRESHOLDS = (
     "split_msg_rate_in_threshold",
     "split_bytes_rate_in_threshold",

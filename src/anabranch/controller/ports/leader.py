@@ -15,11 +15,10 @@ from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationReques
 from anabranch.controller.decide.operation import LayoutVersion
 from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.ports.verbs import ends_session, opens_session
-from anabranch.metadata.records import InitialPosition, SubscriptionKind
+from anabranch.metadata.records import InitialPosition, PolicyFields, SubscriptionKind
 from anabranch.model.assignment import Assignment
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from anabranch.model.policy import AutoScaleOverride
 
 Push = Callable[[Assignment | None], None]
 """Sends a consumer its assignment; None tells it to register again, because the leader has changed."""
@@ -66,7 +65,7 @@ class TopicLeader(Protocol):
     ) -> Layout:
         """Replace a segment by one with these bucket boundaries."""
 
-    async def set_policy(self, override: AutoScaleOverride | None) -> None:
+    async def set_policy(self, override: PolicyFields | None) -> None:
         """Replace the topic's own layer of the auto-scale policy.
 
         InvalidConfigurationError if it does not fit the layers below.

@@ -42,12 +42,12 @@ from anabranch.metadata.layouts import with_properties
 from anabranch.metadata.records import (
     InitialPosition,
     IntentRecord,
+    PolicyFields,
     SubscriptionKind,
     TopicRecord,
 )
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from anabranch.model.policy import AutoScaleOverride, to_json
 
 replace = msgspec.structs.replace
 
@@ -200,12 +200,11 @@ class TopicController:
 
         return await self.changes.run(once)
 
-    async def set_policy(self, override: AutoScaleOverride | None) -> None:
+    async def set_policy(self, override: PolicyFields | None) -> None:
         await self.scaling.load_namespace()
         self.scaling.policy_with(override)
-        fields = None if override is None else to_json(override)
         await self.changes.run(
-            lambda: self._lead.update(lambda record: replace(record, auto_scale_policy=fields))
+            lambda: self._lead.update(lambda record: replace(record, auto_scale_policy=override))
         )
         self.upkeep.look_soon()
 

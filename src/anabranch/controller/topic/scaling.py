@@ -19,7 +19,7 @@ from anabranch.errors import CorruptDataError, InvalidConfigurationError, NotFou
 from anabranch.metadata.records import PolicyFields
 from anabranch.model.autoscale import Decision, decide
 from anabranch.model.observed import LoadHistory, Observed, SegmentRates, advance_history
-from anabranch.model.policy import AutoScaleOverride, AutoScalePolicy, override_from_json, resolve, to_json
+from anabranch.model.policy import AutoScalePolicy, Override, resolve, to_json
 from anabranch.model.scale_steps import Keep, Merge, Rebucket, Split
 
 DECISIONS_KEPT = 50
@@ -67,11 +67,11 @@ class Scaling:
 
     def policy(self) -> AutoScalePolicy:
         """The policy in force; InvalidConfigurationError if its layers do not fit together."""
-        return self.policy_with(_layer(self._lead.record.auto_scale_policy))
+        return self.policy_with(self._lead.record.auto_scale_policy)
 
-    def policy_with(self, topic: AutoScaleOverride | None) -> AutoScalePolicy:
+    def policy_with(self, topic: Override | None) -> AutoScalePolicy:
         """The policy that would be in force if the topic's layer were this one."""
-        return resolve(self._lead.context.settings.auto_scale, _layer(self._namespace), topic)
+        return resolve(self._lead.context.settings.auto_scale, self._namespace, topic)
 
     def describe_policy(self) -> dict[str, object]:
         """The policy in force, or the error in it."""
@@ -151,7 +151,3 @@ def describe_action(decision: Decision) -> str:
         else:
             words.append("keep")
     return "; ".join(words)
-
-
-def _layer(fields: PolicyFields | None) -> AutoScaleOverride | None:
-    return None if fields is None else override_from_json(fields)

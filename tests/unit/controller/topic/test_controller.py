@@ -29,7 +29,7 @@ from anabranch.errors import (
 )
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
-from anabranch.model.policy import AutoScaleOverride, to_json
+from anabranch.model.policy import to_json
 from tests.fakes.segments import MemorySegments, SegmentDisk
 from tests.harness.control import (
     FROM_EARLIEST,
@@ -215,7 +215,7 @@ async def test_a_deposed_leader_can_do_nothing_any_more(plane: ControlPlane) -> 
             "s", AttachRequest(segment_id=0, consumer_name="a", generation=held.assignment.generation)
         ),
         "drained": old.drained(Drained(plane.segment(new.layout, 1), "s")),
-        "set_policy": old.set_policy(AutoScaleOverride(max_segments=9)),
+        "set_policy": old.set_policy({"maxSegments": 9}),
         "set_properties": old.set_properties({"team": "red"}),
         "delete": old.delete(force=True),
         "leave": old.leave(held),
@@ -292,12 +292,12 @@ async def test_policies_and_properties_can_be_changed_and_survive_operations(pla
         return (await plane.call(controller.stats()))["autoScalePolicy"]
 
     controller = await plane.lead()
-    await plane.call(controller.set_policy(AutoScaleOverride(max_segments=3)))
+    await plane.call(controller.set_policy({"maxSegments": 3}))
     await plane.call(controller.set_properties({"team": "red"}))
     await plane.call(controller.split(0))
     assert await policy() == to_json(changed)
     with pytest.raises(InvalidConfigurationError):
-        await plane.call(controller.set_policy(AutoScaleOverride(min_segments=0)))
+        await plane.call(controller.set_policy({"minSegments": 0}))
     plane.kill()
     await plane.boot()
     controller = await plane.controller()
