@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.controller.decide.retention import kept_sizes, prunable
-from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Layout, Segment
 

@@ -42,7 +42,7 @@ from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.errors import AnabranchError, PersistenceError
-from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import BrokerRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName

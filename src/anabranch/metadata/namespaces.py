@@ -1,19 +1,27 @@
-"""Records of tenants and namespaces."""
+"""Records of tenants and namespaces, and the policies in them that brokers follow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, NamedTuple
 
 from anabranch.errors import ConflictError, NotFoundError
-from anabranch.metadata import namespace_policies, records
-from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata import records
 from anabranch.metadata.record_store import RecordStore
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import decode_part, parse_namespace
 
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "public/default"
+MEGABYTE = 1024 * 1024
+
+
+class Retention(NamedTuple):
+    """Limits beyond which acknowledged messages of a topic are deleted; None is no limit."""
+
+    time_s: float | None
+    size_bytes: int | None = None
 
 
 class NamespaceStore(RecordStore):
@@ -36,7 +44,8 @@ class NamespaceStore(RecordStore):
         return record
 
     async def create_tenant(self, tenant: str, record: TenantRecord) -> None:
-        await self.create_record(records.tenant_path(tenant), record, f"tenant {tenant}")
+        exists = ConflictError(f"tenant {tenant} exists already")
+        await self.create_record(records.tenant_path(tenant), record, exists)
 
     async def update_tenant(
         self, tenant: str, change: Callable[[TenantRecord], TenantRecord]
@@ -64,25 +73,24 @@ class NamespaceStore(RecordStore):
 
     async def retention(self, namespace: str, default_s: float | None) -> Retention:
         """How long acknowledged messages of the namespace stay; `default_s` if it has no policy."""
-        try:
-            record = await self.load_namespace(namespace)
-        except NotFoundError:
-            return Retention(default_s)
-        return namespace_policies.retention(record, default_s)
+        return retention_of(await self._load_policies(namespace), default_s)
 
     async def creates_topics(self, namespace: str, default: bool) -> bool:
-        """Whether topics of the namespace are created on first use."""
-        try:
-            record = await self.load_namespace(namespace)
-        except NotFoundError:
-            return default
-        return namespace_policies.creates_topics(record, default)
+        """Whether topics of the namespace are created on first use; `default` if it has no policy."""
+        policy = (await self._load_policies(namespace)).get("autoTopicCreationOverride")
+        allowed = policy.get("allowAutoTopicCreation") if isinstance(policy, dict) else None
+        return allowed if isinstance(allowed, bool) else default
+
+    async def _load_policies(self, namespace: str) -> dict[str, Any]:
+        with suppress(NotFoundError):
+            return (await self.load_namespace(namespace)).policies
+        return {}
 
     async def create_namespace(self, namespace: str, record: NamespaceRecord) -> None:
         """Raises NotFoundError without its tenant, ConflictError if it exists already."""
         await self.load_tenant(parse_namespace(namespace)[0])
         path = records.namespace_path(records.NAMESPACES, namespace)
-        await self.create_record(path, record, f"namespace {namespace}")
+        await self.create_record(path, record, ConflictError(f"namespace {namespace} exists already"))
 
     async def update_namespace(
         self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
@@ -94,3 +102,17 @@ class NamespaceStore(RecordStore):
 
 def _namespaces_path(tenant: str) -> str:
     return f"{records.NAMESPACES}/{records.tenant_path(tenant).rsplit('/', 1)[1]}"
+
+
+def retention_of(policies: dict[str, Any], default_s: float | None) -> Retention:
+    """The retention that a namespace's policies give; `default_s` applies if they have no time."""
+    policy = policies.get("retention_policies")
+    given = policy if isinstance(policy, dict) else {}
+    minutes, megabytes = given.get("retentionTimeInMinutes"), given.get("retentionSizeInMB")
+    time_s = default_s
+    if isinstance(minutes, int | float):
+        time_s = None if minutes < 0 else minutes * 60.0
+    # Pulsar refuses size 0 beside a time; ignoring the size loses no messages.
+    if not isinstance(megabytes, int | float) or megabytes < 0 or (megabytes == 0 and time_s != 0):
+        return Retention(time_s)
+    return Retention(time_s, int(megabytes * MEGABYTE))

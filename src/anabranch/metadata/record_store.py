@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from anabranch.errors import ConflictError, MetadataError, NotFoundError, VersionConflictError
+from anabranch.errors import MetadataError, NotFoundError, VersionConflictError
 from anabranch.metadata import records
 from anabranch.metadata.records import Record
 from anabranch.metadata.store import ABSENT, MetadataStore
@@ -27,11 +27,12 @@ class RecordStore:
         stored = await self.store.get(path)
         return None if stored is None else records.decode(kind, stored.value)
 
-    async def create_record(self, path: str, record: Record, noun: str) -> None:
+    async def create_record(self, path: str, record: Record, exists: Exception) -> None:
+        """Store a record that must not exist yet; raises `exists` if it does."""
         try:
             await self.store.put(path, records.encode(record), expected=ABSENT)
         except VersionConflictError:
-            raise ConflictError(f"{noun} exists already") from None
+            raise exists from None
 
     async def update_record(self, kind: type[R], path: str, change: Callable[[R | None], R]) -> R:
         """Replace the record by what `change` makes of the newest one; it may be called several times.

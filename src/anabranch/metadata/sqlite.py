@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from anabranch.errors import AlreadyClosedError, MetadataError, NotFoundError
-from anabranch.metadata.sqlite_lock import BUSY_TIMEOUT_S, WriteLock
-from anabranch.metadata.sqlite_schema import SCHEMA_VERSION, delete_sessions
+from anabranch.metadata.sqlite_file import BUSY_TIMEOUT_S, SCHEMA_VERSION, WriteLock, delete_sessions
 from anabranch.metadata.sqlite_thread import Answer, ConnectionThread, Request, SqliteOptions, Work
 from anabranch.metadata.store import ABSENT, Change, Stored
 from anabranch.metadata.watches import Watches, check_key, check_prefix

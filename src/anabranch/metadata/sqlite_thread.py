@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anabranch.errors import AnabranchError, MetadataError, VersionConflictError
-from anabranch.metadata.sqlite_lock import BUSY_RETRY_S, WriteLock
-from anabranch.metadata.sqlite_schema import SCHEMA, SCHEMA_VERSION, delete_sessions
+from anabranch.metadata.sqlite_file import BUSY_RETRY_S, SCHEMA, SCHEMA_VERSION, WriteLock, delete_sessions
 from anabranch.metadata.store import ABSENT
 
 BATCH_MAX = 256

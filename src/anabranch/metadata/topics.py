@@ -14,7 +14,6 @@ from anabranch.errors import (
     StaleTermError,
     TopicExistsError,
     TopicNotFoundError,
-    VersionConflictError,
 )
 from anabranch.metadata import records
 from anabranch.metadata.namespaces import NamespaceStore
@@ -25,8 +24,8 @@ from anabranch.metadata.records import (
     SubscriptionRecord,
     TopicRecord,
 )
-from anabranch.metadata.store import ABSENT, Change, MetadataStore
-from anabranch.model.names import TopicName, decode_part, parse_namespace
+from anabranch.metadata.store import Change, MetadataStore
+from anabranch.model.names import Domain, TopicName, decode_part, parse_namespace
 
 DECODED_MAX = 64
 """Number of topic records kept decoded, the most recently used."""
@@ -64,10 +63,8 @@ class TopicStore(RecordStore):
         return record
 
     async def create(self, name: TopicName, record: TopicRecord) -> None:
-        try:
-            await self.store.put(records.topic_path(name), records.encode(record), expected=ABSENT)
-        except VersionConflictError:
-            raise TopicExistsError(f"{name.topic} exists already") from None
+        exists = TopicExistsError(f"{name.topic} exists already")
+        await self.create_record(records.topic_path(name), record, exists)
 
     async def update(self, name: TopicName, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
         """As `update_record`; raises TopicNotFoundError also once the deletion has begun."""
@@ -77,9 +74,7 @@ class TopicStore(RecordStore):
                 raise TopicNotFoundError(f"{name.topic} does not exist")
             return change(record)
 
-        record = await self.update_record(TopicRecord, records.topic_path(name), existing)
-        assert record is not None
-        return record
+        return await self.update_record(TopicRecord, records.topic_path(name), existing)
 
     async def delete(self, name: TopicName, incarnation: int) -> None:
         """Delete all records of the topic, its own last; records of another incarnation stay.
@@ -109,11 +104,7 @@ class TopicStore(RecordStore):
 
     async def load_all(self, namespace: str) -> tuple[tuple[TopicName, TopicRecord], ...]:
         """The records of a namespace, also of topics whose deletion has begun."""
-        tenant, local = parse_namespace(namespace)
-        path = records.namespace_path(records.TOPICS, namespace)
-        names = [
-            TopicName("topic", tenant, local, decode_part(part)) for part in await self.store.children(path)
-        ]
+        names = await self._names(records.TOPICS, "topic", namespace)
         loaded = await asyncio.gather(*(self.find(name) for name in names))
         return tuple((name, record) for name, record in zip(names, loaded, strict=True) if record)
 
@@ -174,11 +165,7 @@ class TopicStore(RecordStore):
         return await self.read(LineageRecord, records.lineage_path(name)) or LineageRecord()
 
     async def load_lineages(self, namespace: str) -> tuple[tuple[TopicName, LineageRecord], ...]:
-        tenant, local = parse_namespace(namespace)
-        path = records.namespace_path(records.LINEAGES, namespace)
-        names = [
-            TopicName("topic", tenant, local, decode_part(part)) for part in await self.store.children(path)
-        ]
+        names = await self._names(records.LINEAGES, "topic", namespace)
         loaded = await asyncio.gather(*(self.load_lineage(name) for name in names))
         return tuple(zip(names, loaded, strict=True))
 
@@ -198,10 +185,8 @@ class TopicStore(RecordStore):
         return await self.read(ClassicTopicRecord, records.classic_path(name))
 
     async def create_classic(self, name: TopicName, record: ClassicTopicRecord) -> None:
-        try:
-            await self.store.put(records.classic_path(name), records.encode(record), expected=ABSENT)
-        except VersionConflictError:
-            raise TopicExistsError(f"{name} exists already") from None
+        exists = TopicExistsError(f"{name} exists already")
+        await self.create_record(records.classic_path(name), record, exists)
 
     async def update_classic(
         self, name: TopicName, change: Callable[[ClassicTopicRecord], ClassicTopicRecord]
@@ -214,9 +199,12 @@ class TopicStore(RecordStore):
         await self.delete_record(records.classic_path(name))
 
     async def list_classic(self, namespace: str) -> tuple[TopicName, ...]:
+        return await self._names(records.CLASSIC_TOPICS, "persistent", namespace)
+
+    async def _names(self, root: str, domain: Domain, namespace: str) -> tuple[TopicName, ...]:
         tenant, local = parse_namespace(namespace)
-        parts = await self.store.children(records.namespace_path(records.CLASSIC_TOPICS, namespace))
-        return tuple(TopicName("persistent", tenant, local, decode_part(part)) for part in parts)
+        parts = await self.store.children(records.namespace_path(root, namespace))
+        return tuple(TopicName(domain, tenant, local, decode_part(part)) for part in parts)
 
     async def delete_namespace(self, namespace: str) -> None:
         """Delete a namespace; raises ConflictError while it has topics."""

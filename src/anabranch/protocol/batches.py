@@ -23,11 +23,9 @@ _SIZES: Final = tuple(_pack_size(size) for size in range(0x100))
 cached_key_headers: dict[str | bytes | None, bytes] = {None: b"\x18"}
 """Header bytes of recent keys, up to the tag of the payload size; a bounded cache."""
 
-
 _Heads = dict[str | bytes | None, bytes]
 _recent_heads: tuple[tuple[int, int], _Heads] = ((0, 0), {})
 """Header bytes of recent keys up to the sequence id, for one size of values and of sequence ids; bounded."""
-
 
 _Values = Sequence[bytes]
 _Keys = Sequence[bytes | str | None]
@@ -58,21 +56,16 @@ class MessageBatch:
     ) -> None:
         """Append one message; a bytes key that is not UTF-8 is sent as Base64 and decoded by the reader."""
         if properties or event_time_ms or null_value or ordering_key is not None:
-            header = _unusual_header(
-                value, key, sequence_id, properties, event_time_ms, ordering_key, null_value
-            )
+            fields = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=sequence_id)
+            _set_fields(fields, key, ordering_key, properties, event_time_ms, null_value)
+            header = fields.SerializeToString()
             self._parts += (_pack_size(len(header)), header, value)
             self._added(4 + len(header) + len(value), 1, sequence_id, (key, ordering_key))
         else:
             size_bytes = self._add_each((value,), (key,), (sequence_id,))
             self._added(size_bytes, 1, sequence_id, (key, None))
 
-    def add_many(
-        self,
-        values: _Values,
-        keys: _Keys,
-        sequence_ids: Sequence[int],
-    ) -> None:
+    def add_many(self, values: _Values, keys: _Keys, sequence_ids: Sequence[int]) -> None:
         """Append messages given as columns of one length; sequence ids must ascend."""
         if not values:
             return
@@ -253,20 +246,6 @@ def _head(heads: _Heads, key: str | bytes | None, length: int, sequence_bytes: i
     fields = b"".join((cached_key_headers.get(key) or _key_header(key), SHORT[length], b"\x40"))
     head = heads[key] = _pack_size(len(fields) + sequence_bytes) + fields
     return head
-
-
-def _unusual_header(
-    value: bytes,
-    key: bytes | str | None,
-    sequence_id: int,
-    properties: Mapping[str, str] | None,
-    event_time_ms: int,
-    ordering_key: bytes | None,
-    null_value: bool,
-) -> bytes:
-    header = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=sequence_id)
-    _set_fields(header, key, ordering_key, properties, event_time_ms, null_value)
-    return header.SerializeToString()
 
 
 def _set_fields(

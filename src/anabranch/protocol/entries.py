@@ -70,7 +70,18 @@ def decode_columns(entry: bytes, limit: int) -> Columns:
     Raises ChecksumError, CompressionError when the payload would exceed `limit` bytes or its own declared
     size, UnsupportedFeatureError for encrypted and chunked entries, and CorruptDataError for other damage.
     """
-    return _decode(entry, limit)[1]
+    metadata, end = checked_metadata(entry)
+    if metadata.encryption_keys:
+        raise UnsupportedFeatureError("the entry is encrypted")
+    if metadata.num_chunks_from_msg > 1:
+        raise UnsupportedFeatureError("the entry is one chunk of a larger message")
+    data, position = entry, end
+    if metadata.compression:
+        data = decompress(metadata.compression, entry[end:], metadata.uncompressed_size, limit)
+        position = 0
+    if metadata.HasField("num_messages_in_batch"):
+        return _batch_columns(metadata, data, position)
+    return _single_columns(metadata, data[position:])
 
 
 def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, int]:
@@ -86,21 +97,6 @@ def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, int]:
     if not metadata.IsInitialized():
         raise CorruptDataError("the metadata of an entry lacks a required field")
     return metadata, end
-
-
-def _decode(entry: bytes, limit: int) -> tuple[pb.MessageMetadata, Columns]:
-    metadata, end = checked_metadata(entry)
-    if metadata.encryption_keys:
-        raise UnsupportedFeatureError("the entry is encrypted")
-    if metadata.num_chunks_from_msg > 1:
-        raise UnsupportedFeatureError("the entry is one chunk of a larger message")
-    data, position = entry, end
-    if metadata.compression:
-        data = decompress(metadata.compression, entry[end:], metadata.uncompressed_size, limit)
-        position = 0
-    if metadata.HasField("num_messages_in_batch"):
-        return metadata, _batch_columns(metadata, data, position)
-    return metadata, _single_columns(metadata, data[position:])
 
 
 def _single_columns(metadata: pb.MessageMetadata, value: bytes) -> Columns:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from anabranch.errors import MetadataError
-from anabranch.metadata import sqlite, sqlite_lock, sqlite_thread
+from anabranch.metadata import sqlite, sqlite_file, sqlite_thread
 from anabranch.metadata.sqlite import SqliteStore, end_sessions
 from anabranch.node import POLL_S
 
@@ -60,7 +60,7 @@ async def test_a_new_file_that_another_process_is_making_is_waited_for(tmp_path:
     maker.execute("BEGIN EXCLUSIVE")
     store = SqliteStore(tmp_path / "metadata.db")
     looking = asyncio.create_task(store.get("/a"))
-    await asyncio.sleep(2 * sqlite_lock.BUSY_RETRY_S)
+    await asyncio.sleep(2 * sqlite_file.BUSY_RETRY_S)
     maker.execute("ROLLBACK")
     maker.close()
     assert await looking is None
@@ -327,7 +327,7 @@ time.sleep(60)
 async def test_a_stranger_that_stops_within_a_transaction_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_lock, "BUSY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.5)
     path = tmp_path / "metadata.db"
     store = SqliteStore(path, lease_s=0.3, poll_s=0.01, may_end=lambda pid: pid == os.getpid())
     await store.put("/a", b"1")

@@ -16,7 +16,7 @@ from anabranch.broker.catalog.stores import Stores
 from anabranch.clock import Clock
 from anabranch.errors import AnabranchError
 from anabranch.ledger.storage import SegmentLog
-from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.namespaces import Retention
 from anabranch.model.names import TopicName
 
 _logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from anabranch.controller.decide.groups import finished_by_group, has_cursors
-from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Layout
 

@@ -22,7 +22,7 @@ from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.layouts import layout_of, with_layout
-from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
 from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout

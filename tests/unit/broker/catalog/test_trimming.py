@@ -15,7 +15,7 @@ from anabranch.controller.decide.places import Place
 from anabranch.errors import PersistenceError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
 from anabranch.ledger.storage import SegmentLog, SegmentStorage
-from anabranch.metadata.namespace_policies import MEGABYTE
+from anabranch.metadata.namespaces import MEGABYTE
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -6,7 +6,7 @@ from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.decide.retention import prunable
 from anabranch.controller.topic.reports import waiting
-from anabranch.metadata.namespace_policies import Retention
+from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout

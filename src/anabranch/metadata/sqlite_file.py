@@ -1,4 +1,4 @@
-"""SQLite's write lock: begins transactions, and kills a process that holds the lock without progress."""
+"""The SQLite file: its tables, and its write lock, which no process may hold without progress."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ BUSY_TIMEOUT_S = 5.0
 BUSY_RETRY_S = 0.1
 WRITE_LOCK_AT = 120
 """The byte of the -shm file that a writer locks; part of SQLite's file format."""
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE node (path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, session INTEGER)
+    WITHOUT ROWID;
+CREATE INDEX node_by_session ON node (session) WHERE session IS NOT NULL;
+CREATE TABLE sequence (path TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE session (id INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, heard_s REAL NOT NULL);
+CREATE TABLE change (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL);
+"""
 
 
 class WriteLock:
@@ -60,3 +69,8 @@ class WriteLock:
             return self._path.with_name(f"{self._path.name}-wal").stat().st_mtime_ns
         except OSError:
             return 0
+
+
+def delete_sessions(connection: sqlite3.Connection) -> None:
+    connection.execute("DELETE FROM node WHERE session IS NOT NULL")
+    connection.execute("DELETE FROM session")
