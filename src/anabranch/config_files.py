@@ -14,7 +14,7 @@ from typing import Any
 
 from anabranch.config import KIB, MIB, BrokerConfig, plain_fields
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.policy import BROKER_KEYS, AutoScalePolicy, coerce
+from anabranch.model.policy import BROKER_KEYS, FIELDS, AutoScalePolicy, coerce
 
 
 def load_config(file: str | os.PathLike[str] | None = None, sets: Iterable[str] = ()) -> BrokerConfig:
@@ -43,11 +43,8 @@ def default_text() -> str:
         lines += ["", f"# {field.metadata['about']}", *([f"# In Pulsar: {pulsar}"] if pulsar else [])]
         value = _toml(field.default)
         lines.append(f"# {field.name} =" if value is None else f"{field.name} = {value}")
-    lines += [
-        "",
-        "# Limits and thresholds of auto-scaling. Namespaces and topics may override each.",
-    ]
-    lines += ["[auto_scale]"]
+    lines += ["", "# Limits and thresholds of auto-scaling. Namespaces and topics may override each."]
+    lines.append("[auto_scale]")
     names = {field: pulsar for pulsar, field in BROKER_KEYS.items()}
     for field in dataclasses.fields(AutoScalePolicy):
         lines.append(f"{field.name} = {_toml(field.default)}  # {names[field.name]}")
@@ -55,11 +52,10 @@ def default_text() -> str:
 
 
 _FIELDS = {field.name: field for field in plain_fields()}
-_POLICY_FIELDS = tuple(field.name for field in dataclasses.fields(AutoScalePolicy))
 _NAMES: Mapping[str, str] = {
     **{name: name for name in _FIELDS},
     **{field.metadata["pulsar"]: name for name, field in _FIELDS.items() if field.metadata["pulsar"]},
-    **{f"auto_scale.{name}": f"auto_scale.{name}" for name in _POLICY_FIELDS},
+    **{f"auto_scale.{name}": f"auto_scale.{name}" for name in FIELDS},
     **{pulsar: f"auto_scale.{name}" for pulsar, name in BROKER_KEYS.items()},
 }
 """Every accepted name of a setting -> its own name."""
@@ -103,7 +99,8 @@ def _build(given: Mapping[str, object]) -> BrokerConfig:
         if table:
             policy[field] = coerce(field, value)
         else:
-            plain[name] = float(value) if _is_float(name) and isinstance(value, int) else value
+            is_float = isinstance(_FIELDS[name].default, float)
+            plain[name] = float(value) if is_float and isinstance(value, int) else value
     return BrokerConfig(**plain, auto_scale=dataclasses.replace(AutoScalePolicy(), **policy))
 
 
@@ -125,10 +122,6 @@ def _parse(name: str, text: str) -> object:
         except ValueError as error:
             raise InvalidConfigurationError(f"setting {name} is a number, not {text!r}") from error
     return text
-
-
-def _is_float(name: str) -> bool:
-    return isinstance(_FIELDS[name].default, float)
 
 
 def _toml(value: object) -> str | None:

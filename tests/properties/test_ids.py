@@ -45,8 +45,6 @@ def parts(id_: MessageId) -> tuple[object, ...]:
 @given(ids)
 def test_decode_undoes_encode(id_: MessageId) -> None:
     assert parts(MessageId.from_bytes(id_.to_bytes())) == parts(id_)
-    classic = MessageId.from_classic(id_.classic_bytes(), id_.segment)
-    assert (classic, classic.batch_size, classic.first_chunk) == (id_, id_.batch_size, id_.first_chunk)
 
 
 @given(ids, st.data())
@@ -56,7 +54,7 @@ def test_cut_or_random_bytes_are_refused_or_read_but_never_crash(id_: MessageId,
     place = data.draw(st.integers(0, len(whole) - 1))
     damaged = whole[:place] + bytes((data.draw(st.integers(0, 255)),)) + whole[place + 1 :]
     for given_bytes in (cut, damaged, data.draw(st.binary(max_size=60))):
-        for read in (MessageId.from_bytes, MessageId.from_classic, Checkpoint.from_bytes):
+        for read in (MessageId.from_bytes, Checkpoint.from_bytes):
             try:
                 read(given_bytes)
             except InvalidConfigurationError:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.ledger.file_storage import FileStorage, StorageLimits
-from anabranch.ledger.format.changes import LogDeleted
 from anabranch.ledger.format.commits import (
     COMMIT_HEAD_BYTES,
     Contents,
+    LogDeleted,
     commit_follows,
     decode_commit_body,
     decode_commit_head,

@@ -34,7 +34,7 @@ from anabranch.errors import HeldError
 from anabranch.ledger import cursors, recovery
 from anabranch.ledger.disk import Write
 from anabranch.ledger.file_log import FileLog
-from anabranch.ledger.format.changes import PartAcked, Step
+from anabranch.ledger.format.commits import PartAcked, Step
 from anabranch.ledger.storage import StoredSequences
 from anabranch.metadata.records import InitialPosition, TopicRecord
 from anabranch.model import assignment, drains

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from anabranch.errors import TopicNotFoundError
-from anabranch.ledger.format.changes import Acked, PartAcked, Reset, Step, UpTo
+from anabranch.ledger.format.commits import Acked, PartAcked, Reset, Step, UpTo
 from anabranch.model.acks import AckSet
 
 

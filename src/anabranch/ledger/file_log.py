@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from anabranch.errors import PersistenceError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.callbacks import Watchers, report_failure
-from anabranch.ledger.format.changes import LogInherited, LogSealed, LogTrimmed, piece_records
+from anabranch.ledger.format.commits import LogInherited, LogSealed, LogTrimmed, piece_records
 from anabranch.ledger.format.records import HEAD_BYTES, OFFSET_MAX, record_head
 from anabranch.ledger.journal import Journal
 from anabranch.ledger.ledgers import Batch, Closed, Ledger, LedgerStart
@@ -42,7 +42,7 @@ class FileLog:
         self.stored = stored
         self.extent = stored.extent
         self.cursors = stored.cursors
-        self._name = stored.name
+        self.name = stored.name
         self._shared = shared
         self._journal = shared.journal
         self._roll_bytes = shared.ledger_bytes_max
@@ -52,10 +52,6 @@ class FileLog:
         self._sealing = stored.sealed
         self._deleted = False
         self._watchers = Watchers(stored.name)
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def sealed(self) -> bool:
@@ -132,12 +128,12 @@ class FileLog:
     def _check_writable(self) -> None:
         self._check_exists()
         if self._sealing:
-            raise TopicTerminatedError(f"{self._name} is sealed")
+            raise TopicTerminatedError(f"{self.name} is sealed")
         self._journal.check()
 
     def _check_exists(self) -> None:
         if self._deleted:
-            raise TopicNotFoundError(f"{self._name} was deleted")
+            raise TopicNotFoundError(f"{self.name} was deleted")
 
     def batch_taken(self) -> None:
         self._batch = None
@@ -151,7 +147,7 @@ class FileLog:
             try:
                 done(entry, None)
             except Exception as error:
-                report_failure(self._name, error)
+                report_failure(self.name, error)
 
     def rejected(self, batch: Batch, error: PersistenceError) -> None:
         self._batch = None
@@ -159,7 +155,7 @@ class FileLog:
             try:
                 done(None, PersistenceError(str(error)))
             except Exception as failure:
-                report_failure(self._name, failure)
+                report_failure(self.name, failure)
 
     def notify(self) -> None:
         self._watchers.notify()
@@ -180,13 +176,11 @@ class FileLog:
                 return found
             ledger, number = self.extent.locate(max(ordinal, self.extent.first_ordinal))
             try:
-                return await self._shared.files.reader.read(
-                    self._name, ledger, number, max_entries, max_bytes
-                )
+                return await self._shared.files.reader.read(self.name, ledger, number, max_entries, max_bytes)
             except OSError as error:
                 # A trim may drop the ledger during the read; then the first ledger that is left answers.
                 if not ledger.dropped:
-                    raise PersistenceError(f"{self._name}: {ledger.data_file} cannot be read") from error
+                    raise PersistenceError(f"{self.name}: {ledger.data_file} cannot be read") from error
 
     async def flush(self) -> None:
         await self._journal.flush()

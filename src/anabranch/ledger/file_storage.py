@@ -21,7 +21,7 @@ from anabranch.ledger.cache import Cache
 from anabranch.ledger.disk import Disk
 from anabranch.ledger.file_log import FileLog, SharedParts
 from anabranch.ledger.format.catalog import Catalog, encode_catalog
-from anabranch.ledger.format.changes import LogCreated, LogDeleted
+from anabranch.ledger.format.commits import LogCreated, LogDeleted
 from anabranch.ledger.journal import Journal, journal_file
 from anabranch.ledger.reading import LedgerReader
 from anabranch.ledger.recovery import CATALOG, Recovery

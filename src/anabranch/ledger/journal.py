@@ -14,8 +14,14 @@ from collections.abc import Callable
 from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.cursors import DurableCursor
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.format.changes import Change, CursorChanged, CursorCreated, CursorDeleted
-from anabranch.ledger.format.commits import Contents, encode_commit
+from anabranch.ledger.format.commits import (
+    Change,
+    Contents,
+    CursorChanged,
+    CursorCreated,
+    CursorDeleted,
+    encode_commit,
+)
 from anabranch.ledger.format.records import seed
 from anabranch.ledger.ledgers import Batch, Closed
 

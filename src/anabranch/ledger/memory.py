@@ -103,14 +103,10 @@ class MemoryStorage:
     def _commit(self) -> None:
         queue, self._queue = self._queue, []
         waiters, self._waiters = self._waiters, []
-        moved: dict[str, MemoryLog] = {}
         for applied in queue:
             applied()
-        for log in self._logs.values():
-            if log.take_moved():
-                moved[log.name] = log
-        for log in moved.values():
-            log.notify()
+        for log in list(self._logs.values()):
+            log.notify_if_moved()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -122,7 +118,7 @@ class MemoryLog:
     def __init__(
         self, name: str, storage: MemoryStorage, ledger_entries_max: int, ledger_age_max_ms: int
     ) -> None:
-        self._name = name
+        self.name = name
         self._storage = storage
         self._ledger_entries_max = ledger_entries_max
         self._ledger_age_max_ms = ledger_age_max_ms
@@ -133,21 +129,13 @@ class MemoryLog:
         self._queued_entry = 0
         self._ledger: int | None = None
         self._sealing = False
-        self._sealed = False
+        self.sealed = False
         self._deleted = False
         self._moved = False
         self._producers: dict[str, int] = {}
         self._inherited: Pieces = ()
         self.cursors = LogCursors(0, name, storage)
         self._watchers = Watchers(name)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def sealed(self) -> bool:
-        return self._sealed
 
     @property
     def sequences(self) -> StoredSequences:
@@ -158,7 +146,7 @@ class MemoryLog:
         self._ledger = None
         self._queued_ordinal = self.extent.next_ordinal
         self._queued_index = self.extent.next_index
-        self._sealing = self._sealed
+        self._sealing = self.sealed
 
     def append(
         self,
@@ -186,9 +174,9 @@ class MemoryLog:
 
     def _check_writable(self) -> None:
         if self._deleted:
-            raise TopicNotFoundError(f"{self._name} was deleted")
+            raise TopicNotFoundError(f"{self.name} was deleted")
         if self._sealing:
-            raise TopicTerminatedError(f"{self._name} is sealed")
+            raise TopicTerminatedError(f"{self.name} is sealed")
         self._storage.check_open()
 
     def _committed(self, entry: Entry, done: AppendDone, producer: str | None, sequence: int) -> None:
@@ -200,14 +188,12 @@ class MemoryLog:
         try:
             done(entry, None)
         except Exception as error:
-            report_failure(self._name, error)
+            report_failure(self.name, error)
 
-    def take_moved(self) -> bool:
-        moved, self._moved = self._moved, False
-        return moved
-
-    def notify(self) -> None:
-        self._watchers.notify()
+    def notify_if_moved(self) -> None:
+        if self._moved:
+            self._moved = False
+            self._watchers.notify()
 
     def watch(self, advanced: Callable[[], None]) -> Callable[[], None]:
         return self._watchers.add(advanced)
@@ -237,18 +223,19 @@ class MemoryLog:
         await self._storage.flush()
 
     def _seal_applied(self) -> None:
-        self._sealed = True
+        self.sealed = True
         self._moved = True
 
     async def inherit(self, pieces: Pieces) -> None:
         if self._deleted:
-            raise TopicNotFoundError(f"{self._name} was deleted")
+            raise TopicNotFoundError(f"{self.name} was deleted")
         self._storage.check_open()
-        self._storage.queue(lambda: self._inherit_applied(pieces))
-        await self._storage.flush()
 
-    def _inherit_applied(self, pieces: Pieces) -> None:
-        self._inherited = pieces
+        def applied() -> None:
+            self._inherited = pieces
+
+        self._storage.queue(applied)
+        await self._storage.flush()
 
     async def trim(self, ordinal: int) -> None:
         entries, dropped = self.extent.entries, 0

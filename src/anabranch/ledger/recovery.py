@@ -15,8 +15,10 @@ from anabranch.errors import CorruptDataError
 from anabranch.ledger.cursors import replay
 from anabranch.ledger.disk import Disk
 from anabranch.ledger.format.catalog import Catalog, LedgerRecord, decode_catalog, encode_catalog
-from anabranch.ledger.format.changes import (
+from anabranch.ledger.format.commits import (
+    COMMIT_HEAD_BYTES,
     Change,
+    CommitHead,
     CursorChanged,
     CursorCreated,
     CursorDeleted,
@@ -25,15 +27,11 @@ from anabranch.ledger.format.changes import (
     LogInherited,
     LogSealed,
     LogTrimmed,
-    pieces_of,
-)
-from anabranch.ledger.format.commits import (
-    COMMIT_HEAD_BYTES,
-    CommitHead,
     commit_follows,
     decode_commit_body,
     decode_commit_head,
     is_whole,
+    pieces_of,
 )
 from anabranch.ledger.format.records import ROW_BYTES, Rows, checksum, rows_from_records, seed
 from anabranch.ledger.journal import FOLDER as JOURNALS

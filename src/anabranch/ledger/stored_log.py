@@ -7,13 +7,13 @@ of the journal, of entries that are not durable yet, or of callers that wait for
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError
 from anabranch.ledger.cache import Cache, CachedTail
 from anabranch.ledger.cursors import CursorJournal, LogCursors
 from anabranch.ledger.format.catalog import CursorRecord, LogRecord
-from anabranch.ledger.format.changes import piece_records, pieces_of
-from anabranch.ledger.format.commits import Group
+from anabranch.ledger.format.commits import Group, piece_records, pieces_of
 from anabranch.ledger.format.extent import LedgerExtent
 from anabranch.ledger.format.records import Rows
 from anabranch.ledger.ledgers import Closed, Ledger, LedgerStart
@@ -27,6 +27,14 @@ from anabranch.model.names import TopicName
 
 PRODUCERS_MAX = 10_000
 """Producer names whose sequence a log remembers; beyond it the log drops the name unused for longest."""
+
+
+class LedgerFiles(NamedTuple):
+    """The objects through which all logs of one storage reach their ledger files."""
+
+    behind: WriteBehind
+    cache: Cache
+    reader: LedgerReader
 
 
 class StoredLog:
@@ -139,12 +147,3 @@ class StoredLog:
                 f"which is not the end of the log"
             )
         self.store(ledger, Rows.decode(encoded_rows), Closed(group, encoded_rows, [records]))
-
-
-class LedgerFiles:
-    """The objects through which all logs of one storage reach their ledger files."""
-
-    def __init__(self, behind: WriteBehind, cache: Cache, reader: LedgerReader) -> None:
-        self.behind = behind
-        self.cache = cache
-        self.reader = reader

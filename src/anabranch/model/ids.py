@@ -7,7 +7,7 @@ not know the wire.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, dataclass_transform
 
 from anabranch.errors import InvalidConfigurationError
@@ -140,14 +140,6 @@ class MessageId:
             pieces += (_NEXT_INDEX_TAG, varint(self.next_index))
         return b"".join(pieces)
 
-    @staticmethod
-    def from_classic(data: bytes | bytearray | memoryview, segment: int = -1) -> MessageId:
-        """Read a classic id; unknown fields are skipped. Raises InvalidConfigurationError."""
-        try:
-            return _read_classic(bytes(data), segment)
-        except BadBytes as cause:
-            raise InvalidConfigurationError(f"{len(data)} bytes are no message id: {cause}") from cause
-
 
 def _read_message_id(reader: ByteReader) -> MessageId:
     segment = reader.int64()
@@ -164,19 +156,7 @@ def _read_message_id(reader: ByteReader) -> MessageId:
             reader.expect(count, 8)
             cross = tuple((reader.take(reader.int32()).decode(), read_vector(reader)) for _ in range(count))
     reader.end()
-    return MessageId(
-        segment,
-        classic.ledger,
-        classic.entry,
-        classic.batch_index,
-        classic.batch_size,
-        classic.partition,
-        vector,
-        topic,
-        cross,
-        classic.first_chunk,
-        classic.next_index,
-    )
+    return replace(classic, vector=vector, topic=topic, cross=cross)
 
 
 def read_vector(reader: ByteReader) -> Vector:

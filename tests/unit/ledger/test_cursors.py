@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.errors import TopicNotFoundError
 from anabranch.ledger.cursors import DurableCursor, LogCursors, replay
-from anabranch.ledger.format.changes import Acked, Reset, UpTo
+from anabranch.ledger.format.commits import Acked, Reset, UpTo
 from anabranch.model.acks import AckSet
 
 

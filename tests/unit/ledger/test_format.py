@@ -13,19 +13,17 @@ from anabranch.ledger.format.catalog import (
     decode_catalog,
     encode_catalog,
 )
-from anabranch.ledger.format.changes import (
+from anabranch.ledger.format.commits import (
+    COMMIT_HEAD_BYTES,
     Acked,
+    Contents,
     CursorChanged,
+    Group,
     LogCreated,
     PartAcked,
     PieceRecord,
     Reset,
     UpTo,
-)
-from anabranch.ledger.format.commits import (
-    COMMIT_HEAD_BYTES,
-    Contents,
-    Group,
     commit_follows,
     decode_commit_body,
     decode_commit_head,

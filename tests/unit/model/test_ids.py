@@ -68,8 +68,9 @@ def test_broken_bytes_are_refused(data: bytes) -> None:
 
 
 def test_unknown_fields_of_a_classic_id_are_skipped() -> None:
-    ack_set_and_strangers = bytes.fromhex("0805 1007 2a0101 4805 4d00000000 510000000000000000")
-    assert MessageId.from_classic(ack_set_and_strangers, 3) == MessageId(3, 5, 7)
+    ack_set_and_strangers = "0805 1007 2a0101 4805 4d00000000 510000000000000000"
+    data = bytes.fromhex(f"0000000000000003 00000017 {ack_set_and_strangers}")
+    assert MessageId.from_bytes(data) == MessageId(3, 5, 7)
 
 
 def test_order_is_segment_then_position_then_place_in_the_batch() -> None:

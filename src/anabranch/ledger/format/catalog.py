@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from anabranch.errors import CorruptDataError
-from anabranch.ledger.format.changes import PieceRecord
+from anabranch.ledger.format.commits import PieceRecord
 from anabranch.ledger.format.records import checksum
 
 _CATALOG_MAGIC = b"anabranch catalog 1\n"

@@ -1,4 +1,4 @@
-"""Commits of the journal. Pure.
+"""Commits of the journal, and the changes of logs and cursors in them. Pure.
 
 A *commit* is everything that one sync made durable: changes to logs and cursors, and per log a group of rows
 and records. The journal writes a commit only after the sync of the one before it. So recovery may drop bytes
@@ -14,13 +14,108 @@ from typing import NamedTuple
 import msgspec
 
 from anabranch.errors import CorruptDataError
-from anabranch.ledger.format.changes import Change
 from anabranch.ledger.format.records import checksum, extend_checksum
+from anabranch.model.inheritance import Piece, Pieces
+from anabranch.model.ranges import HashRange
 
 _COMMIT_MAGIC = b"aBc\xa5"
 _COMMIT_FIELDS = struct.Struct("<QQQI")
 COMMIT_HEAD_BYTES = 8 + _COMMIT_FIELDS.size
 _LENGTH = struct.Struct("<I")
+
+
+class UpTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """All entries below the ordinal were acknowledged."""
+
+    ordinal: int
+
+
+class Acked(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Whole entries were acknowledged: 64-bit little-endian ordinals."""
+
+    ordinals: bytes
+
+
+class PartAcked(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Messages of one entry were acknowledged; set bits, little-endian, are still pending."""
+
+    ordinal: int
+    remaining: bytes
+    count: int
+
+
+class Reset(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Entries below the ordinal are acknowledged, and no others."""
+
+    ordinal: int
+
+
+Step = UpTo | Acked | PartAcked | Reset
+
+
+class LogCreated(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    log: int
+    name: str
+
+
+class LogDeleted(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    log: int
+
+
+class LogSealed(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    log: int
+
+
+class LogTrimmed(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Ledgers that end at or below the ordinal were dropped."""
+
+    log: int
+    ordinal: int
+
+
+class CursorCreated(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    log: int
+    cursor: str
+    ordinal: int
+    properties: dict[str, str]
+
+
+class CursorChanged(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    log: int
+    cursor: str
+    steps: list[Step]
+
+
+class CursorDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    log: int
+    cursor: str
+
+
+class PieceRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Inherited sequence ids by producer, for the slots from `start` to `end`, both included."""
+
+    start: int
+    end: int
+    sequences: dict[str, int]
+
+
+class LogInherited(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """The log inherited these sequence ids; they replace those of an earlier change of this kind."""
+
+    log: int
+    pieces: list[PieceRecord]
+
+
+Change = (
+    LogCreated
+    | LogDeleted
+    | LogSealed
+    | LogTrimmed
+    | CursorCreated
+    | CursorChanged
+    | CursorDeleted
+    | LogInherited
+)
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
@@ -117,3 +212,12 @@ def commit_follows(owner: int, data: bytes, start: int, offset: int) -> bool:
             return True
         at = data.find(_COMMIT_MAGIC, at + 1)
     return False
+
+
+def piece_records(pieces: Pieces) -> list[PieceRecord]:
+    return [PieceRecord(piece.range.start, piece.range.end, dict(piece.sequences)) for piece in pieces]
+
+
+def pieces_of(records: Sequence[PieceRecord]) -> Pieces:
+    """Undo `piece_records`."""
+    return tuple(Piece(HashRange(record.start, record.end), record.sequences) for record in records)
