@@ -31,7 +31,7 @@ ALLOWED = (
     "client/entropy.py",
     "ledger/os_disk.py",
     "metadata/sqlite.py",
-    "metadata/sqlite_lock.py",
+    "metadata/sqlite_file.py",
     "metadata/sqlite_thread.py",
 )
 
