@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import Mapping
 from random import Random
-from types import TracebackType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -96,9 +95,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def create_producer(

@@ -40,6 +40,11 @@ class Consumer(Handle, Generic[T, C]):
         """The name the broker resolved."""
         return self._twin.topic
 
+    @property
+    def name(self) -> str:
+        """The consumer's identity in its subscription or group."""
+        return self._twin.name
+
     def receive(self, timeout: Seconds | None = None) -> Message[T]:
         """The next message; raises ReceiveTimeoutError when none arrives in time."""
         with self._lock:
@@ -87,11 +92,6 @@ class StreamConsumer(Consumer[T, AsyncStreamConsumer[T]]):
         return self._twin.subscription
 
     @property
-    def name(self) -> str:
-        """The consumer's identity in its subscription."""
-        return self._twin.name
-
-    @property
     def assignment(self) -> tuple[str, ...]:
         """Names of the segments this consumer reads now."""
         return self._twin.assignment
@@ -111,10 +111,6 @@ class QueueConsumer(Consumer[T, AsyncQueueConsumer[T]]):
     @property
     def subscription(self) -> str:
         return self._twin.subscription
-
-    @property
-    def name(self) -> str:
-        return self._twin.name
 
     def acknowledge(self, message: Message[T] | MessageId | Iterable[Message[T] | MessageId]) -> None:
         """Acknowledge one message or several; the broker never delivers them again."""
@@ -141,10 +137,6 @@ class QueueConsumer(Consumer[T, AsyncQueueConsumer[T]]):
 
 class CheckpointConsumer(Consumer[T, AsyncCheckpointConsumer[T]]):
     """Reads a topic from a checkpoint on; the blocking form of AsyncCheckpointConsumer."""
-
-    @property
-    def name(self) -> str:
-        return self._twin.name
 
     def checkpoint(self) -> Checkpoint:
         """The position after the last message handed out; reading from it continues with the next message."""

@@ -98,7 +98,7 @@ class OutcomeFuture(Generic[R]):
         return taken
 
     def _waiters(self) -> list[Waiter]:
-        """Where callbacks wait while the future is not done."""
+        """The list of callbacks to call when the future is done."""
         raise NotImplementedError
 
 

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from types import TracebackType
 from typing import TypeVar
 
 from anabranch.client.decide.batcher import BucketFill, Outgoing
@@ -102,15 +101,13 @@ class AsyncProducer(Publisher[T]):
                 value, key, properties, event_time, sequence_id, deliver_after, deliver_at
             )
             return SendFuture(*self._add_numbered((encoded, key, extras, sequence_id)), self.loop)
-        # No `cast`, which would be a call for each message.
         data: bytes = value if type(value) is self._plain else self.preparing.encode(value)  # type: ignore[assignment]
         bucket, slot, overhead = self.routes.by_key.get(key) or self.routes.route(key)
         size = len(data) + overhead
-        batcher = bucket.batcher
-        rolled = size > batcher.bytes_left
+        rolled = size > bucket.batcher.bytes_left
         if rolled:
             bucket, slot, _ = self._make_room(data, key, bucket)
-            batcher = bucket.batcher
+        batcher = bucket.batcher
         batch: Outgoing = bucket.batch or batcher.owner.begin(bucket)
         self._sequence = sequence = self._sequence + 1
         index = len(batch.rows)
@@ -167,7 +164,5 @@ class AsyncProducer(Publisher[T]):
     async def __aenter__(self) -> AsyncProducer[T]:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
