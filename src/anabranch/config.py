@@ -170,6 +170,11 @@ class BrokerConfig:
             if not getattr(self, name):
                 raise InvalidConfigurationError(f"setting {name} must not be empty")
 
+    def url_of(self, scheme: str, port: int) -> str:
+        """The URL at which clients reach a port of this process."""
+        host = self.advertised_host or self.host
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
 
 def plain_fields() -> list[dataclasses.Field[Any]]:
     """The fields of BrokerConfig outside the auto-scale policy."""

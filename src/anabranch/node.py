@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
 from anabranch.broker.broker import Broker
 from anabranch.broker.environment import BrokerEnvironment, Endpoint
-from anabranch.clock import Clock, SystemClock
+from anabranch.clock import SystemClock
 from anabranch.config import BrokerConfig
 from anabranch.errors import ConflictError, HeldError, InvalidConfigurationError
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
@@ -55,14 +56,14 @@ ORPHANS_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One broker process: its number, its listening sockets, and its link to the process that started it."""
+    """One broker process: its number, its listening sockets, and its link to the process that started it.
+
+    The first listener of each kind has the address at which clients reach this process and no other.
+    """
 
     id: int
     listeners: Sequence[socket.socket]
     http_listeners: Sequence[socket.socket]
-    url: str
-    """The address at which clients reach this process and no other."""
-    http_url: str
     ready: Callable[[], None]
     parent: socket.socket | None = None
     """Readable once the process that started this one has ended."""
@@ -75,13 +76,9 @@ def run(config: BrokerConfig) -> int:
     try:
         listener = listen(config.host, config.port, "--port")
         http_listener = listen(config.host, config.http_port, "--http-port")
-        url = url_of("pulsar", config, listener)
-        http_url = url_of("http", config, http_listener)
-
-        def ready() -> None:
-            print(f"ready {url} {http_url}", flush=True)
-
-        return run_worker(config, Worker(0, [listener], [http_listener], url, http_url, ready))
+        urls = f"{url_of('pulsar', config, listener)} {url_of('http', config, http_listener)}"
+        ready = partial(print, "ready", urls, flush=True)
+        return run_worker(config, Worker(0, [listener], [http_listener], ready))
     finally:
         os.close(lock)
 
@@ -155,8 +152,7 @@ def listen(host: str, port: int, option: str) -> socket.socket:
 
 def url_of(scheme: str, config: BrokerConfig, listener: socket.socket) -> str:
     """The URL at which clients reach a socket."""
-    host = config.advertised_host or config.host
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    return config.url_of(scheme, listener.getsockname()[1])
 
 
 async def serve(config: BrokerConfig, worker: Worker) -> int:
@@ -168,8 +164,7 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
     if worker.parent is not None:
         loop.add_reader(worker.parent, stopping.set)
     store = _metadata_store(config)
-    clock = SystemClock()
-    broker = _make_broker(config, worker, store, clock)
+    broker = _make_broker(config, worker, store)
     beside = [
         asyncio.ensure_future(_stop_when_failed(broker, stopping)),
         asyncio.ensure_future(_collect_garbage(broker)),
@@ -182,7 +177,7 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
             gc.collect()
             gc.freeze()
             gc.set_threshold(10_000, 20, 100)
-            await _serve_http(broker, clock, worker, stopping)
+            await _serve_http(broker, worker.http_listeners, stopping)
     finally:
         for task in beside:
             task.cancel()
@@ -246,8 +241,9 @@ def cache_of_each_store(config: BrokerConfig) -> int:
     return config.cache_bytes // max(config.workers, found)
 
 
-def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, clock: Clock) -> Broker:
+def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore) -> Broker:
     cache_bytes = cache_of_each_store(config)
+    clock = SystemClock()
 
     def storage_of(number: int) -> FileStorage:
         return FileStorage(
@@ -260,27 +256,26 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, clock
         loop = asyncio.get_running_loop()
         return [await loop.create_server(factory, sock=listener) for listener in worker.listeners]
 
+    text = os.environ.get("ANABRANCH_FAILPOINTS", "")
+    failpoints: Failpoints = ProcessFailpoints.from_text(text) if text else NoFailpoints()
+    url = url_of("pulsar", config, worker.listeners[0])
+    http_url = url_of("http", config, worker.http_listeners[0])
     broker = Broker(
         config,
-        BrokerEnvironment(storage_of, store, clock, random.Random(), _failpoints()),
+        BrokerEnvironment(storage_of, store, clock, random.Random(), failpoints),
         id=worker.id,
-        endpoint=Endpoint(worker.url, worker.http_url, accept),
+        endpoint=Endpoint(url, http_url, accept),
     )
     # Before the broker listens: other workers may call its logs before its HTTP stack is loaded.
-    serve_logs(broker, worker.http_url)
+    serve_logs(broker)
     return broker
 
 
-def _failpoints() -> Failpoints:
-    text = os.environ.get("ANABRANCH_FAILPOINTS", "")
-    return ProcessFailpoints.from_text(text) if text else NoFailpoints()
-
-
-async def _serve_http(broker: Broker, clock: Clock, worker: Worker, stopping: asyncio.Event) -> None:
+async def _serve_http(broker: Broker, listeners: Sequence[socket.socket], stopping: asyncio.Event) -> None:
     # The HTTP stack takes longer to import than all other modules together. Its sockets listen already, so
     # early requests wait in the backlog, and a thread imports it while the event loop serves.
     server_module = await asyncio.to_thread(importlib.import_module, "anabranch.admin.server")
-    server = server_module.AdminServer(broker, clock, worker.http_listeners, worker.http_url)
+    server = server_module.AdminServer(broker, listeners)
     await server.start()
     try:
         await stopping.wait()

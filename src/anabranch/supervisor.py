@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch import node
@@ -91,7 +91,7 @@ class WorkerProcess:
     starts: int = 0
     began_s: float = 0.0
     delay_s: float = RESTART_FIRST_S
-    start_at_s: float = field(default=0.0)
+    start_at_s: float = 0.0
 
 
 class Supervisor:
@@ -208,18 +208,8 @@ class Supervisor:
 
         code = 1
         try:
-            code = node.run_worker(
-                self._config,
-                node.Worker(
-                    worker.number,
-                    worker.listeners,
-                    worker.http_listeners,
-                    node.url_of("pulsar", self._config, worker.listeners[0]),
-                    node.url_of("http", self._config, worker.http_listeners[0]),
-                    ready,
-                    parent,
-                ),
-            )
+            started = node.Worker(worker.number, worker.listeners, worker.http_listeners, ready, parent)
+            code = node.run_worker(self._config, started)
         except KeyboardInterrupt:
             code = 0
         except (AnabranchError, OSError) as error:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from anabranch.admin.server import create_app
 from anabranch.broker.broker import Broker
-from tests.harness.cluster import Brokers, host_of
+from tests.harness.cluster import Brokers
 
 ORDERS = "/admin/v2/scalable/public/default/orders"
 CLASSIC = "/admin/v2/persistent/public/default/classic"
@@ -33,9 +33,7 @@ class Admin:
     def __init__(self, brokers: Brokers) -> None:
         self.brokers = brokers
         self.loop = brokers.loop
-        self._apps = {
-            n: create_app(brokers[n], brokers.clock, f"http://{host_of(n)}:8080") for n in brokers.living
-        }
+        self._apps = {n: create_app(brokers[n]) for n in brokers.living}
         self._turns = cycle(self._apps)
 
     @property

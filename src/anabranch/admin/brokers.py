@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 from anabranch.admin.calls import Call, route
 from anabranch.errors import NotFoundError
-from anabranch.metadata.records import BrokerRecord
 from anabranch.model.names import DOMAINS, TopicName
 from anabranch.protocol.connection import SERVER_VERSION
 
@@ -27,16 +26,8 @@ async def version(call: Call) -> str:
 async def brokers(call: Call) -> list[str]:
     if "cluster" in call.parts and call.part("cluster") != call.broker.config.cluster:
         raise NotFoundError(f"there is no cluster {call.part('cluster')!r}")
-    return [_address(call, broker) for _, broker in sorted(call.broker.directory.brokers.items())]
-
-
-def _http_url(call: Call, broker: BrokerRecord | None) -> str:
-    """The address of a broker's API; this broker's own for a record without one."""
-    return broker.http_url if broker is not None and broker.http_url else call.http_url
-
-
-def _address(call: Call, broker: BrokerRecord) -> str:
-    return urlsplit(_http_url(call, broker)).netloc
+    living = sorted(call.broker.directory.brokers.items())
+    return [urlsplit(broker.http_url).netloc for _, broker in living]
 
 
 async def workers(call: Call) -> Any:
@@ -46,7 +37,7 @@ async def workers(call: Call) -> Any:
         {
             "id": broker.id,
             "serviceUrl": broker.url,
-            "webServiceUrl": _http_url(call, broker),
+            "webServiceUrl": broker.http_url,
             "stores": [store for store in sorted(directory.stores) if directory.owner_of(store) == broker],
         }
         for _, broker in sorted(directory.brokers.items())
@@ -59,7 +50,8 @@ async def workers(call: Call) -> Any:
 
 async def leader(call: Call) -> Any:
     """The first broker: Pulsar's tools ask for a leader of all brokers, which this cluster does not have."""
-    url = _http_url(call, min(call.broker.directory.brokers.values(), key=lambda b: b.id, default=None))
+    first = min(call.broker.directory.brokers.values(), key=lambda broker: broker.id, default=call.broker)
+    url = first.http_url
     return {"brokerId": urlsplit(url).netloc, "serviceUrl": url}
 
 
@@ -69,8 +61,7 @@ async def lookup(call: Call) -> Any:
         raise NotFoundError(f"unknown scheme {domain!r}; use one of {', '.join(DOMAINS)}")
     # As in Pulsar, a lookup answers for topics that do not exist, too.
     owner = await call.broker.owner_of(TopicName.parse(f"{domain}://{call.namespace()}/{call.part('topic')}"))
-    url = call.broker.url if owner is None else owner.url
-    http_url = _http_url(call, owner)
+    url, http_url = (owner or call.broker).url, (owner or call.broker).http_url
     return {
         "brokerUrl": url,
         "brokerUrlTls": None,

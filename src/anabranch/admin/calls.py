@@ -20,7 +20,6 @@ from starlette.routing import Route
 from anabranch import errors
 from anabranch.admin.logs import Logs
 from anabranch.broker.broker import Broker
-from anabranch.clock import Clock
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AnabranchError, InvalidConfigurationError, InvalidNameError, TopicNotFoundError
 from anabranch.metadata.records import TopicRecord
@@ -95,11 +94,8 @@ class Call:
         self._request = request
         self.broker: Broker = request.app.state.broker
         self.topics: TopicStore = self.broker.records
-        self.clock: Clock = request.app.state.clock
         self.logs: Logs = request.app.state.logs
         """The logs of all brokers."""
-        self.http_url: str = request.app.state.http_url
-        """The address of this API."""
         self.repeatable = True
         """Cleared by a handler before a step that would have a further effect if it were repeated."""
         self._seen: dict[str, Any] = {}

@@ -30,10 +30,8 @@ Json = dict[str, Any]
 class Logs:
     """The logs in the stores of this broker; the log of a classic topic is created if it was not used yet."""
 
-    def __init__(self, broker: Broker, address: str) -> None:
-        """`address` is the name of this broker in Pulsar's stats."""
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._address = address
 
     async def _log(self, place: Place) -> ServedLog:
         self._broker.stores.check(place.store)
@@ -97,8 +95,8 @@ class Logs:
         return _last_id(await self._log(place))
 
     async def stats(self, place: Place) -> Json:
-        dedup = self._broker.config.deduplication
-        return stats.topic_stats(await self._log(place), deduplication=dedup, owner=self._address)
+        dedup, owner = self._broker.config.deduplication, urlsplit(self._broker.http_url).netloc
+        return stats.topic_stats(await self._log(place), deduplication=dedup, owner=owner)
 
     async def internal_stats(self, place: Place) -> Json:
         return stats.internal_stats(await self._log(place))
@@ -146,9 +144,9 @@ class Logs:
 LOGS: Final = Port(Logs)
 
 
-def serve_logs(broker: Broker, http_url: str) -> Logs:
+def serve_logs(broker: Broker) -> Logs:
     """Let other brokers call the logs of this broker; returns the port over all brokers."""
-    return broker.serve(TARGET, LOGS, Logs(broker, urlsplit(http_url).netloc))
+    return broker.serve(TARGET, LOGS, Logs(broker))
 
 
 def _last_id(segment: ServedLog) -> Json:

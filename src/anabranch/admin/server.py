@@ -30,7 +30,6 @@ from anabranch.admin import (
 from anabranch.admin.calls import reason
 from anabranch.admin.logs import serve_logs
 from anabranch.broker.broker import Broker
-from anabranch.clock import Clock
 
 STOP_TIMEOUT_S = 5.0
 CONNECTIONS_MAX = 1000
@@ -48,13 +47,11 @@ ROUTES = [
 ]
 
 
-def create_app(broker: Broker, clock: Clock, http_url: str) -> Any:
+def create_app(broker: Broker) -> Any:
     """The ASGI app with all routes."""
     app = Starlette(routes=ROUTES, exception_handlers={HTTPException: _refuse})
     app.state.broker = broker
-    app.state.clock = clock
-    app.state.http_url = http_url
-    app.state.logs = serve_logs(broker, http_url)
+    app.state.logs = serve_logs(broker)
 
     async def keep_escapes(scope: Any, receive: Any, send: Any) -> None:
         # A topic name may contain an escaped slash, so routes match the escaped path, and `Call.part` decodes
@@ -75,12 +72,10 @@ async def _refuse(request: Request, error: Exception) -> Response:
 class AdminServer:
     """One HTTP server on the event loop of the broker."""
 
-    def __init__(
-        self, broker: Broker, clock: Clock, listeners: Sequence[socket.socket], http_url: str
-    ) -> None:
+    def __init__(self, broker: Broker, listeners: Sequence[socket.socket]) -> None:
         self._listeners = list(listeners)
-        config = uvicorn.Config(
-            create_app(broker, clock, http_url),
+        self._config = uvicorn.Config(
+            create_app(broker),
             loop="none",
             lifespan="off",
             ws="none",
@@ -91,8 +86,7 @@ class AdminServer:
             limit_concurrency=CONNECTIONS_MAX,
             timeout_graceful_shutdown=int(STOP_TIMEOUT_S),
         )
-        self._config = config
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(self._config)
 
     async def start(self) -> None:
         # `Server.serve` would install signal handlers and poll ten times a second.

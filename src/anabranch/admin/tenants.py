@@ -34,7 +34,7 @@ async def list_clusters(call: Call) -> list[str]:
 async def get_cluster(call: Call) -> Any:
     if call.part("cluster") != call.broker.config.cluster:
         raise NotFoundError(f"there is no cluster {call.part('cluster')!r}")
-    return {"brokerServiceUrl": call.broker.url, "serviceUrl": call.http_url}
+    return {"brokerServiceUrl": call.broker.url, "serviceUrl": call.broker.http_url}
 
 
 async def list_tenants(call: Call) -> list[str]:

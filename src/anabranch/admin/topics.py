@@ -180,7 +180,7 @@ async def reset_to_id(call: Call) -> None:
 
 
 async def expire(call: Call) -> None:
-    before_ms = call.clock.wall_ms() - call.number_part("seconds") * 1000
+    before_ms = call.broker.clock.wall_ms() - call.number_part("seconds") * 1000
     places, name, _ = await _subscribed(call)
     for place in places:
         await call.logs.expire(place, name, before_ms)

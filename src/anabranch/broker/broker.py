@@ -84,15 +84,16 @@ class Broker:
         self.directory = Directory(environment.store)
         self.records = TopicStore(environment.store)
         self.stores = Stores(environment.storage_of, self._store_failed)
-        self._clock = environment.clock
+        self.clock = environment.clock
         self._endpoint = endpoint or configured_endpoint(config)
+        self.url, self.http_url = self._endpoint.url, self._endpoint.http_url
         self._servers: Sequence[asyncio.AbstractServer] = ()
         self._tasks = TaskRegistry()
         self._unwatch: Callable[[], None] = lambda: None
         drains = DrainEvents()
         self.logs = ServedLogs(self.stores, _log_context(config, environment, self._tasks), drains.report)
         self.classic = ClassicTopics(
-            self.logs, self.records, self._clock, self.directory.served, auto_create=config.auto_create_topics
+            self.logs, self.records, self.clock, self.directory.served, auto_create=config.auto_create_topics
         )
         self.segments = LocalSegments(self.logs, drains)
         self._secret = ClusterSecret(environment.store, environment.rng)
@@ -100,7 +101,7 @@ class Broker:
         self._targets = {LEADER_TARGET: Target(LEADER, self._local_leader)}
         self.controllers = self._make_controllers(environment)
         drains.otherwise = DrainMessenger(self._tasks, self.controllers.controller).send
-        me = BrokerRecord(id=id, url=self.url, http_url=self._endpoint.http_url, generation=-1)
+        me = BrokerRecord(id=id, url=self.url, http_url=self.http_url, generation=-1)
         lease = BrokerLease(self.directory, environment.store, me)
         self._ownership = self._make_ownership(lease, environment)
         self._services = self._make_services(lease, environment)
@@ -147,11 +148,6 @@ class Broker:
             targets=self._targets,
         )
 
-    @property
-    def url(self) -> str:
-        """The address at which clients reach this broker and no other."""
-        return self._endpoint.url
-
     async def start(self) -> None:
         """Join the living brokers, recover the own stores, finish interrupted changes, then listen."""
         await self.records.namespaces.ensure_defaults(self.config.cluster)
@@ -161,7 +157,7 @@ class Broker:
         await self._ownership.start()
         self._servers = await self._endpoint.listen(self._accept)
         self._tasks.spawn(self._sample_rates())
-        self._tasks.spawn(Trimming(self.stores, self.logs, self._clock, self._retention_of).run())
+        self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, self._retention_of).run())
 
     async def stop(self) -> None:
         """Answer accepted entries, hang up, close all stores. May be called at any stage of `start`."""

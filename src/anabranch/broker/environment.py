@@ -44,5 +44,4 @@ def configured_endpoint(config: BrokerConfig) -> Endpoint:
     async def accept(factory: Callable[[], Pump]) -> Sequence[asyncio.AbstractServer]:
         return [await listen(config.host, config.port, factory)]
 
-    host = config.advertised_host or config.host
-    return Endpoint(f"pulsar://{f'[{host}]' if ':' in host else host}:{config.port}", "", accept)
+    return Endpoint(config.url_of("pulsar", config.port), config.url_of("http", config.http_port), accept)
