@@ -24,7 +24,7 @@ from anabranch.protocol.batches import MessageBatch
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.option_values import Settings
 from anabranch.spark.source import AnabranchSource
-from anabranch.spark.topics import OutgoingRows, Service, StoredEntry, WriterSettings
+from anabranch.spark.topics import OutgoingRows, Service, StoredEntry
 
 _RECORD = struct.Struct(">QII")
 PUBLISHED_MS = 1_700_000_000_123
@@ -186,7 +186,7 @@ class FileService(Service):
     def reader(self) -> FileReader:
         return FileReader(Path(self.root))
 
-    def writer(self, topic: str, settings: WriterSettings) -> FileWriter:
+    def writer(self, topic: str, flush_bytes: int, compression: str | None) -> FileWriter:
         return FileWriter(FileTopic(Path(self.root), topic))
 
 

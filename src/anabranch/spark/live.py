@@ -28,10 +28,9 @@ from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.encoding import RowEncoder
 from anabranch.spark.option_values import Settings
 from anabranch.spark.slices_ahead import SlicesAhead
-from anabranch.spark.topics import OutgoingRows, StoredEntry, WriterSettings
+from anabranch.spark.topics import OutgoingRows, StoredEntry
 
 T = TypeVar("T")
-
 
 TAILS_AT_ONCE = 64
 SEALED_TAIL_TTL_S = 30.0
@@ -51,8 +50,8 @@ class LiveService:
     def reader(self) -> LiveReader:
         return _session(self).reader
 
-    def writer(self, topic: str, settings: WriterSettings) -> LiveWriter:
-        return LiveWriter(_session(self), topic, settings)
+    def writer(self, topic: str, flush_bytes: int, compression: str | None) -> LiveWriter:
+        return LiveWriter(_session(self), topic, flush_bytes, compression)
 
 
 class Session:
@@ -63,16 +62,8 @@ class Session:
         self._leaving: asyncio.Task[None] | None = None
         self.rng = Random()
         self.patience_s: float = dict(service.settings).get("operation_timeout", OPERATION_TIMEOUT_S)
-        self.client: AsyncClient = self.run(self._open(service))
-        self.tails: SegmentTails = self.run(self._open_tails())
+        self.client, self.tails = self.run(_open(service))
         self.reader = LiveReader(self)
-
-    @staticmethod
-    async def _open(service: LiveService) -> AsyncClient:
-        return AsyncClient(service.url, **dict(service.settings))
-
-    async def _open_tails(self) -> SegmentTails:
-        return self.client.tails()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the loop until the work is done."""
@@ -92,6 +83,11 @@ class Session:
         """Close the client and its connections."""
         self.run(self.client.close())
         self._loop.close()
+
+
+async def _open(service: LiveService) -> tuple[AsyncClient, SegmentTails]:
+    client = AsyncClient(service.url, **dict(service.settings))
+    return client, client.tails()
 
 
 _sessions: dict[tuple[int, int, LiveService], Session] = {}
@@ -192,16 +188,13 @@ class LiveReader:
 class LiveWriter:
     """The writing port over a producer of its own."""
 
-    def __init__(self, session: Session, topic: str, settings: WriterSettings) -> None:
+    def __init__(self, session: Session, topic: str, entry_bytes: int, compression: Any) -> None:
         self._session = session
-        self._entry_bytes = settings.flush_bytes
+        self._entry_bytes = entry_bytes
         self._waiting: deque[BulkFuture] = deque()
         self._turn = session.rng.randrange(2**16)
-        self._producer: AsyncProducer[bytes] = session.run(self._open(topic, settings))
-
-    async def _open(self, topic: str, settings: WriterSettings) -> AsyncProducer[bytes]:
-        compression: Any = settings.compression
-        return await self._session.client.create_producer(topic, compression=compression)
+        creating = session.client.create_producer(topic, compression=compression)
+        self._producer: AsyncProducer[bytes] = session.run(creating)
 
     def write(self, rows: OutgoingRows) -> None:
         self._session.run(self._write(rows))

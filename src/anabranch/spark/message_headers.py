@@ -11,16 +11,8 @@ from anabranch.spark.columns import Bytes, Flags, Numbers
 
 # Tags of the header of a message inside a batch.
 PROPERTIES, KEY, ORDERING_KEY = 0x0A, 0x12, 0x3A
-
-PAYLOAD_SIZE, COMPACTED_OUT, EVENT_TIME, ENCODED, SEQUENCE, NULL_VALUE, NULL_KEY = (
-    0x18,
-    0x20,
-    0x28,
-    0x30,
-    0x40,
-    0x48,
-    0x50,
-)
+PAYLOAD_SIZE, COMPACTED_OUT, EVENT_TIME, ENCODED = 0x18, 0x20, 0x28, 0x30
+SEQUENCE, NULL_VALUE, NULL_KEY = 0x40, 0x48, 0x50
 
 _ALL = slice(None)
 

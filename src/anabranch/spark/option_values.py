@@ -36,9 +36,6 @@ class GivenOptions:
         self, given: Mapping[str, str], known: tuple[str, ...], later: tuple[str, ...], what: str
     ) -> None:
         self._given = {name.lower(): text for name, text in given.items()}
-        self._check(known, later, what)
-
-    def _check(self, known: tuple[str, ...], later: tuple[str, ...], what: str) -> None:
         names = {name.lower(): name for name in known}
         not_yet = {name.lower(): name for name in later}
         for name in sorted(self._given):
@@ -107,7 +104,7 @@ def whole_number(text: str) -> int:
 
 
 def count(text: str) -> int:
-    if not re.fullmatch(r"\d+", text) or int(text) < 1:
+    if not re.fullmatch(r"\d*[1-9]\d*", text):
         raise ValueError("it takes a whole number of at least 1")
     return int(text)
 

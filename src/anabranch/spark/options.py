@@ -6,9 +6,9 @@ Spark passes option names in lower case. This module must not know how an option
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import TopicName
@@ -26,34 +26,38 @@ from anabranch.spark.option_values import (
 
 Ordering = Literal["key", "none"]
 
+_TOPIC_NAMES = ("subscribe", "topic", "topics", "path")
+_MAX_ROWS_NAMES = ("maxOffsetsPerTrigger", "maxRecordsPerTrigger")
+
+_SOURCE_FIELDS: Mapping[str, tuple[str, Callable[[str], Any], Any]] = {
+    "max_bytes": ("maxBytesPerTrigger", byte_size, None),
+    "min_rows": ("minOffsetsPerTrigger", count, None),
+    "max_delay_s": ("maxTriggerDelay", duration_s, 15 * 60.0),
+    "max_partitions": ("maxPartitions", count, None),
+    "min_partitions": ("minPartitions", count, None),
+    "max_partition_rows": ("maxRecordsPerPartition", count, None),
+    "split_bytes": ("splitBytes", byte_size, None),
+    "ordering": ("ordering", lambda text: word(text, ("key", "none")), None),
+    "chain": ("chainSegments", flag, True),
+    "buckets": ("bucketsPerSegment", count, 1),
+    "fail_on_data_loss": ("failOnDataLoss", flag, True),
+    "include_headers": ("includeHeaders", flag, False),
+    "include_event_time": ("includeEventTime", flag, False),
+    "include_hash": ("includeHash", flag, False),
+    "poll_timeout_s": ("pollTimeoutMs", duration_s, 120.0),
+    "retries": ("fetchOffset.numRetries", whole_number, 3),
+    "retry_interval_s": ("fetchOffset.retryIntervalMs", duration_s, 0.01),
+    "view_ttl_s": ("metadata.cache.ttl.ms", duration_s, 0.05),
+}
+"""By field of SourceOptions: the option, the reading of its text, and the value if it is not given."""
+
 _SOURCE = (
     "service.url",
-    "subscribe",
-    "topic",
-    "topics",
-    "path",
+    *_TOPIC_NAMES,
     "startingOffsets",
     "endingOffsets",
-    "maxOffsetsPerTrigger",
-    "maxRecordsPerTrigger",
-    "maxBytesPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxPartitions",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "splitBytes",
-    "ordering",
-    "chainSegments",
-    "bucketsPerSegment",
-    "failOnDataLoss",
-    "includeHeaders",
-    "includeEventTime",
-    "includeHash",
-    "pollTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "metadata.cache.ttl.ms",
+    *_MAX_ROWS_NAMES,
+    *(option for option, _, _ in _SOURCE_FIELDS.values()),
 )
 _SOURCE_LATER = (
     "subscribePattern",
@@ -91,7 +95,6 @@ _SINK_LATER = (
     "lingerMs",
     "maxInFlight",
 )
-
 
 _COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 
@@ -142,34 +145,14 @@ class SinkOptions:
 def read_source_options(given: Mapping[str, str]) -> SourceOptions:
     """Raise InvalidConfigurationError with the option's name and the values that it takes."""
     options = GivenOptions(given, _SOURCE, _SOURCE_LATER, "source")
-    topics = _topics(options)
-    buckets = options.read("bucketsPerSegment", count) or 1
-    ordering = options.read("ordering", lambda text: word(text, ("key", "none")))
     found = SourceOptions(
+        topics=_topics(options),
         service_url=options.required("service.url"),
         client=options.client(),
-        topics=topics,
         starting=_request(options, "startingOffsets"),
         ending=_request(options, "endingOffsets"),
-        max_rows=options.either(("maxOffsetsPerTrigger", "maxRecordsPerTrigger"), count),
-        max_bytes=options.read("maxBytesPerTrigger", byte_size),
-        min_rows=options.read("minOffsetsPerTrigger", count),
-        max_delay_s=options.read("maxTriggerDelay", duration_s, 15 * 60.0),
-        max_partitions=options.read("maxPartitions", count),
-        min_partitions=options.read("minPartitions", count),
-        max_partition_rows=options.read("maxRecordsPerPartition", count),
-        split_bytes=options.read("splitBytes", byte_size),
-        ordering=None if ordering is None else "key" if ordering == "key" else "none",
-        chain=options.read("chainSegments", flag, True),
-        buckets=buckets,
-        fail_on_data_loss=options.read("failOnDataLoss", flag, True),
-        include_headers=options.read("includeHeaders", flag, False),
-        include_event_time=options.read("includeEventTime", flag, False),
-        include_hash=options.read("includeHash", flag, False),
-        poll_timeout_s=options.read("pollTimeoutMs", duration_s, 120.0),
-        retries=options.read("fetchOffset.numRetries", whole_number, 3),
-        retry_interval_s=options.read("fetchOffset.retryIntervalMs", duration_s, 0.01),
-        view_ttl_s=options.read("metadata.cache.ttl.ms", duration_s, 0.05),
+        max_rows=options.either(_MAX_ROWS_NAMES, count),
+        **{field: options.read(*how) for field, how in _SOURCE_FIELDS.items()},
     )
     if found.min_rows and found.max_rows and found.min_rows > found.max_rows:
         raise InvalidConfigurationError("minOffsetsPerTrigger is above maxOffsetsPerTrigger")
@@ -185,7 +168,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
             f"delivery={delivery} is not supported yet; at-least-once is: a task that is retried writes again"
         )
     # LZ4 costs less time than broker and disk save by the smaller entries; Zstandard costs more.
-    compression = options.read("compression", lambda text: word(text, _COMPRESSIONS)) or "lz4"
+    compression = options.read("compression", lambda text: word(text, _COMPRESSIONS), "lz4")
     topic = options.text("topic") or options.text("path")
     return SinkOptions(
         service_url=options.required("service.url"),
@@ -204,12 +187,11 @@ def short_name(text: str) -> str:
     Offsets and the topic column contain it, so a restarted query may spell the topic differently.
     """
     name = TopicName.parse(text.strip(), default_domain="topic")
-    full = str(name)
-    return full.removeprefix("topic://public/default/")
+    return str(name).removeprefix("topic://public/default/")
 
 
 def _topics(options: GivenOptions) -> tuple[str, ...]:
-    given = [name for name in ("subscribe", "topic", "topics", "path") if options.text(name) is not None]
+    given = [name for name in _TOPIC_NAMES if options.text(name) is not None]
     if len(given) != 1:
         found = " and ".join(given) if given else "none of them"
         raise InvalidConfigurationError(

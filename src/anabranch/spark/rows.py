@@ -123,22 +123,15 @@ class _Rows:
     def pick(self, column: Any) -> Any:
         return column if self.all else column[self._picked]
 
-    @property
-    def segments(self) -> Numbers:
-        picked: Numbers = self.pick(self._of_entry([piece.part.segment for piece in self._pieces]))
-        return picked
+    def segments(self) -> Any:
+        return self.pick(self._of_entry([piece.part.segment for piece in self._pieces]))
 
-    @property
-    def positions(self) -> Numbers:
+    def positions(self) -> Any:
         first = self._of_entry([piece.first for piece in self._pieces])
-        picked: Numbers = self.pick(first + self._within_entry())
-        return picked
+        return self.pick(first + self._within_entry())
 
-    @property
-    def publish_times_ms(self) -> Numbers:
-        times = self._of_entry([piece.payload.publish_time_ms for piece in self._pieces])
-        picked: Numbers = self.pick(times)
-        return picked
+    def publish_times_ms(self) -> Any:
+        return self.pick(self._of_entry([piece.payload.publish_time_ms for piece in self._pieces]))
 
 
 def _in_ranges(slots: Words, whole: HashRange, keep: tuple[HashRange, ...]) -> Flags:
@@ -193,10 +186,6 @@ def _values(rows: _Rows) -> Any:
     )
 
 
-def _topics(rows: _Rows) -> Any:
-    return pa.repeat(pa.scalar(rows.topic, pa.string()), rows.count)
-
-
 def _time_column(times_ms: Numbers, missing: Flags | None) -> Any:
     return pa.array(times_ms * 1000, pa.timestamp("us", "UTC"), mask=missing)
 
@@ -234,10 +223,10 @@ def _text(text: str | bytes) -> str:
 _BUILDERS: Mapping[str, Callable[[_Rows], Any]] = {
     "key": _keys,
     "value": _values,
-    "topic": _topics,
-    "segment": lambda rows: pa.array(rows.segments),
-    "position": lambda rows: pa.array(rows.positions),
-    "timestamp": lambda rows: _time_column(rows.publish_times_ms, None),
+    "topic": lambda rows: pa.repeat(pa.scalar(rows.topic, pa.string()), rows.count),
+    "segment": lambda rows: pa.array(rows.segments()),
+    "position": lambda rows: pa.array(rows.positions()),
+    "timestamp": lambda rows: _time_column(rows.publish_times_ms(), None),
     "eventTime": _event_times,
     "keyHash": _hashes,
 }

@@ -8,10 +8,16 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.batch_reader import BatchReader
 from anabranch.spark.option_values import Settings
-from anabranch.spark.options import read_sink_options, read_source_options, text_of
+from anabranch.spark.options import (
+    SinkOptions,
+    SourceOptions,
+    read_sink_options,
+    read_source_options,
+    text_of,
+)
 from anabranch.spark.schema import check_source_schema, source_schema
+from anabranch.spark.source_reader import BatchReader
 from anabranch.spark.stream_reader import StreamReader
 from anabranch.spark.topics import Service
 from anabranch.spark.writer import BatchWriter, StreamWriter, check_sink_schema
@@ -42,30 +48,32 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
         )
 
     def reader(self, schema: Any) -> BatchReader:
-        options = read_source_options(self.options)
-        check_source_schema(schema)
-        return BatchReader(self.service(options.service_url, options.client), options, schema)
+        return BatchReader(*self._read_from(schema), schema)
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802
+        return StreamReader(*self._read_from(schema), schema)
+
+    def _read_from(self, schema: Any) -> tuple[Service, SourceOptions]:
         options = read_source_options(self.options)
         check_source_schema(schema)
-        return StreamReader(self.service(options.service_url, options.client), options, schema)
+        return self.service(options.service_url, options.client), options
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
         if overwrite:
             raise InvalidConfigurationError('a topic cannot be overwritten; write with .mode("append")')
-        options = read_sink_options(self.options)
-        check_sink_schema(schema, options)
-        return BatchWriter(self.service(options.service_url, options.client), options)
+        return BatchWriter(*self._write_to(schema))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802
         if overwrite:
             raise InvalidConfigurationError(
                 'a topic cannot be overwritten; use .outputMode("append"), or foreachBatch for complete mode'
             )
+        return StreamWriter(*self._write_to(schema))
+
+    def _write_to(self, schema: Any) -> tuple[Service, SinkOptions]:
         options = read_sink_options(self.options)
         check_sink_schema(schema, options)
-        return StreamWriter(self.service(options.service_url, options.client), options)
+        return self.service(options.service_url, options.client), options
 
 
 def register(spark: Any) -> None:

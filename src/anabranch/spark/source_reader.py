@@ -1,6 +1,7 @@
-"""The parts that batch and stream readers share: views of topics, planning by position, reading a partition.
+"""The reader of batch queries, and the parts that it shares with the reader of streams.
 
-A `SourceReader` is pickled into the tasks of a job, so it is a value and remembers nothing between calls.
+The parts are views of topics, planning by position and reading a partition. A `SourceReader` is pickled into
+the tasks of a job, so it is a value and remembers nothing between calls.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from anabranch.errors import AnabranchError, DataLossError, InvalidConfigurationError
 from anabranch.spark.decide.offsets import Cut, Start
-from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_in_key_order
+from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_by_position, plan_in_key_order
+from anabranch.spark.decide.slices import slices_of_range
+from anabranch.spark.decide.starts import resolve
 from anabranch.spark.decide.topology import Sizes, Slice, Topology
 from anabranch.spark.entries import open_entry
 from anabranch.spark.options import SourceOptions
@@ -30,6 +33,9 @@ PARTITIONS_MAX = 32
 SPLIT_BYTES = 128 * 2**20
 """Bytes for one task of a batch job, as in Spark's file sources: about half a second of work."""
 
+SHARED_BYTES = 32 * 2**20
+"""From this size on a batch job gets at least two tasks, because any machine has two cores."""
+
 PAYLOAD_BYTES_MAX = 64 * 2**20
 """Most bytes that one entry may unpack to."""
 
@@ -42,6 +48,12 @@ POSITION_ONLY = {
     "split_bytes": "splitBytes",
 }
 """Options that have no meaning with ordering=key."""
+
+_STREAM_ONLY = {
+    "max_rows": "maxOffsetsPerTrigger",
+    "max_bytes": "maxBytesPerTrigger",
+    "min_rows": "minOffsetsPerTrigger",
+}
 
 
 class PlannedPartition(InputPartition):  # type: ignore[misc]
@@ -90,13 +102,9 @@ class SourceReader:
         planned = plan_in_key_order(slices, options.max_partitions or PARTITIONS_MAX, options.buckets)
         return [PlannedPartition(runs) for runs in planned]
 
-    def position_limits(self, max_partitions: int | None, min_partitions: int | None) -> PartitionLimits:
-        return PartitionLimits(
-            self.options.split_bytes or SPLIT_BYTES,
-            max_partitions,
-            min_partitions,
-            self.options.max_partition_rows,
-        )
+    def position_limits(self, most: int | None, fewest: int | None) -> PartitionLimits:
+        options = self.options
+        return PartitionLimits(options.split_bytes or SPLIT_BYTES, most, fewest, options.max_partition_rows)
 
     def read_partition(self, partition: InputPartition) -> Iterator[Any]:
         """Yield Arrow batches of the runs, in their order."""
@@ -147,9 +155,7 @@ class SourceReader:
                 payload = open_entry(entries[0].data, PAYLOAD_BYTES_MAX)
                 part = samples[number]
                 known[part.topic, part.segment] = len(payload.data) / max(1, payload.count)
-        if not known:
-            return Sizes()
-        return Sizes(known, sum(known.values()) / len(known))
+        return Sizes(known, sum(known.values()) / len(known)) if known else Sizes()
 
 
 def _finished(builder: RowBuilder | None) -> Iterator[Any]:
@@ -171,3 +177,38 @@ def requested(request: Start | None, topic: str, otherwise: str) -> Any:
     if isinstance(at, Cut):
         return at.topics.get(topic, otherwise)
     return at
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    """Reads from one cut to another; both are resolved when Spark first plans the DataFrame."""
+
+    def __init__(self, service: Service, options: SourceOptions, schema: Any) -> None:
+        if options.starting is not None and options.starting.at == "latest":
+            raise InvalidConfigurationError("startingOffsets=latest makes no sense in a batch query")
+        if options.ending is not None and options.ending.at == "earliest":
+            raise InvalidConfigurationError("endingOffsets=earliest makes no sense in a batch query")
+        refuse_set(options, "a batch query", _STREAM_ONLY)
+        if options.ordering == "key":
+            refuse_set(options, "a batch query with ordering=key", POSITION_ONLY)
+        elif options.buckets > 1:
+            raise InvalidConfigurationError("bucketsPerSegment needs ordering=key in a batch query")
+        self.source = SourceReader(service, options, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Resolve "latest" and plan; Spark calls this once per DataFrame."""
+        source, options = self.source, self.source.options
+        reader = source.service.reader()
+        slices: list[Slice] = []
+        for topic, topology in source.topologies(reader).items():
+            start = resolve(requested(options.starting, topic, "earliest"), topology, topic)
+            end = resolve(requested(options.ending, topic, "latest"), topology, topic)
+            slices += slices_of_range(start, end, topology, topic, source.lost)
+        if options.ordering == "key":
+            return source.plan_in_key_order(slices)
+        sizes = source.sizes(reader, slices)
+        fewest = options.min_partitions or (2 if sizes.total(slices) > SHARED_BYTES else None)
+        limits = source.position_limits(options.max_partitions, fewest)
+        return [PlannedPartition(runs) for runs in plan_by_position(slices, limits, sizes)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self.source.read_partition(partition)

@@ -96,16 +96,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             added = {topic: resolve("earliest", topologies[topic], topic) for topic in new}
             return encode(Cut({**known.topics, **added}))
         cleaned = forget_gone(known, topologies, self.source.lost)
-        unlimited = isinstance(limit, ReadAllAvailable)
-        if not unlimited and self._should_wait(cleaned, topologies):
+        chain = self.source.options.chain
+        if isinstance(limit, ReadAllAvailable):
+            end = advance(cleaned, topologies, chain=chain)
+        elif self._should_wait(cleaned, topologies):
             return start
-        end = advance(
-            cleaned,
-            topologies,
-            Limit() if unlimited else self._limit(),
-            chain=self.source.options.chain,
-            sizes=Sizes() if unlimited else self._message_sizes(cleaned, topologies),
-        )
+        else:
+            limits = Limit(self.source.options.max_rows, self.source.options.max_bytes)
+            sizes = self._message_sizes(cleaned, topologies)
+            end = advance(cleaned, topologies, limits, chain=chain, sizes=sizes)
         if end is cleaned:
             return start
         self._moved_at = time.monotonic()
@@ -187,9 +186,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return offset
         log.warning("the query no longer reads %s: its options do not name these topics", ", ".join(left))
         return Cut({topic: cut for topic, cut in offset.topics.items() if topic in wanted})
-
-    def _limit(self) -> Limit:
-        return Limit(self.source.options.max_rows, self.source.options.max_bytes)
 
     def _should_wait(self, cut: Cut, topologies: Mapping[str, Topology]) -> bool:
         """Whether fewer messages wait than the user wants per micro-batch, and the delay is not over."""

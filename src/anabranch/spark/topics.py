@@ -66,15 +66,6 @@ class TopicWriter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WriterSettings:
-    """How a writer batches."""
-
-    flush_bytes: int
-    """About the largest entry."""
-    compression: str | None
-
-
 class Service(Protocol):
     """A way to topics; small and picklable."""
 
@@ -82,4 +73,6 @@ class Service(Protocol):
         """Return the reader of this process, made on first use."""
         ...
 
-    def writer(self, topic: str, settings: WriterSettings) -> TopicWriter: ...
+    def writer(self, topic: str, flush_bytes: int, compression: str | None) -> TopicWriter:
+        """Return a writer that makes entries of up to about `flush_bytes`."""
+        ...

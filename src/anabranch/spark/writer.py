@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType, Tim
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.columns import hash_column
 from anabranch.spark.options import SinkOptions, short_name
-from anabranch.spark.topics import OutgoingRows, Service, TopicWriter, WriterSettings
+from anabranch.spark.topics import OutgoingRows, Service, TopicWriter
 
 log = logging.getLogger("anabranch.spark")
 
@@ -86,15 +86,17 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
     rows: int
 
 
-class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Writes the rows of a batch job."""
-
+class _Writer:
     def __init__(self, service: Service, options: SinkOptions) -> None:
         self.service = service
         self.options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return write_batches(self.service, self.options, iterator)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes the rows of a batch job."""
 
     def commit(self, messages: list[Any]) -> None:
         """Do nothing: all rows are stored already."""
@@ -103,15 +105,8 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         _warn_of_leftovers(messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """Writes the rows of micro-batches."""
-
-    def __init__(self, service: Service, options: SinkOptions) -> None:
-        self.service = service
-        self.options = options
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return write_batches(self.service, self.options, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Do nothing: all rows are stored already."""
@@ -129,7 +124,6 @@ def _warn_of_leftovers(messages: list[Any]) -> None:
 
 def write_batches(service: Service, options: SinkOptions, batches: Iterator[Any]) -> Written:
     """Write all rows and wait until they are stored; each topic keeps the order of its rows."""
-    settings = WriterSettings(options.flush_bytes, options.compression)
     writers: dict[str, TopicWriter] = {}
     rows = 0
     try:
@@ -137,7 +131,7 @@ def write_batches(service: Service, options: SinkOptions, batches: Iterator[Any]
             rows += batch.num_rows
             for topic, part in _by_topic(batch, options.topic):
                 if topic not in writers:
-                    writers[topic] = service.writer(topic, settings)
+                    writers[topic] = service.writer(topic, options.flush_bytes, options.compression)
                 writers[topic].write(outgoing_rows(part, options))
         for writer in writers.values():
             writer.finish()

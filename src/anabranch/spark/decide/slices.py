@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
+from anabranch.model.layout import Layout
 from anabranch.spark.decide.offsets import Cut, TopicCut
 from anabranch.spark.decide.topology import Lost, Slice, Topology, uncovered
-
-
-class _Wanted(NamedTuple):
-    """Messages `lo` up to `hi` of a segment, stored or not."""
-
-    topic: str
-    segment: int
-    lo: int
-    hi: int
 
 
 def slices_between(start: Cut, end: Cut, topologies: Mapping[str, Topology], lost: Lost) -> list[Slice]:
@@ -28,8 +19,7 @@ def slices_between(start: Cut, end: Cut, topologies: Mapping[str, Topology], los
     for name in sorted(set(start.topics) & set(end.topics)):
         before, after = start.topics[name].positions, end.topics[name].positions
         for id_ in sorted(after):
-            wanted = _Wanted(name, id_, before.get(id_, 0), after[id_])
-            found += _stored(wanted, topologies[name], lost)
+            found += _stored(name, topologies[name], id_, range(before.get(id_, 0), after[id_]), lost)
     return found
 
 
@@ -38,22 +28,22 @@ def slices_of_range(
 ) -> list[Slice]:
     """Return all slices from one cut to another over any number of generations; for batch jobs."""
     layout = topology.layout
-    behind = _relatives(end, layout.descendants) - set(end.positions)
+    behind = _descendants(end, layout) - set(end.positions)
     found: list[Slice] = []
-    for id_ in sorted(_relatives(start, layout.descendants) | set(start.positions)):
+    for id_ in sorted(_descendants(start, layout) | set(start.positions)):
         if id_ not in behind:
             hi = end.positions.get(id_, topology.tails[id_].next)
-            found += _stored(_Wanted(topic, id_, start.positions.get(id_, 0), hi), topology, lost)
+            found += _stored(topic, topology, id_, range(start.positions.get(id_, 0), hi), lost)
     return found
 
 
-def _relatives(cut: TopicCut, related: Callable[[int], frozenset[int]]) -> set[int]:
-    return {other for id_ in cut.positions for other in related(id_)}
+def _descendants(cut: TopicCut, layout: Layout) -> set[int]:
+    return {other for id_ in cut.positions for other in layout.descendants(id_)}
 
 
-def _stored(wanted: _Wanted, topology: Topology, lost: Lost) -> list[Slice]:
-    """Return the slice as far as it is stored; `lost` receives the rest."""
-    topic, id_, lo, hi = wanted
+def _stored(topic: str, topology: Topology, id_: int, wanted: range, lost: Lost) -> list[Slice]:
+    """Return the wanted messages as far as they are stored; `lost` receives the rest."""
+    lo, hi = wanted.start, wanted.stop
     if lo >= hi:
         return []
     segment = topology.layout.segments.get(id_)
