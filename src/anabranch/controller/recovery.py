@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from anabranch.aio import KeyedLocks, TaskRegistry
@@ -138,13 +139,12 @@ class TopicRecovery:
 
     async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
         """Read from the metadata store, a few times if it does not answer."""
-        delays_s = self._context.delays_s()
-        for _ in range(READ_ATTEMPTS - 1):
+        for delay_s in islice(self._context.delays_s(), READ_ATTEMPTS - 1):
             try:
                 return await read()
             except MetadataError as error:
                 log.warning("the metadata store does not answer yet: %s", error)
-            await asyncio.sleep(next(delays_s))
+            await asyncio.sleep(delay_s)
         return await read()
 
     async def _try_then_retry(self, work: Work, name: TopicName) -> None:
@@ -153,11 +153,10 @@ class TopicRecovery:
             self._tasks.spawn(self._retry(work, name), f"finish {name}")
 
     async def _retry(self, work: Work, name: TopicName) -> None:
-        delays_s = self._context.delays_s()
-        while True:
+        for delay_s in self._context.delays_s():
             if await self._try(work, name):
                 return
-            await asyncio.sleep(next(delays_s))
+            await asyncio.sleep(delay_s)
 
     async def _try(self, work: Work, name: TopicName) -> bool:
         try:

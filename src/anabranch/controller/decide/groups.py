@@ -151,13 +151,11 @@ def reassign(
     consumers = {
         name: consumer
         if consumer.generation and given[name] == held[name]
-        else ConsumerRecord(
+        else msgspec.structs.replace(
+            consumer,
             generation=generation,
             joined=consumer.joined or generation,
             segments=tuple(AssignedRecord(segment_id=a.segment, shared=a.shared) for a in given[name]),
-            whole=consumer.whole,
-            finished=consumer.finished,
-            instance=consumer.instance,
         )
         for name, consumer in record.consumers.items()
     }

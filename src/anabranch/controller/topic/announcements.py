@@ -1,22 +1,33 @@
 """Announces changes of subscriptions: rosters to the owners of segments, assignments to consumers.
 
 Owners come first: when a consumer learns what it reads, the former readers of that segment can read no more.
-Must not know why a subscription changed, nor how its record is stored.
+A change does not fail for want of an owner: the call is repeated, and an owner without the newest roster asks
+the leader when a consumer attaches. Must not know why a subscription changed, nor how its record is stored.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import Mapping
 
+from anabranch.aio import in_batches
 from anabranch.controller.decide import admission, groups
-from anabranch.controller.decide.admission import Admission, AttachRequest
-from anabranch.controller.topic.leadership import Leadership, Notify
+from anabranch.controller.decide.admission import Admission, AttachRequest, Roster
+from anabranch.controller.topic.leadership import Happened, Leadership, Notify
 from anabranch.controller.topic.members import Members
-from anabranch.controller.topic.rosters import Rosters
 from anabranch.controller.topic.subscription_records import RecordChange, SubscriptionRecords
-from anabranch.errors import ConsumerBusyError
+from anabranch.errors import AnabranchError, ConsumerBusyError, StaleTermError, in_words
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.assignment import Assignment
+from anabranch.model.drains import Ranges
+from anabranch.model.layout import Layout
+
+RESTRICT_S = 2.0
+"""How long an owner has to take a roster. An owner that is gone for good has lost its consumers too."""
+
+SENT_AT_ONCE = 256
+"""Rosters sent side by side; thousands at once would block the event loop for other tasks."""
 
 
 class Announcements:
@@ -105,3 +116,111 @@ class Announcements:
 
     def _nothing(self, record: SubscriptionRecord) -> Assignment:
         return Assignment(self._lead.layout.epoch, record.generation + 1)
+
+
+class Rosters:
+    """The rosters that `records` give for each segment; after ROSTERS_DUE the caller runs `send` again."""
+
+    def __init__(self, lead: Leadership, records: Mapping[str, SubscriptionRecord], notify: Notify) -> None:
+        self._lead = lead
+        self._records = records
+        self._notify = notify
+        self._due: dict[tuple[str, int], None] = {}
+        """Rosters to send, by subscription and segment."""
+        self._unreached: dict[tuple[str, int], str] = {}
+        """Rosters that the owner did not take, and why; due again when the timer fires."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._visited: dict[tuple[str, str], set[int]] = {}
+        """The segments that each member may be attached to."""
+        self._slots: tuple[SubscriptionRecord, Layout, Mapping[int, Ranges]] | None = None
+        """The open slots of the last record and layout; finding them walks the whole layout."""
+
+    def taken_over(self) -> None:
+        """Plan rosters for all owners: the readers that the former leader admitted are not known.
+
+        Drained segments need none: nothing is left to read, and a seek disconnects all their consumers.
+        """
+        for sub, record in self._records.items():
+            ids = self._lead.layout.segments.keys() - set(record.drained)
+            self._due.update(dict.fromkeys((sub, id_) for id_ in sorted(ids)))
+            for name in record.consumers:
+                self._visited[sub, name] = set(ids)
+
+    def admit(self, sub: str, request: AttachRequest) -> Admission:
+        """Let a consumer attach to a segment, or raise ConsumerBusyError."""
+        record = self._records[sub]
+        admitted = admission.admit(record, request)
+        if admitted.member is None:
+            return admitted
+        self._visited.setdefault((sub, admitted.member), set()).add(request.segment_id)
+        return dataclasses.replace(admitted, roster=self._roster(record, request.segment_id))
+
+    def changed(self, sub: str, before: SubscriptionRecord, after: SubscriptionRecord) -> None:
+        """Plan rosters for the owners whose readers changed, and for those with newly open buckets.
+
+        An owner admits a new reader by its roster, without the leader, so each segment that a member reads
+        counts as visited from now on.
+        """
+        touched = admission.reassigned(before, after) | set(self._opened(before, after))
+        for name in admission.left(before, after):
+            touched |= self._visited.pop((sub, name), set())
+        for name, member in after.consumers.items():
+            visited = self._visited.setdefault((sub, name), set())
+            visited.update(held.segment_id for held in member.segments)
+        self._due.update(dict.fromkeys((sub, id_) for id_ in sorted(touched)))
+
+    def layout_changed(self) -> None:
+        """Forget segments that the layout has dropped."""
+        for visited in self._visited.values():
+            visited.intersection_update(self._lead.layout.segments)
+
+    def forget(self, sub: str) -> None:
+        self._visited = {key: visited for key, visited in self._visited.items() if key[0] != sub}
+
+    def unreached(self, sub: str) -> dict[str, str]:
+        """The segments whose owner did not take the newest roster, and why, for operators."""
+        return {str(id_): why for (of, id_), why in sorted(self._unreached.items()) if of == sub}
+
+    async def send(self) -> None:
+        """Send the planned rosters; StaleTermError if an owner knows a newer leader."""
+        due, self._due = self._due, {}
+        await in_batches((self._restrict(*key) for key in due), SENT_AT_ONCE)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _opened(self, before: SubscriptionRecord, after: SubscriptionRecord) -> list[int]:
+        known = groups.open_by_buckets(before, self._lead.layout)
+        found = groups.open_by_buckets(after, self._lead.layout)
+        return [id_ for id_, buckets in found.items() if known.get(id_, buckets) != buckets]
+
+    def _roster(self, record: SubscriptionRecord, segment_id: int) -> Roster:
+        layout = self._lead.layout
+        if self._slots is None or self._slots[0] is not record or self._slots[1] is not layout:
+            self._slots = record, layout, groups.slots_of(record, layout)
+        buckets = groups.open_for(record, layout, segment_id, self._slots[2])
+        known = admission.roster(record, segment_id)
+        return dataclasses.replace(known, open=buckets, incarnation=self._lead.record.incarnation)
+
+    async def _restrict(self, sub: str, segment_id: int) -> None:
+        record, segment = self._records.get(sub), self._lead.layout.segments.get(segment_id)
+        if record is None or segment is None or record.type != "STREAM":
+            return
+        place, roster = self._lead.place(segment), self._roster(record, segment_id)
+        try:
+            async with asyncio.timeout(RESTRICT_S):
+                await self._lead.context.segments.restrict(place, sub, roster, self._lead.term)
+        except StaleTermError:
+            raise
+        except (AnabranchError, TimeoutError) as error:
+            self._unreached[sub, segment_id] = in_words(error)
+            if self._timer is None:
+                delay_s = self._lead.context.jitter_s(self._lead.context.settings.retry_max_s / 5)
+                self._timer = asyncio.get_running_loop().call_later(delay_s, self._send_again)
+
+    def _send_again(self) -> None:
+        self._timer = None
+        self._due.update(dict.fromkeys(self._unreached))
+        self._unreached.clear()
+        self._notify(Happened.ROSTERS_DUE)

@@ -11,8 +11,8 @@ from anabranch.controller.decide.admission import AttachRequest, ReaderState, Ro
 from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import Membership
 from anabranch.controller.ports.segments import Aim
+from anabranch.controller.topic.announcements import SENT_AT_ONCE
 from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.rosters import SENT_AT_ONCE
 from anabranch.errors import ConsumerBusyError, NotConnectedError, NotLeaderError, SegmentNotFoundError
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.assignment import Assignment
