@@ -14,7 +14,6 @@ import pytest
 from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
-from anabranch.broker.wire import layouts
 from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.register import AssignmentPush
 from anabranch.client.decide.ordering import ReadPositions
@@ -164,7 +163,7 @@ def strike_garbage_off_without_deleting_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def tell_an_old_epoch_now_and_then(patch: pytest.MonkeyPatch) -> None:
-    honest = layouts.dag_of
+    honest = layout_watch.dag_of
     calls = count()
 
     def dag_of(layout: Layout, *args: Any) -> pb.ScalableTopicDAG:

@@ -1,11 +1,13 @@
-"""Finds the log that a producer or consumer names, and bounds the strings that a client sends."""
+"""Opening and closing producers and consumers: their log, and bounds of the strings that a client sends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import astuple
+from typing import Any
 
 from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.wire.connection import Attached, ServerConnection
 from anabranch.broker.wire.services import Services
 from anabranch.errors import MetadataError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.model.names import TopicName
@@ -53,3 +55,33 @@ def bounded(name: str) -> str:
     if len(name) > NAME_MAX:
         raise NotAllowedError(f"a name has at most {NAME_MAX} characters, not {len(name)}")
     return name
+
+
+def attached_consumer(connection: ServerConnection, consumer_id: int) -> Attached:
+    """The consumer of this number; MetadataError if the connection has none."""
+    attached = connection.consumers.get(consumer_id)
+    if attached is None:
+        raise MetadataError(f"consumer {consumer_id} is not known")
+    return attached
+
+
+def close_once_begun(
+    connection: ServerConnection, what: str, number: int, close: Callable[[], None]
+) -> Coroutine[Any, Any, None] | None:
+    """Close a producer or consumer, also one that is still being made.
+
+    One that is not known yet may have come in the same read. The task that makes it has begun when the
+    returned coroutine runs.
+    """
+    known = connection.producer_logs if what == "producer" else connection.consumers
+    if number in known or connection.cancel_opening(what, number):
+        close()
+        return None
+    return _close_late(connection, what, number, close)
+
+
+async def _close_late(
+    connection: ServerConnection, what: str, number: int, close: Callable[[], None]
+) -> None:
+    connection.cancel_opening(what, number)
+    close()

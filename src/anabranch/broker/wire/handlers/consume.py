@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
-from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.handlers.attach import attached_consumer, close_once_begun
 from anabranch.errors import ConsumerNotFoundError, MetadataError, NotAllowedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for
+
+_send_ack_error = refuse_with(pb.CommandAckResponse, "consumer_id", "request_id")
 
 
 def flow(connection: ServerConnection, command: pb.CommandFlow) -> None:
@@ -22,9 +25,7 @@ def acknowledge(connection: ServerConnection, command: pb.CommandAck) -> None:
     """Take an ACK; that of a consumer which is gone changes nothing and is answered with an error."""
     attached = connection.consumers.get(command.consumer_id)
     if attached is None:
-        gone = ConsumerNotFoundError(f"consumer {command.consumer_id} is not attached")
-        refuse_ack(connection, command, gone)
-        return
+        raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not attached")
     _, subscription, consumer = attached
     if command.txnid_most_bits or command.txnid_least_bits:
         raise NotAllowedError("transactions are not supported by this broker")
@@ -43,10 +44,7 @@ def redeliver(connection: ServerConnection, command: pb.CommandRedeliverUnacknow
 
 async def unsubscribe(connection: ServerConnection, command: pb.CommandUnsubscribe) -> None:
     """Delete a subscription; that of a segment belongs to the topic and is deleted on all segments."""
-    attached = connection.consumers.get(command.consumer_id)
-    if attached is None:
-        raise MetadataError(f"consumer {command.consumer_id} is not known")
-    segment, subscription, consumer = attached
+    segment, subscription, consumer = attached_consumer(connection, command.consumer_id)
     if len(subscription.consumers) > 1 and not command.force:
         raise MetadataError(f"subscription {subscription.name} has other consumers")
     if segment.name.is_segment and subscription.durable:
@@ -66,17 +64,8 @@ async def unsubscribe(connection: ServerConnection, command: pb.CommandUnsubscri
 def close_consumer(
     connection: ServerConnection, command: pb.CommandCloseConsumer
 ) -> Coroutine[Any, Any, None] | None:
-    number = command.consumer_id
-    if number in connection.consumers or connection.cancel_opening("consumer", number):
-        _close_consumer(connection, command)
-        return None
-    return _close_late(connection, command)
-
-
-async def _close_late(connection: ServerConnection, command: pb.CommandCloseConsumer) -> None:
-    """Close a consumer whose SUBSCRIBE came in the same read; the task of the SUBSCRIBE has begun by now."""
-    connection.cancel_opening("consumer", command.consumer_id)
-    _close_consumer(connection, command)
+    close = partial(_close_consumer, connection, command)
+    return close_once_begun(connection, "consumer", command.consumer_id, close)
 
 
 def _close_consumer(connection: ServerConnection, command: pb.CommandCloseConsumer) -> None:
@@ -88,14 +77,7 @@ def _close_consumer(connection: ServerConnection, command: pb.CommandCloseConsum
 
 def refuse_ack(connection: ServerConnection, command: pb.CommandAck, error: Exception) -> None:
     if command.HasField("request_id"):
-        connection.send(
-            pb.CommandAckResponse(
-                consumer_id=command.consumer_id,
-                request_id=command.request_id,
-                error=code_for(error),
-                message=str(error),
-            )
-        )
+        _send_ack_error(connection, command, error)
 
 
 HANDLERS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from functools import partial
 from typing import Any
 
 from anabranch.broker.cluster.peers import PEER_AUTHENTICATION, PEER_VERSION
@@ -30,20 +31,13 @@ def authenticate(connection: ServerConnection, command: pb.CommandConnect) -> No
         connection.hang_up()
 
 
-class _NewestPush:
-    """Sends the calling broker the newest value of a session; older values that were not sent are dropped."""
+def _push(connection: ServerConnection, number: int, value: Any) -> None:
+    """Send the calling broker a new value of a session."""
 
-    def __init__(self, connection: ServerConnection, number: int) -> None:
-        self._connection = connection
-        self._number = number
-        self._newest: Any = None
+    def send() -> None:
+        connection.send(pb.CommandPeerPush(request_id=number, value=encode_push(value)))
 
-    def __call__(self, value: Any) -> None:
-        self._newest = value
-        self._connection.pushes.send(("push", self._number), self._send)
-
-    def _send(self) -> None:
-        self._connection.send(pb.CommandPeerPush(request_id=self._number, value=encode_push(self._newest)))
+    connection.pushes.send(("push", number), send)
 
 
 async def call(connection: ServerConnection, command: pb.CommandPeerCall) -> None:
@@ -57,7 +51,7 @@ async def call(connection: ServerConnection, command: pb.CommandPeerCall) -> Non
     arguments = verb.decode_arguments(command.arguments)
     served = await target.find(rest)
     if verb.opens is not None:
-        arguments[verb.opens.push] = _NewestPush(connection, command.request_id)
+        arguments[verb.opens.push] = partial(_push, connection, command.request_id)
     made = VerbCall(verb, arguments)
     result = made.invoke(served)
     if inspect.isawaitable(result):

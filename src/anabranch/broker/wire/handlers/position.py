@@ -6,13 +6,13 @@ from anabranch.broker.serving.acknowledging import position_from
 from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.broker.serving.subscription import kind_name
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
-from anabranch.broker.wire.connection import Attached, ServerConnection
+from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.handlers.attach import attached_consumer
 from anabranch.controller.ports.segments import Aim
-from anabranch.errors import ConsumerNotFoundError, MetadataError, RemoteProtocolError, UnknownServerError
+from anabranch.errors import ConsumerNotFoundError, RemoteProtocolError, UnknownServerError
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import Position
-from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -20,47 +20,27 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 
 async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
     """Close every consumer of the subscription, move the cursor, then answer."""
-    attached = connection.consumers.get(command.consumer_id)
-    if attached is None:
-        raise MetadataError(f"consumer {command.consumer_id} is not known")
-    segment, subscription, _ = attached
+    segment, subscription, _ = attached_consumer(connection, command.consumer_id)
     if subscription.busy.locked():
         raise UnknownServerError(f"{subscription.name} is being moved already")
-    if segment.name.is_segment and subscription.durable:
-        await _seek_segment(connection, segment.name, subscription.name, command)
-        connection.send(pb.CommandSuccess(request_id=command.request_id))
-        return
-    remaining: int | None = None
-    if command.HasField("message_publish_time"):
-        ordinal = segment.log.extent.ordinal_at_time(command.message_publish_time)
+    timed, place = command.HasField("message_publish_time"), position_from(command.message_id)
+    ack_set = command.message_id.ack_set
+    if segment.name.segment is not None and subscription.durable:
+        # The leader moves the cursor, because children of a drained segment wait for the segment again.
+        controller = await connection.services.controllers.controller(segment.name.topic)
+        aim = command.message_publish_time if timed else Aim(place.ledger, place.entry, tuple(ack_set))
+        await controller.seek_segment(subscription.name, segment.name.segment.id, aim)
+    elif timed:
+        await subscription.seek(segment.log.extent.ordinal_at_time(command.message_publish_time))
     else:
-        ordinal = segment.log.extent.ordinal_of(position_from(command.message_id))
-        if command.message_id.ack_set:
-            remaining = bits_from_words(command.message_id.ack_set)
-    await subscription.seek(ordinal, remaining)
+        remaining = bits_from_words(ack_set) if ack_set else None
+        await subscription.seek(segment.log.extent.ordinal_of(place), remaining)
     segment.forget_unused(subscription)
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
 
-async def _seek_segment(
-    connection: ServerConnection, name: TopicName, subscription: str, command: pb.CommandSeek
-) -> None:
-    """Let the leader move the cursor: children of a drained segment wait for it again."""
-    assert name.segment is not None
-    controller = await connection.services.controllers.controller(name.topic)
-    if command.HasField("message_publish_time"):
-        await controller.seek_segment(subscription, name.segment.id, command.message_publish_time)
-    else:
-        position = position_from(command.message_id)
-        aim = Aim(position.ledger, position.entry, tuple(command.message_id.ack_set))
-        await controller.seek_segment(subscription, name.segment.id, aim)
-
-
 async def last_message_id(connection: ServerConnection, command: pb.CommandGetLastMessageId) -> None:
-    attached = connection.consumers.get(command.consumer_id)
-    if attached is None:
-        raise MetadataError(f"consumer {command.consumer_id} is not known")
-    segment, subscription, _ = attached
+    segment, subscription, _ = attached_consumer(connection, command.consumer_id)
     log, partition = segment.log, segment.partition
     # Take all values at one moment; reading the last entry may take a while.
     extent = log.extent
@@ -102,17 +82,13 @@ def stats(connection: ServerConnection, command: pb.CommandConsumerStats) -> Non
     attached = connection.consumers.get(command.consumer_id)
     if attached is None:
         raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not known")
-    connection.send(_stats(command.request_id, attached))
-
-
-def _stats(request_id: int, attached: Attached) -> pb.CommandConsumerStatsResponse:
     segment, subscription, consumer = attached
     rates = segment.rates()
     unacked = consumer.unacked
     if not isinstance(subscription.reading, PendingReading):
         unacked = max(0, subscription.reading.next - subscription.cursor.acks.mark)
-    return pb.CommandConsumerStatsResponse(
-        request_id=request_id,
+    response = pb.CommandConsumerStatsResponse(
+        request_id=command.request_id,
         msgRateOut=rates[2],
         msgThroughputOut=rates[3],
         msgRateRedeliver=0.0,
@@ -127,6 +103,7 @@ def _stats(request_id: int, attached: Attached) -> pb.CommandConsumerStatsRespon
         msgBacklog=subscription.backlog,
         messageAckRate=0.0,
     )
+    connection.send(response)
 
 
 HANDLERS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from anabranch.broker.serving.context import ProducerOptions
@@ -11,7 +12,7 @@ from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
-from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
+from anabranch.broker.wire.handlers.attach import bounded, close_once_begun, metadata_of, open_log
 from anabranch.broker.wire.services import Services
 from anabranch.errors import ServiceNotReadyError
 from anabranch.model.inheritance import UNKNOWN, Known
@@ -134,17 +135,8 @@ def close_producer(
     connection: ServerConnection, command: pb.CommandCloseProducer
 ) -> Coroutine[Any, Any, None] | None:
     """Close a producer once all its SENDs are answered; an unknown one is closed already."""
-    number = command.producer_id
-    if number in connection.producer_logs or connection.cancel_opening("producer", number):
-        _close_producer(connection, command)
-        return None
-    return _close_late(connection, command)
-
-
-async def _close_late(connection: ServerConnection, command: pb.CommandCloseProducer) -> None:
-    """Close a producer whose PRODUCER came in the same read; the task of the PRODUCER has begun by now."""
-    connection.cancel_opening("producer", command.producer_id)
-    _close_producer(connection, command)
+    close = partial(_close_producer, connection, command)
+    return close_once_begun(connection, "producer", command.producer_id, close)
 
 
 def _close_producer(connection: ServerConnection, command: pb.CommandCloseProducer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import Registered, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded
@@ -32,15 +34,13 @@ class AssignmentPush:
     def __init__(self, connection: ServerConnection, consumer_id: int) -> None:
         self._connection = connection
         self._consumer_id = consumer_id
-        self._newest: Assignment | None = None
         self.active = True
 
     def __call__(self, assignment: Assignment | None) -> None:
         if assignment is None:
             self._end()
-            return
-        self._newest = assignment
-        self._connection.pushes.send(("assignment", self._consumer_id), self._send)
+        else:
+            self._connection.pushes.send(("assignment", self._consumer_id), partial(self._send, assignment))
 
     async def alive(self) -> bool:
         """Whether the client answers."""
@@ -56,13 +56,11 @@ class AssignmentPush:
                 return
             self._connection.send(pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=NO_ID))
 
-    def _send(self) -> None:
-        if self._newest is not None and self.active:
-            self._connection.send(
-                pb.CommandScalableTopicAssignmentUpdate(
-                    consumer_id=self._consumer_id, assignment=to_wire(self._newest)
-                )
-            )
+    def _send(self, assignment: Assignment) -> None:
+        if self.active:
+            update = pb.CommandScalableTopicAssignmentUpdate(consumer_id=self._consumer_id)
+            update.assignment.CopyFrom(to_wire(assignment))
+            self._connection.send(update)
 
 
 async def register(connection: ServerConnection, command: pb.CommandScalableTopicSubscribe) -> None:
@@ -79,12 +77,8 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
     if former is not None:
         former.controller.connection_lost(former.registration)
     push = AssignmentPush(connection, command.consumer_id)
-    registration = await controller.register(
-        command.subscription,
-        command.consumer_name,
-        push,
-        _request(connection, command),
-    )
+    request = _request(connection, command)
+    registration = await controller.register(command.subscription, command.consumer_name, push, request)
     if connection.ended:
         push.active = False
         controller.connection_lost(registration)

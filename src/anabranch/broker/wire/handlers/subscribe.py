@@ -36,11 +36,16 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
     name = TopicName.parse(command.topic)
     validate_subscription(bounded(command.subscription))
     _check(command)
-    admission = Admission()
-    if command.durable:
-        admission = _admit_by_roster(services, name, command) or await _admit(services, name, command)
-    segment = await open_log(services, name, create=command.force_topic_creation)
     metadata = metadata_of(command.metadata)
+    if name.segment is None and command.durable and command.HasField("opened_in"):
+        # The classic log belongs to a scalable topic, whose leader makes the subscription on all its logs.
+        controller = await services.controllers.controller(name.partitioned_topic.topic)
+        kind, start = _kind(command), _start_name(command)
+        await controller.ensure_subscription(command.subscription, kind, start, command.opened_in)
+    segment = await open_log(services, name, create=command.force_topic_creation)
+    admission = Admission()
+    if name.segment is not None and command.durable:
+        admission = _admit_by_roster(segment, command) or await _admit(services, name, command)
     if command.HasField("schema"):
         await services.schemas.register(name, command.schema, services.clock.wall_ms())
     subscription = await segment.subscription(
@@ -109,50 +114,41 @@ def _check(command: pb.CommandSubscribe) -> None:
         raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
 
 
-def _admit_by_roster(services: Services, name: TopicName, command: pb.CommandSubscribe) -> Admission | None:
+def _admit_by_roster(segment: ServedLog, command: pb.CommandSubscribe) -> Admission | None:
     """Admit a member whose assignment is in this owner's roster; None if the leader has to be asked."""
-    queue = command.subType == pb.CommandSubscribe.Shared
-    if name.segment is None or queue or not command.HasField("generation"):
-        return None
-    segment = services.logs.get(name)
-    known = None if segment is None else segment.subscriptions.get(command.subscription)
+    known = segment.subscriptions.get(command.subscription)
     roster = None if known is None else known.admitting
-    if roster is None or (command.HasField("opened_in") and command.opened_in != roster.incarnation):
+    if roster is None or _kind(command) == "QUEUE" or not command.HasField("generation"):
+        return None
+    if command.HasField("opened_in") and command.opened_in != roster.incarnation:
         return None
     by_buckets = command.subType == pb.CommandSubscribe.Key_Shared
     if not roster.admits(command.consumer_name, command.generation, by_buckets=by_buckets):
         return None
-    return Admission(command.consumer_name, command.generation, roster, roster.incarnation)
+    return Admission(command.consumer_name, command.generation, incarnation=roster.incarnation)
 
 
 async def _admit(services: Services, name: TopicName, command: pb.CommandSubscribe) -> Admission:
-    """Ask the leader, which makes a durable subscription on all segments of the topic or on none.
+    """Ask the leader, which makes a durable subscription on all segments of the topic or on none."""
+    assert name.segment is not None
+    controller = await services.controllers.controller(name.topic)
+    request = AttachRequest(
+        segment_id=name.segment.id,
+        consumer_name=bounded(command.consumer_name),
+        kind=_kind(command),
+        start=_start_name(command),
+        generation=command.generation if command.HasField("generation") else None,
+        opened_in=command.opened_in if command.HasField("opened_in") else None,
+    )
+    return await controller.admit(command.subscription, request)
 
-    A client that attaches to a classic log names the incarnation of the scalable topic that the log belongs
-    to; without one the log is only a classic topic, and no leader is asked.
-    """
-    opened_in = command.opened_in if command.HasField("opened_in") else None
-    if name.segment is None and opened_in is None:
-        return Admission()
-    controller = await services.controllers.controller(name.partitioned_topic.topic)
-    kind: SubscriptionKind = "QUEUE" if command.subType == pb.CommandSubscribe.Shared else "STREAM"
-    start: InitialPosition = (
-        "earliest" if command.initialPosition == pb.CommandSubscribe.Earliest else "latest"
-    )
-    if name.segment is None:
-        await controller.ensure_subscription(command.subscription, kind, start, opened_in)
-        return Admission()
-    return await controller.admit(
-        command.subscription,
-        AttachRequest(
-            segment_id=name.segment.id,
-            consumer_name=bounded(command.consumer_name),
-            kind=kind,
-            start=start,
-            generation=command.generation if command.HasField("generation") else None,
-            opened_in=opened_in,
-        ),
-    )
+
+def _kind(command: pb.CommandSubscribe) -> SubscriptionKind:
+    return "QUEUE" if command.subType == pb.CommandSubscribe.Shared else "STREAM"
+
+
+def _start_name(command: pb.CommandSubscribe) -> InitialPosition:
+    return "earliest" if command.initialPosition == pb.CommandSubscribe.Earliest else "latest"
 
 
 def _start(segment: ServedLog, command: pb.CommandSubscribe, metadata: dict[str, str], now_ms: int) -> int:
