@@ -7,57 +7,39 @@ broker delivers anything new.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.client.decide.reconnection import Reconnection
 from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import log
 from anabranch.errors import NotConnectedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
 class AckSender:
-    """Sends `acks` on the current connection; calls `refused` when the broker refuses one."""
+    """The half of a segment's consumer that acknowledges."""
 
-    def __init__(
-        self,
-        topic: str,
-        acks: Acknowledgements,
-        life: Reconnection,
-        next_id: Callable[[], int],
-        refused: Callable[[], None],
-    ) -> None:
-        self._topic = topic
-        self._acks = acks
+    def __init__(self, pool: ConnectionPool, topic: str, life: Reconnection) -> None:
+        self.topic = topic
+        self.acks = Acknowledgements()
+        self._pool = pool
         self._life = life
-        self._next_id = next_id
-        self._refused = refused
         self._connection: BrokerConnection | None = None
         self._consumer_id = 0
-        self._changed = asyncio.Event()
+        self._acks_changed = asyncio.Event()
         """Set when acknowledgements were confirmed, or the connection was lost."""
 
-    def attached(self, connection: BrokerConnection, consumer_id: int) -> None:
-        self._connection = connection
-        self._consumer_id = consumer_id
-        self.flush()
-
-    def detached(self) -> None:
-        """Keep unanswered acknowledgements for the next connection."""
-        self._connection = None
-        self._acks.take_back()
-        self._changed.set()
-
-    def flush(self) -> None:
+    def flush_acks(self) -> None:
         """Send waiting acknowledgements, if there is a connection."""
         connection = self._connection
         if connection is None:
             return
-        for ack in self._acks.take(self._consumer_id, self._next_id):
-            connection.post(ack).add_done_callback(partial(self._answered, ack.request_id))
+        for ack in self.acks.take(self._consumer_id, self._pool.next_id):
+            connection.post(ack).add_done_callback(partial(self._ack_answered, ack.request_id))
 
     def redeliver(self, places: Iterable[LedgerEntry]) -> None:
         """Ask for entries again; without a connection the broker delivers them again by itself."""
@@ -67,21 +49,31 @@ class AckSender:
                 command.message_ids.add(ledgerId=ledger, entryId=entry)
             self._connection.send(command)
 
-    async def confirmed(self) -> None:
+    async def acks_confirmed(self) -> None:
         """Send waiting acknowledgements and return when all are confirmed, or the consumer has ended."""
-        self.flush()
-        while not self._acks.confirmed and not self._life.ended:
-            self._changed.clear()
-            await self._changed.wait()
+        self.flush_acks()
+        while not self.acks.confirmed and not self._life.ended:
+            self._acks_changed.clear()
+            await self._acks_changed.wait()
 
-    def _answered(self, request_id: int, answer: asyncio.Future[Any]) -> None:
+    def _detach(self) -> None:
+        """Keep unanswered acknowledgements for the next connection."""
+        self._connection = None
+        self.acks.take_back()
+        self._acks_changed.set()
+
+    def _ack_answered(self, request_id: int, answer: asyncio.Future[Any]) -> None:
         error = answer.exception() if not answer.cancelled() else None
-        if isinstance(error, NotConnectedError) or not self._acks.awaits(request_id):
+        if isinstance(error, NotConnectedError) or not self.acks.awaits(request_id):
             return
         if error is not None:
-            log.warning("%s refused an acknowledgement: %s", self._topic, error)
-            self._refused()
+            log.warning("%s refused an acknowledgement: %s", self.topic, error)
+            self._ack_refused()
             return
         self._life.refusals = 0
-        self._acks.answered(request_id)
-        self._changed.set()
+        self.acks.answered(request_id)
+        self._acks_changed.set()
+
+    def _ack_refused(self) -> None:
+        """Subscribe again; the acknowledgement is sent again then."""
+        raise NotImplementedError

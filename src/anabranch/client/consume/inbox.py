@@ -280,7 +280,7 @@ class Inbox(Generic[T]):
     async def _acks_confirmed(self) -> None:
         """Return when the broker has confirmed all acknowledgements that were sent."""
         for source in list(self.sources.values()):
-            await source.ack_sender.confirmed()
+            await source.acks_confirmed()
         if self._failure is not None:
             raise self._failure
 

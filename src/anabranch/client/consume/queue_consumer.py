@@ -175,7 +175,7 @@ class AsyncQueueConsumer(Inbox[T]):
         source.release()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.pool.operation_timeout_s):
-                await source.ack_sender.confirmed()
+                await source.acks_confirmed()
         await source.close()
 
     # Called by the consumers of segments.
@@ -263,4 +263,4 @@ class AsyncQueueConsumer(Inbox[T]):
             self._ack_timer = None
         self._acks_noted = 0
         for source in self.sources.values():
-            source.ack_sender.flush()
+            source.flush_acks()

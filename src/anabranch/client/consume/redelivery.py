@@ -63,8 +63,8 @@ class Redelivery:
                 asked.setdefault(source, {})[place] = None
         for source, places in asked.items():
             # The broker must not deliver acknowledged messages of the same entries again.
-            source.ack_sender.flush()
-            source.ack_sender.redeliver(places)
+            source.flush_acks()
+            source.redeliver(places)
         self._schedule()
 
 
@@ -82,7 +82,12 @@ class DeadLetters:
 
     async def forward(self, entry: Received, topic: str) -> None:
         """Send the messages of an entry of `topic`; returns when they are stored, else raises."""
-        producer = await asyncio.shield(self._producer(self.policy.topic or f"{topic}-DLQ"))
+        opening = self._opening
+        if opening is None or (opening.done() and opening.exception() is not None):
+            target = self.policy.topic or f"{topic}-DLQ"
+            work = self._open_producer(target, self.policy.initial_subscription)
+            opening = self._opening = self._tasks.start(work, f"dead letters to {target}", awaited=True)
+        producer = await asyncio.shield(opening)
         for index in entry.wanted_indexes():
             message: Message[Any] = Message(entry, index, 0)
             properties = {
@@ -100,10 +105,3 @@ class DeadLetters:
         opening = self._opening
         if opening is not None and opening.done() and not opening.exception():
             await opening.result().close()
-
-    def _producer(self, topic: str) -> asyncio.Task[AsyncProducer[bytes]]:
-        opening = self._opening
-        if opening is None or (opening.done() and opening.exception() is not None):
-            work = self._open_producer(topic, self.policy.initial_subscription)
-            opening = self._opening = self._tasks.start(work, f"dead letters to {topic}", awaited=True)
-        return opening

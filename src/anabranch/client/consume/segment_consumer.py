@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.client.consume.ack_sender import AckSender
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
-from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
+from anabranch.client.decide.acknowledgements import LedgerEntry
 from anabranch.client.decide.ordering import before_first, bits_after
 from anabranch.client.decide.permits import Intake, Permits
 from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
 from anabranch.client.message import Received
-from anabranch.client.net.connection import BrokerConnection, end_consumer
+from anabranch.client.net.connection import end_consumer
 from anabranch.client.net.reconnector import Reconnector
 from anabranch.client.net.segment_owner import SegmentOwner
 from anabranch.client.options import log
@@ -33,17 +33,18 @@ if TYPE_CHECKING:
 _RELEASED = Intake.RELEASED
 
 
-class SegmentConsumer:
+class SegmentConsumer(AckSender):
     """Reads one segment for `home`, the consumer of the topic."""
 
     def __init__(
         self, home: Inbox[Any], address: SegmentAddress, attachment: Attachment, permits: Permits
     ) -> None:
+        self._reconnector = Reconnector(address.topic, home.pool.rng, self._attempt, self._failed)
+        super().__init__(home.pool, address.topic, self._reconnector.life)
         self.home = home
         self.schema = home.schema
         self.vector = home.vector
         self.segment_id = address.segment_id
-        self.topic = address.topic
         self.attachment = attachment
         self.permits = permits
         self.intake = Intake.PAUSED if attachment.paused else Intake.OPEN
@@ -55,20 +56,12 @@ class SegmentConsumer:
         """For cumulative acknowledgement: entries handed out, in order, that are not fully acknowledged."""
         self.unacked: dict[LedgerEntry, int] = {}
         """For single acknowledgement: bits of an entry's messages that are not acknowledged."""
-        self.acks = Acknowledgements()
         self.floor: MessageId | None = None
         """Messages at or before this position are not handed out."""
         self.attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the first subscription succeeded, or the consumer ended before."""
         self._address = address
         self._owner = SegmentOwner(home.pool, address.topic, address.owner_url)
-        self._connection: BrokerConnection | None = None
-        self._consumer_id = 0
-        self._reconnector = Reconnector(self.topic, home.pool.rng, self._attempt, self._failed)
-        self._life = self._reconnector.life
-        self.ack_sender = AckSender(
-            self.topic, self.acks, self._life, home.pool.next_id, lambda: self._leave(ReconnectEvent.REFUSED)
-        )
         home.tasks.start(self._reconnector.run(), f"consume {address.topic}")
 
     # Deliveries.
@@ -186,12 +179,14 @@ class SegmentConsumer:
     def _leave(self, event: ReconnectEvent) -> None:
         """End the subscription at the broker; unanswered acknowledgements are sent on the next connection."""
         if self._connection is not None:
-            end_consumer(self._connection, self._consumer_id, self.home.pool.next_id())
+            end_consumer(self._connection, self._consumer_id, self._pool.next_id())
             self._lose(event)
 
+    def _ack_refused(self) -> None:
+        self._leave(ReconnectEvent.REFUSED)
+
     def _lose(self, event: ReconnectEvent) -> None:
-        self._connection = None
-        self.ack_sender.detached()
+        self._detach()
         self._drop_entries()
         self._reconnector.handle(event)
 
@@ -207,7 +202,7 @@ class SegmentConsumer:
         return False
 
     async def _attach(self) -> None:
-        pool = self.home.pool
+        pool = self._pool
         self._reconnector.handle(ReconnectEvent.BEGUN)
         connection = await self._owner.connection()
         if self._life.ended:
@@ -235,7 +230,7 @@ class SegmentConsumer:
             return
         self._connection = connection
         self._consumer_id = consumer_id
-        self.ack_sender.attached(connection, consumer_id)
+        self.flush_acks()
         if self.intake is Intake.OPEN:
             self._ask_for(self.permits.size)
         if self.attached.done():
@@ -249,9 +244,9 @@ class SegmentConsumer:
         if self._connection is None:
             raise NotConnectedError(f"{self.topic} is not connected; try again")
         reply = await self._connection.request(
-            pb.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=self.home.pool.next_id()),
+            pb.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=self._pool.next_id()),
             pb.CommandGetLastMessageIdResponse,
-            self.home.pool.operation_timeout_s,
+            self._pool.operation_timeout_s,
         )
         last = reply.last_message_id
         next_index = reply.next_index if reply.HasField("next_index") else -1
@@ -273,23 +268,23 @@ class SegmentConsumer:
         if not self.attached.done():
             self.attached.set_exception(error)
             self.attached.exception()
-        self.ack_sender.detached()
+        self._detach()
 
     async def close(self) -> None:
-        """End the subscription; the caller should wait for `ack_sender.confirmed` before."""
+        """End the subscription; the caller should wait for `acks_confirmed` before."""
         if self._life.ended:
             return
         self.entries.clear()
-        connection, self._connection = self._connection, None
+        connection = self._connection
         self._end(AlreadyClosedError("the consumer was closed"))
         if connection is None:
             return
         connection.consumers.pop(self._consumer_id, None)
         try:
             await connection.request(
-                pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self.home.pool.next_id()),
+                pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self._pool.next_id()),
                 pb.CommandSuccess,
-                self.home.pool.operation_timeout_s,
+                self._pool.operation_timeout_s,
             )
         except AnabranchError as error:
             log.debug("%s: closing the consumer: %s", self.topic, error)

@@ -167,16 +167,9 @@ class SegmentReader(RawSubscription):
         if outer.marker or first >= self._stop or delivery.index < self._received:
             return
         self._received = delivery.index + 1
-        self._entries.append(
-            RawEntry(
-                first,
-                outer.num_messages,
-                delivery.ledger,
-                delivery.entry,
-                delivery.broker_timestamp or 0,
-                delivery.data,
-            )
-        )
+        stored_ms = delivery.broker_timestamp or 0
+        entry = RawEntry(first, outer.num_messages, delivery.ledger, delivery.entry, stored_ms, delivery.data)
+        self._entries.append(entry)
         self._arrived.set()
 
     def connection_lost(self) -> None:

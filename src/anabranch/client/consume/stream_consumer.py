@@ -197,7 +197,7 @@ class AsyncStreamConsumer(Inbox[T]):
                     await self._acks_sent.wait()
             except TimeoutError:
                 log.warning("%s: acknowledge its messages so that another consumer can read it", source.topic)
-        await source.ack_sender.confirmed()
+        await source.acks_confirmed()
         await source.close()
         self._forget(source)
         self._reconcile()
@@ -263,5 +263,5 @@ class AsyncStreamConsumer(Inbox[T]):
             self._ack_timer = None
         for source in self.sources.values():
             self._acks.acknowledge(source, self._acked)
-            source.ack_sender.flush()
+            source.flush_acks()
         self._acks_sent.set()

@@ -190,13 +190,9 @@ class BrokerConnection:
             if not waiting.done():
                 waiting.set_exception(NotConnectedError(f"the connection to {self._peer} was lost"))
         self._requests.clear()
-        ends: list[ProducerEnd | ConsumerEnd | WatchEnd] = [
-            *self.producers.values(),
-            *self.consumers.values(),
-            *self.watches.values(),
-            *self.registrations.values(),
-        ]
+        ends: list[ProducerEnd | ConsumerEnd | WatchEnd] = []
         for registry in (self.producers, self.consumers, self.watches, self.registrations):
+            ends.extend(registry.values())
             registry.clear()
         self.on_writable.clear()
         for end in ends:

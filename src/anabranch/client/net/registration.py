@@ -128,11 +128,10 @@ class Registration:
             return
         connection.registrations.pop(self._consumer_id, None)
         answer = self._unsubscribe(connection, self._consumer_id)
-        if answer is None:
-            return
         try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                await answer
+            if answer is not None:
+                async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                    await answer
         except (AnabranchError, TimeoutError) as error:
             log.debug("leaving %s: %s", self._request.topic, error)
 
