@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch import errors
 from anabranch.admin.logs import LOGS, Logs
-from anabranch.broker.cluster.remote_calls import Port, Verb, encode_push, error_named
+from anabranch.broker.cluster.remote_calls import Port, Verb, encode_value, error_named
 from anabranch.broker.cluster.routing import LEADER, SEGMENTS
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.controller.ports.segments import Segments
@@ -56,7 +56,7 @@ def test_arguments_results_and_pushes_arrive_as_they_were(
 ) -> None:
     hints = get_type_hints(function)
     result = data.draw(values(hints.pop("return")))
-    assert verb.decode_result(verb.encode_result(result)) == result
+    assert verb.decode_result(encode_value(result)) == result
     sent: dict[str, Any] = {
         name: data.draw(values(kind)) for name, kind in hints.items() if not is_push(kind)
     }
@@ -65,12 +65,12 @@ def test_arguments_results_and_pushes_arrive_as_they_were(
     assert verb.bind(**sent, **pushes).arguments == {**sent, **pushes}
     for kind in filter(is_push, hints.values()):
         value = data.draw(st.from_type(get_args(kind)[0][0]))
-        assert verb.decode_push(encode_push(value)) == value
+        assert verb.decode_push(encode_value(value)) == value
 
 
 def test_an_absent_argument_has_its_default_at_the_other_broker() -> None:
     verb = LEADER.verb("split")
-    sent = verb.bind(7).encode()
+    sent = verb.encode_arguments(verb.bind(7).arguments)
     assert verb.decode_arguments(sent) == {"segment_id": 7, "points": None, "expected": None}
     with pytest.raises(TypeError):
         verb.bind(7, nothing=1)

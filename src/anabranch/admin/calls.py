@@ -185,7 +185,12 @@ class Call:
     async def body(self, kind: type[T]) -> T | None:
         """The decoded JSON body; None for an empty body."""
         if self._body is None:
-            self._body = await self._read()
+            data = bytearray()
+            async for chunk in self._request.stream():
+                data += chunk
+                if len(data) > BODY_BYTES_MAX:
+                    raise InvalidConfigurationError(f"the body is larger than {BODY_BYTES_MAX} bytes")
+            self._body = bytes(data)
         if not self._body.strip():
             return None
         try:
@@ -194,14 +199,6 @@ class Call:
             raise InvalidConfigurationError(f"the body has the wrong form: {error}") from error
         except (msgspec.MsgspecError, RecursionError) as error:
             raise MalformedBodyError(f"the body is not valid JSON: {error}") from error
-
-    async def _read(self) -> bytes:
-        data = bytearray()
-        async for chunk in self._request.stream():
-            data += chunk
-            if len(data) > BODY_BYTES_MAX:
-                raise InvalidConfigurationError(f"the body is larger than {BODY_BYTES_MAX} bytes")
-        return bytes(data)
 
 
 def whole(text: str, name: str) -> int:

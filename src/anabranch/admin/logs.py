@@ -18,6 +18,7 @@ from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.controller.decide.places import Place
 from anabranch.errors import ConflictError, InvalidConfigurationError, SubscriptionNotFoundError
+from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED
@@ -43,12 +44,11 @@ class Logs:
             return self._broker.logs.require(place.name)
         return await self._broker.logs.make(place.name, place.store)
 
-    async def _subscription(self, place: Place, subscription: str) -> tuple[ServedLog, Subscription]:
-        log = await self._log(place)
-        found = log.subscriptions.get(subscription)
+    async def _subscription(self, place: Place, subscription: str) -> Subscription:
+        found = (await self._log(place)).subscriptions.get(subscription)
         if found is None:
             raise SubscriptionNotFoundError(f"{place.name} has no subscription {subscription!r}")
-        return log, found
+        return found
 
     async def make(self, place: Place) -> None:
         await self._log(place)
@@ -108,31 +108,31 @@ class Logs:
 
     async def create_subscription(self, place: Place, subscription: str, start: object) -> None:
         log = await self._log(place)
-        await log.subscription(subscription, durable=True, ordinal=_ordinal(log, start))
+        await log.subscription(subscription, durable=True, ordinal=_ordinal(log.log, start))
 
     async def delete_subscription(self, place: Place, subscription: str) -> None:
         await (await self._log(place)).unsubscribe(subscription)
 
     async def seek(self, place: Place, subscription: str, to: object) -> None:
         """Move to "earliest", "latest", None (latest) or a message id."""
-        log, found = await self._subscription(place, subscription)
-        await found.seek(_ordinal(log, to))
+        found = await self._subscription(place, subscription)
+        await found.seek(_ordinal(found.log, to))
 
     async def seek_to_time(self, place: Place, subscription: str, timestamp_ms: int) -> None:
-        log, found = await self._subscription(place, subscription)
-        await found.seek(log.log.extent.ordinal_at_time(timestamp_ms))
+        found = await self._subscription(place, subscription)
+        await found.seek(found.log.extent.ordinal_at_time(timestamp_ms))
 
     async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
         """Acknowledge the messages that were published before that time."""
-        log, found = await self._subscription(place, subscription)
-        ordinal = log.log.extent.ordinal_at_time(before_ms)
+        found = await self._subscription(place, subscription)
+        ordinal = found.log.extent.ordinal_at_time(before_ms)
         if ordinal > found.cursor.acks.mark:
             await found.seek(ordinal)
 
     async def skip(self, place: Place, subscription: str, count: int) -> int:
         """Acknowledge the next `count` entries; returns how many of them the log does not have."""
-        log, found = await self._subscription(place, subscription)
-        acks, end = found.cursor.acks, log.log.extent.next_ordinal
+        found = await self._subscription(place, subscription)
+        acks, end = found.cursor.acks, found.log.extent.next_ordinal
         ordinal = acks.next_pending(acks.mark)
         while count > 0 and ordinal < end:
             ordinal = acks.next_pending(ordinal + 1)
@@ -153,9 +153,8 @@ def _last_id(segment: ServedLog) -> Json:
     return stats.message_id(stats.last_position(segment.log), segment.partition)
 
 
-def _ordinal(segment: ServedLog, start: object) -> int:
+def _ordinal(log: SegmentLog, start: object) -> int:
     """The ordinal of "earliest", "latest", None (latest) or a message id in a body."""
-    log = segment.log
     if start is None or start == "latest":
         return log.extent.next_ordinal
     if start == "earliest":

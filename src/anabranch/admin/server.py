@@ -17,16 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from anabranch.admin import (
-    brokers,
-    metrics,
-    migration,
-    scalable,
-    scalable_subscriptions,
-    segments,
-    tenants,
-    topics,
-)
+from anabranch.admin import brokers, metrics, scalable, scalable_subscriptions, segments, tenants, topics
 from anabranch.admin.calls import reason
 from anabranch.admin.logs import serve_logs
 from anabranch.broker.broker import Broker
@@ -38,7 +29,6 @@ CONNECTIONS_MAX = 1000
 ROUTES = [
     *scalable.ROUTES,
     *scalable_subscriptions.ROUTES,
-    *migration.ROUTES,
     *segments.ROUTES,
     *topics.ROUTES,
     *tenants.ROUTES,

@@ -113,8 +113,7 @@ async def get_policy(call: Call) -> Any:
 
 
 async def set_policy(call: Call) -> None:
-    value = await call.body(object)
-    await _store_policy(call, value)
+    await _store_policy(call, await call.body(object))
 
 
 async def delete_policy(call: Call) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.admin import migration, scalable, scalable_subscriptions, segments
+from anabranch.admin import scalable, scalable_subscriptions, segments
 from anabranch.admin.calls import status_of
 from anabranch.controller.decide.places import Place
 from anabranch.errors import (
@@ -189,7 +189,7 @@ def test_the_status_of_an_error_says_whether_to_try_again(error: Exception, stat
 
 
 def test_the_table_leaves_no_route_out(admin: Admin) -> None:
-    served = (scalable, scalable_subscriptions, migration, segments)
+    served = (scalable, scalable_subscriptions, segments)
     for route in [route for module in served for route in module.ROUTES]:
         if "/namespaces/" in route.path:
             continue

@@ -84,25 +84,22 @@ class LocalSegments:
 
     async def seek(self, place: Place, subscription: str, timestamp_ms: int, term: int) -> None:
         self._check(place, term)
-        found = self._logs.require(place.name)
-        known = found.subscriptions.get(subscription)
+        known = self._logs.require(place.name).subscriptions.get(subscription)
         if known is not None:
-            await known.seek(found.log.extent.ordinal_at_time(timestamp_ms))
+            await known.seek(known.log.extent.ordinal_at_time(timestamp_ms))
 
     async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
         self._check(place, term)
-        found = self._logs.require(place.name)
-        known = found.subscriptions.get(subscription)
+        known = self._logs.require(place.name).subscriptions.get(subscription)
         if known is not None:
-            ordinal = found.log.extent.ordinal_of(Position(aim.ledger, aim.entry))
+            ordinal = known.log.extent.ordinal_of(Position(aim.ledger, aim.entry))
             await known.seek(ordinal, bits_from_words(aim.ack_set) if aim.ack_set else None)
 
     async def skip_all(self, place: Place, subscription: str, term: int) -> None:
         self._check(place, term)
-        found = self._logs.require(place.name)
-        known = found.subscriptions.get(subscription)
+        known = self._logs.require(place.name).subscriptions.get(subscription)
         if known is not None:
-            await known.seek(found.log.extent.next_ordinal)
+            await known.seek(known.log.extent.next_ordinal)
 
     async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
         self._check(place, term)

@@ -86,9 +86,8 @@ class PeerLink:
             raise NotConnectedError(f"the connection to {self.url} was lost")
         verb = call.verb
         number = next(self._numbers)
-        frame = encode(
-            pb.CommandPeerCall(request_id=number, target=target, verb=verb.name, arguments=call.encode())
-        )
+        data = verb.encode_arguments(call.arguments)
+        frame = encode(pb.CommandPeerCall(request_id=number, target=target, verb=verb.name, arguments=data))
         machine = self._pump.machine
         assert isinstance(machine, ClientMachine)
         if len(frame) > machine.max_message_bytes:

@@ -84,9 +84,6 @@ class Verb:
         found = _read(self._arguments, data, f"the arguments of {self.name}")
         return {name: getattr(found, name) for name in self._names}
 
-    def encode_result(self, result: Any) -> bytes:
-        return _ENCODER.encode(result)
-
     def decode_result(self, data: bytes) -> Any:
         return _read(self._result, data, f"the result of {self.name}")
 
@@ -112,9 +109,6 @@ class VerbCall:
         """The session that this call ends."""
         ends = self.verb.ends
         return None if ends is None else self.arguments[ends.session]
-
-    def encode(self) -> bytes:
-        return self.verb.encode_arguments(self.arguments)
 
     def invoke(self, served: object) -> Any:
         """Call the verb on the object that serves the port; a coroutine for an answered verb."""
@@ -181,7 +175,8 @@ def _notified(verb: Verb) -> Callable[..., Any]:
     return method
 
 
-def encode_push(value: Any) -> bytes:
+def encode_value(value: Any) -> bytes:
+    """The bytes of a result or a pushed value."""
     return _ENCODER.encode(value)
 
 

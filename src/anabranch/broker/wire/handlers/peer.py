@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from anabranch.broker.cluster.peers import PEER_AUTHENTICATION, PEER_VERSION
-from anabranch.broker.cluster.remote_calls import VerbCall, encode_push
+from anabranch.broker.cluster.remote_calls import VerbCall, encode_value
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.errors import AuthorizationError, LocalProtocolError, RemoteProtocolError
@@ -35,7 +35,7 @@ def _push(connection: ServerConnection, number: int, value: Any) -> None:
     """Send the calling broker a new value of a session."""
 
     def send() -> None:
-        connection.send(pb.CommandPeerPush(request_id=number, value=encode_push(value)))
+        connection.send(pb.CommandPeerPush(request_id=number, value=encode_value(value)))
 
     connection.pushes.send(("push", number), send)
 
@@ -62,7 +62,7 @@ async def call(connection: ServerConnection, command: pb.CommandPeerCall) -> Non
         # A connection that is gone by now ends the session as soon as this handler returns.
         lost = verb.loss_of(result)
         connection.pushes.sessions[SESSION, result.token] = lambda: lost.invoke(served)
-    data = verb.encode_result(result)
+    data = encode_value(result)
     if len(data) > connection.services.config.max_message_bytes:
         raise LocalProtocolError(f"the result of {verb.name} is too large to be sent: {len(data)} bytes")
     connection.send(pb.CommandPeerReply(request_id=command.request_id, result=data))
