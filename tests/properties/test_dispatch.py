@@ -109,7 +109,7 @@ class DispatchMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.receivers)
     @rule(data=st.data())
     def clog(self, data: st.DataObject) -> None:
-        line = data.draw(st.sampled_from(self.receivers)).channel
+        line = data.draw(st.sampled_from(self.receivers)).link
         assert isinstance(line, Line)
         line.writable = not line.writable
         self.drain()
@@ -160,8 +160,8 @@ class DispatchMachine(RuleBasedStateMachine):
         if not self.receivers:
             self.join(0)
         for receiver in self.receivers:
-            assert isinstance(receiver.channel, Line)
-            receiver.channel.writable = True
+            assert isinstance(receiver.link, Line)
+            receiver.link.writable = True
             receiver.permits = 10_000
         self.drain()
         while self.out:

@@ -73,7 +73,7 @@ class DrainEvent(Enum):
     ADVANCED = auto()
     """A consumer acknowledged entries, or the subscription read on."""
     END_READ = auto()
-    """As ADVANCED, and the subscription has read the whole log with few enough entries pending."""
+    """The subscription has read the whole log, and few enough entries of unknown buckets are pending."""
     ALL_ACKNOWLEDGED = auto()
     PENDING_READ = auto()
     PENDING_UNREADABLE = auto()
@@ -103,9 +103,7 @@ TRANSITIONS: Final[dict[tuple[DrainState, DrainEvent], _Step]] = {
     (_S.READING, _E.PENDING_UNREADABLE): (_S.UNKNOWN, None),
     (_S.READING, _E.PENDING_DAMAGED): (_S.DAMAGED, None),
     (_S.KNOWN, _E.ADVANCED): (_S.LINGERING, _F.REPORT_BUCKETS),
-    (_S.KNOWN, _E.END_READ): (_S.LINGERING, _F.REPORT_BUCKETS),
     (_S.LINGERING, _E.ADVANCED): (_S.LINGERING_AGAIN, None),
-    (_S.LINGERING, _E.END_READ): (_S.LINGERING_AGAIN, None),
     (_S.LINGERING, _E.BUCKETS_REPORTED): (_S.KNOWN, None),
     (_S.LINGERING_AGAIN, _E.BUCKETS_REPORTED): (_S.LINGERING, _F.REPORT_BUCKETS),
     **{

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 
-class Channel(Protocol):
+class ReceiverLink(Protocol):
     """The connection of a receiver; dispatch only asks whether it has room."""
 
     @property
@@ -16,24 +16,12 @@ class Channel(Protocol):
 class Receiver:
     """A consumer as dispatch sees it; permits and unacknowledged messages change with each entry."""
 
-    __slots__ = (
-        "blocked",
-        "channel",
-        "id",
-        "name",
-        "permits",
-        "priority",
-        "retired",
-        "unacked",
-        "unacked_max",
-    )
-
     def __init__(
-        self, name: str, number: int, channel: Channel, *, priority: int = 0, unacked_max: int = 2**62
+        self, name: str, number: int, link: ReceiverLink, *, priority: int = 0, unacked_max: int = 2**62
     ) -> None:
         self.name = name
         self.id = number
-        self.channel = channel
+        self.link: ReceiverLink = link
         self.priority = priority
         self.permits = 0
         """Messages the consumer still wants; negative after a batch that held more than it wanted."""
@@ -46,7 +34,7 @@ class Receiver:
 
     @property
     def ready(self) -> bool:
-        return self.permits > 0 and not self.blocked and not self.retired and self.channel.writable
+        return self.permits > 0 and not self.blocked and not self.retired and self.link.writable
 
     def charge(self, messages: int) -> None:
         """Count an entry with this many messages as delivered."""

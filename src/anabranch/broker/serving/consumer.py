@@ -13,26 +13,12 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 class ServedConsumer(Receiver):
     """A receiver on a connection. The counters only grow; rates are made from them elsewhere."""
 
-    __slots__ = (
-        "_end_notified",
-        "bytes_out",
-        "entries_out",
-        "epoch",
-        "last_acked_ms",
-        "last_sent_ms",
-        "leaving",
-        "link",
-        "messages_out",
-        "options",
-        "ranges",
-    )
-
     def __init__(
         self, link: ClientLink, consumer_id: int, name: str, options: ConsumerOptions | None = None
     ) -> None:
         self.options = options = options or ConsumerOptions()
         super().__init__(name, consumer_id, link, priority=options.priority, unacked_max=options.unacked_max)
-        self.link = link
+        self.link: ClientLink = link
         self.epoch = options.epoch
         self.ranges: tuple[HashRange, ...] = ()
         self.messages_out = 0

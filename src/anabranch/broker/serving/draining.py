@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
-from anabranch.broker.dispatch.drains import DrainEffect, DrainEvent, DrainMachine, PendingBuckets
+from anabranch.broker.dispatch.drains import DrainEffect, DrainEvent, DrainMachine, DrainState, PendingBuckets
 from anabranch.broker.serving.context import Spawn
 from anabranch.broker.serving.log_reader import FETCH_BYTES_MAX
 from anabranch.errors import (
@@ -72,8 +72,14 @@ class DrainReporter:
         if self.done:
             self._carry_out(self._machine.handle(DrainEvent.ALL_ACKNOWLEDGED))
         elif by_buckets and self._log.sealed and self._splits():
-            few = at_end and self._cursor.acks.pending_count(self._log.extent.next_ordinal) <= PENDING_MAX
-            self._carry_out(self._machine.handle(DrainEvent.END_READ if few else DrainEvent.ADVANCED))
+            event = DrainEvent.ADVANCED
+            if at_end and self._machine.state is DrainState.UNKNOWN and self._few_pending:
+                event = DrainEvent.END_READ
+            self._carry_out(self._machine.handle(event))
+
+    @property
+    def _few_pending(self) -> bool:
+        return self._cursor.acks.pending_count(self._log.extent.next_ordinal) <= PENDING_MAX
 
     def cursor_moved(self) -> None:
         self._machine.cursor_moved()

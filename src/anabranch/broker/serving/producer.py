@@ -45,26 +45,6 @@ _NOTHING = Known((), "")
 class ServedProducer:
     """A name on a log, held by one connection. The counters only grow."""
 
-    __slots__ = (
-        "_dedup",
-        "_inherited",
-        "_inherited_max",
-        "_log",
-        "_waiting",
-        "_when_idle",
-        "bytes_in",
-        "id",
-        "leave",
-        "link",
-        "messages_in",
-        "name",
-        "options",
-        "persisted",
-        "promoted",
-        "pushed",
-        "splits",
-    )
-
     def __init__(
         self,
         link: ClientLink,
@@ -134,7 +114,7 @@ class ServedProducer:
         if fault is None and (self.splits or entry[:2] != CHECKSUM_MAGIC):
             fault = fault_of(entry, self.splits)
         if fault is not None:
-            self._refuse(sequence_id, highest, fault)
+            self._defer(sequence_id, highest, -1, fault)
             return
         if sequence_id <= self.pushed and self._dedup and last >= 0:
             self._defer(sequence_id, highest, last)
@@ -149,7 +129,7 @@ class ServedProducer:
             else:
                 self._log.append(entry, count, now_ms, self._stored)
         except AnabranchError as error:
-            self._refuse(sequence_id, highest, error)
+            self._defer(sequence_id, highest, -1, error)
             return
         size = len(entry)
         self._waiting.append((sequence_id, highest, size, last, None))
@@ -187,29 +167,24 @@ class ServedProducer:
             slot = None
         return self._inherited.is_duplicate(last, slot)
 
-    def _refuse(self, sequence_id: int, highest: int, error: AnabranchError) -> None:
-        if self._waiting:
-            self._waiting.append((sequence_id, highest, _DEFERRED, -1, error))
-        else:
-            self._send_error(sequence_id, highest, error)
-
     def _refuse_damaged(self, sequence_id: int, highest: int) -> None:
         """Refuse an entry that was damaged on its way, and disconnect the producer, so that it repeats.
 
         Entries behind the damaged one must not be stored: their higher sequence ids would make its
         repetition look like a duplicate.
         """
-        self._refuse(sequence_id, highest, ChecksumError("the checksum does not match the entry"))
+        damaged = ChecksumError("the checksum does not match the entry")
+        self._defer(sequence_id, highest, -1, damaged)
         self.link.forget_producer(self.id)
         self.when_idle(self.leave)
         self.when_idle(self.close)
 
-    def _defer(self, sequence_id: int, highest: int, last: int) -> None:
-        """Answer a repeated sequence id in its turn: a duplicate if the earlier entry was stored.
+    def _defer(self, sequence_id: int, highest: int, last: int, error: AnabranchError | None = None) -> None:
+        """Answer in its turn: with the error, or a repeated sequence id as a duplicate if it was stored.
 
         An inherited message was stored for sure, and waits only for its turn.
         """
-        self._waiting.append((sequence_id, highest, _DEFERRED, last, None))
+        self._waiting.append((sequence_id, highest, _DEFERRED, last, error))
         if self._waiting[0][2] == _DEFERRED:
             self._answer_deferred()
 

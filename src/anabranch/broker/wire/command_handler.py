@@ -24,18 +24,10 @@ def refuse_plainly(connection: ServerConnection, command: Message, error: Except
 Refusal = Callable[["ServerConnection", Any, Exception], None]
 
 
-def refuse_with(
-    response: Callable[..., Message],
-    /,
-    *echoed: str,
-    fields: tuple[str, str] = ("error", "message"),
-    **fixed: Any,
-) -> Refusal:
-    """Answer an error in the response of the command itself.
-
-    `echoed` are the fields that the response repeats from the command, `fields` those of code and text.
-    """
-    code, text = fields
+def refuse_with(response: type[Message], /, *echoed: str, **fixed: Any) -> Refusal:
+    """Answer an error in the response of the command, which repeats the `echoed` fields of the command."""
+    error_fields = "error_code" in response.DESCRIPTOR.fields_by_name
+    code, text = ("error_code", "error_message") if error_fields else ("error", "message")
 
     def refuse(connection: ServerConnection, command: Any, error: Exception) -> None:
         repeated = {name: getattr(command, name) for name in echoed or ("request_id",)}

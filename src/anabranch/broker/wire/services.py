@@ -38,11 +38,6 @@ class Services:
     """The ports that other brokers may call at this broker."""
     _name_numbers: Iterator[int] = field(default_factory=count)
 
-    @property
-    def url(self) -> str:
-        """The address at which clients reach this broker and no other."""
-        return self.lease.me.url
-
     def make_producer_name(self) -> str:
         """A name that no producer of this cluster ever had."""
         return f"{self.config.cluster}-{self.lease.me.generation}-{next(self._name_numbers)}"

@@ -15,26 +15,20 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 
 async def look_up(connection: ServerConnection, command: pb.CommandLookupTopic) -> None:
     """Answer with the broker that serves a topic, or that would make or refuse one that does not exist."""
-    url = await owner_url(connection.services, TopicName.parse(command.topic))
+    owner = await owner_of(connection.services, TopicName.parse(command.topic))
     connection.send(
         pb.CommandLookupTopicResponse(
             request_id=command.request_id,
             response=pb.CommandLookupTopicResponse.Connect,
-            brokerServiceUrl=url,
+            brokerServiceUrl=(owner or connection.services.lease.me).url,
             authoritative=True,
             proxy_through_service_url=False,
         )
     )
 
 
-async def owner_url(services: Services, name: TopicName) -> str:
-    """The address of the broker that serves a log or leads a topic; ServiceNotReadyError without one."""
-    owner = await owner_of(services, name)
-    return services.url if owner is None else owner.url
-
-
 async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
-    """The broker that serves a log or leads a topic; None if any broker will do."""
+    """The broker that serves a log or leads a topic; None if any will do. ServiceNotReadyError if away."""
     if name.domain == "persistent":
         store = await services.classic.store_of(name)
     else:

@@ -109,7 +109,5 @@ def stats(connection: ServerConnection, command: pb.CommandConsumerStats) -> Non
 HANDLERS = {
     pb.CommandSeek: CommandHandler(seek),
     pb.CommandGetLastMessageId: CommandHandler(last_message_id),
-    pb.CommandConsumerStats: CommandHandler(
-        stats, refuse_with(pb.CommandConsumerStatsResponse, fields=("error_code", "error_message"))
-    ),
+    pb.CommandConsumerStats: CommandHandler(stats, refuse_with(pb.CommandConsumerStatsResponse)),
 }

@@ -36,11 +36,9 @@ async def get_or_create(connection: ServerConnection, command: pb.CommandGetOrCr
 
 
 HANDLERS = {
-    pb.CommandGetSchema: CommandHandler(
-        get_schema, refuse_with(pb.CommandGetSchemaResponse, fields=("error_code", "error_message"))
-    ),
+    pb.CommandGetSchema: CommandHandler(get_schema, refuse_with(pb.CommandGetSchemaResponse)),
     pb.CommandGetOrCreateSchema: CommandHandler(
         get_or_create,
-        refuse_with(pb.CommandGetOrCreateSchemaResponse, fields=("error_code", "error_message")),
+        refuse_with(pb.CommandGetOrCreateSchemaResponse),
     ),
 }
