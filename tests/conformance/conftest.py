@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.ledger_hosts import FilesHost, MemoryHost, Run, SimHost, StorageHost
+from anabranch.ledger.storage import SegmentLog
+from tests.conformance.ledger_hosts import NAME, FilesHost, MemoryHost, Run, SimHost, StorageHost
 
 
 @pytest.fixture(
@@ -27,3 +28,8 @@ async def run(host: StorageHost) -> AsyncIterator[Run]:
     await run.storage.open()
     yield run
     await run.storage.close()
+
+
+@pytest.fixture
+async def log(run: Run) -> SegmentLog:
+    return await run.storage.create(NAME)

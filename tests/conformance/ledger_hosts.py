@@ -78,6 +78,11 @@ class Run:
         await self.storage.open()
         return self.storage
 
+    async def reopened_log(self) -> SegmentLog:
+        log = (await self.reopen()).get(NAME)
+        assert log is not None
+        return log
+
 
 async def put(log: SegmentLog, *datas: bytes, count: int = 1, timestamp_ms: int = 1000) -> list[Entry]:
     """Append and wait until durable."""

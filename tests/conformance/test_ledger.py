@@ -6,16 +6,13 @@ import asyncio
 
 import pytest
 
-from anabranch.errors import (
-    TopicTerminatedError,
-)
-from anabranch.ledger.storage import Entry
+from anabranch.errors import TopicTerminatedError
+from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.ids import EARLIEST, LATEST, Position
 from tests.conformance.ledger_hosts import DATA, LEDGER_ENTRIES, NAME, OTHER, Run, put, read_all
 
 
-async def test_an_append_is_told_its_place(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_an_append_is_told_its_place(log: SegmentLog) -> None:
     first = await put(log, DATA, DATA, count=3, timestamp_ms=7)
     ledger = first[0].position.ledger
     assert first == [
@@ -26,8 +23,7 @@ async def test_an_append_is_told_its_place(run: Run) -> None:
     assert log.extent.size_bytes == 2 * len(DATA)
 
 
-async def test_callbacks_come_in_append_order(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_callbacks_come_in_append_order(log: SegmentLog) -> None:
     told: list[int] = []
     for number in range(20):
         log.append(DATA, 1, 0, lambda place, error, number=number: told.append(number))  # type: ignore[misc]
@@ -37,8 +33,7 @@ async def test_callbacks_come_in_append_order(run: Run) -> None:
     assert told == list(range(20))
 
 
-async def test_nothing_is_visible_before_it_is_durable(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_nothing_is_visible_before_it_is_durable(log: SegmentLog) -> None:
     seen: list[int] = []
     log.append(DATA, 1, 0, lambda place, error: seen.append(log.extent.next_ordinal), "p", 5)
     assert log.extent.next_ordinal == 0
@@ -49,8 +44,7 @@ async def test_nothing_is_visible_before_it_is_durable(run: Run) -> None:
     assert seen == [1]
 
 
-async def test_stored_entries_are_read_back_byte_for_byte(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_stored_entries_are_read_back_byte_for_byte(run: Run, log: SegmentLog) -> None:
     datas = [bytes([number]) * number for number in range(30)]
     places = await put(log, *datas, count=2, timestamp_ms=11)
     for _ in range(2):
@@ -64,8 +58,7 @@ async def test_stored_entries_are_read_back_byte_for_byte(run: Run) -> None:
         log = found
 
 
-async def test_a_read_respects_both_limits_but_gives_at_least_one(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_read_respects_both_limits_but_gives_at_least_one(log: SegmentLog) -> None:
     await put(log, DATA, DATA, DATA)
     assert len(await log.read(0, 2, 1000)) == 2
     assert len(await log.read(0, 10, 25)) in (1, 2)
@@ -73,11 +66,9 @@ async def test_a_read_respects_both_limits_but_gives_at_least_one(run: Run) -> N
     assert len(await log.read(3, 10, 1000)) == 0
 
 
-async def test_a_new_process_begins_a_new_ledger_and_counts_on(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_new_process_begins_a_new_ledger_and_counts_on(run: Run, log: SegmentLog) -> None:
     (old,) = await put(log, DATA, count=5)
-    reopened = (await run.reopen()).get(NAME)
-    assert reopened is not None
+    reopened = await run.reopened_log()
     (new,) = await put(reopened, DATA)
     assert new.position.ledger > old.position.ledger
     assert (new.position.entry, new.ordinal, new.index) == (0, 1, 5)
@@ -96,12 +87,10 @@ async def test_ledger_ids_are_never_used_twice(run: Run) -> None:
     assert len(seen) == 12
 
 
-async def test_coordinates_of_the_same_entry_agree(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_coordinates_of_the_same_entry_agree(run: Run, log: SegmentLog) -> None:
     for at in range(3):
         await put(log, *[DATA] * 3, count=at + 1, timestamp_ms=1000 + at)
-        reopened = (await run.reopen()).get(NAME)
-        assert reopened is not None
+        reopened = await run.reopened_log()
         log = reopened
     for entry in await read_all(log):
         assert log.extent.position_of(entry.ordinal) == entry.position
@@ -111,8 +100,7 @@ async def test_coordinates_of_the_same_entry_agree(run: Run) -> None:
             assert log.extent.ordinal_of_index(index) == entry.ordinal
 
 
-async def test_coordinates_at_the_ends(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_coordinates_at_the_ends(log: SegmentLog) -> None:
     assert log.extent.ordinal_of(log.extent.position_of(0)) == 0
     assert (log.extent.index_of(0), log.extent.ordinal_of_index(0), log.extent.ordinal_at_time(0)) == (
         0,
@@ -131,8 +119,7 @@ async def test_coordinates_at_the_ends(run: Run) -> None:
     assert log.extent.ordinal_of_index(12) == 6
 
 
-async def test_a_time_finds_the_first_entry_at_or_after_it(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_time_finds_the_first_entry_at_or_after_it(run: Run, log: SegmentLog) -> None:
     stamps = [10, 20, 15, 5, 30, 25, 40]
     for stamp in stamps:
         await put(log, DATA, timestamp_ms=stamp)
@@ -140,13 +127,11 @@ async def test_a_time_finds_the_first_entry_at_or_after_it(run: Run) -> None:
         for asked in range(45):
             expected = next((at for at, stamp in enumerate(stamps) if stamp >= asked), len(stamps))
             assert log.extent.ordinal_at_time(asked) == expected, asked
-        reopened = (await run.reopen()).get(NAME)
-        assert reopened is not None
+        reopened = await run.reopened_log()
         log = reopened
 
 
-async def test_a_sealed_log_takes_nothing_and_keeps_what_it_took(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_sealed_log_takes_nothing_and_keeps_what_it_took(run: Run, log: SegmentLog) -> None:
     told: list[int] = []
     log.append(DATA, 1, 0, lambda place, error: told.append(0 if place is None else place.ordinal))
     sealing = asyncio.ensure_future(log.seal())
@@ -157,16 +142,14 @@ async def test_a_sealed_log_takes_nothing_and_keeps_what_it_took(run: Run) -> No
     assert told == [0]
     assert (log.sealed, log.extent.next_ordinal) == (True, 1)
     await log.seal()
-    reopened = (await run.reopen()).get(NAME)
-    assert reopened is not None
+    reopened = await run.reopened_log()
     assert (reopened.sealed, reopened.extent.next_ordinal) == (True, 1)
     with pytest.raises(TopicTerminatedError):
         reopened.append(DATA, 1, 0, lambda place, error: None)
     await reopened.seal()
 
 
-async def test_watchers_are_called_once_a_commit_and_at_a_seal(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_watchers_are_called_once_a_commit_and_at_a_seal(run: Run, log: SegmentLog) -> None:
     other = await run.storage.create(OTHER)
     seen: list[tuple[int, bool]] = []
     undo = log.watch(lambda: seen.append((log.extent.next_ordinal, log.sealed)))

@@ -6,19 +6,15 @@ import asyncio
 
 import pytest
 
-from anabranch.errors import (
-    AlreadyClosedError,
-    InvalidNameError,
-    TopicNotFoundError,
-)
+from anabranch.errors import AlreadyClosedError, InvalidNameError, TopicNotFoundError
+from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
 from tests.conformance.ledger_hosts import DATA, LEDGER_ENTRIES, NAME, OTHER, Run, put, read_all
 
 
-async def test_acknowledgements_survive_exactly(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_acknowledgements_survive_exactly(run: Run, log: SegmentLog) -> None:
     cursor = log.cursors.open("s", 0, {"colour": "red"})
     cursor.acknowledge_up_to(10)
     cursor.acknowledge([12, 13, 20])
@@ -33,15 +29,13 @@ async def test_acknowledgements_survive_exactly(run: Run) -> None:
     assert expected.remaining(15) == 0b0010
     assert 16 in expected
     for _ in range(2):
-        reopened = (await run.reopen()).get(NAME)
-        assert reopened is not None
+        reopened = await run.reopened_log()
         again = reopened.cursors["s"]
         assert again.acks == expected
         assert dict(again.properties) == {"colour": "red"}
 
 
-async def test_a_reset_forgets_and_what_follows_counts_again(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_reset_forgets_and_what_follows_counts_again(run: Run, log: SegmentLog) -> None:
     cursor = log.cursors.open("s", 0)
     cursor.acknowledge([5, 6, 7])
     await cursor.flush()
@@ -49,14 +43,12 @@ async def test_a_reset_forgets_and_what_follows_counts_again(run: Run) -> None:
     cursor.reset(3)
     cursor.acknowledge([4])
     await cursor.flush()
-    reopened = (await run.reopen()).get(NAME)
-    assert reopened is not None
+    reopened = await run.reopened_log()
     acks = reopened.cursors["s"].acks
     assert (acks.mark, 4 in acks, 5 in acks) == (3, True, False)
 
 
-async def test_a_cursor_is_opened_once_and_deleted_for_good(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_cursor_is_opened_once_and_deleted_for_good(run: Run, log: SegmentLog) -> None:
     cursor = log.cursors.open("s", 3)
     assert log.cursors.open("s", 9) is cursor
     assert cursor.acks.mark == 3
@@ -68,14 +60,12 @@ async def test_a_cursor_is_opened_once_and_deleted_for_good(run: Run) -> None:
     again.acknowledge([6])
     cursor.acknowledge([5])
     await log.flush()
-    reopened = (await run.reopen()).get(NAME)
-    assert reopened is not None
+    reopened = await run.reopened_log()
     acks = reopened.cursors["s"].acks
     assert (acks.mark, 6 in acks, 7 in acks) == (5, True, False)
 
 
-async def test_sequences_become_durable_with_their_entries(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_sequences_become_durable_with_their_entries(run: Run, log: SegmentLog) -> None:
     done = lambda place, error: None  # noqa: E731
     log.append(DATA, 1, 0, done, "a", 1)
     log.append(DATA, 1, 0, done, "b", 7)
@@ -83,12 +73,10 @@ async def test_sequences_become_durable_with_their_entries(run: Run) -> None:
     log.append(DATA, 1, 0, done)
     await log.flush()
     assert dict(log.sequences.own) == {"a": 2, "b": 7}
-    reopened = (await run.reopen()).get(NAME)
-    assert reopened is not None
+    reopened = await run.reopened_log()
     reopened.append(DATA, 1, 0, done, "a", 9)
     await reopened.flush()
-    again = (await run.reopen()).get(NAME)
-    assert again is not None
+    again = await run.reopened_log()
     assert dict(again.sequences.own) == {"a": 9, "b": 7}
 
 
@@ -101,19 +89,16 @@ async def test_an_answered_inheritance_is_durable_and_replaces_the_former(run: R
     await log.inherit(first)
     assert log.sequences.inherited == first
     await log.inherit(second)
-    reopened = (await run.reopen()).get(NAME)
-    assert reopened is not None
+    reopened = await run.reopened_log()
     assert reopened.sequences.inherited == second
     assert list(reopened.sequences.inherited[0].sequences) == ["a", "b"]
     assert dict(reopened.sequences.own) == {}
     await reopened.inherit(())
-    again = (await run.reopen()).get(NAME)
-    assert again is not None
+    again = await run.reopened_log()
     assert again.sequences.inherited == ()
 
 
-async def test_an_inheritance_shows_only_once_it_is_durable(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_an_inheritance_shows_only_once_it_is_durable(run: Run, log: SegmentLog) -> None:
     inheriting = asyncio.ensure_future(log.inherit((Piece(FULL, {"a": 1}),)))
     await put(log, DATA)
     await inheriting
@@ -123,8 +108,7 @@ async def test_an_inheritance_shows_only_once_it_is_durable(run: Run) -> None:
         await log.inherit(())
 
 
-async def test_a_trim_drops_whole_ledgers_only(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_trim_drops_whole_ledgers_only(run: Run, log: SegmentLog) -> None:
     places = await put(log, *[DATA] * 10, count=2)
     await log.trim(LEDGER_ENTRIES - 1)
     assert log.extent.first_ordinal == 0
@@ -140,37 +124,33 @@ async def test_a_trim_drops_whole_ledgers_only(run: Run) -> None:
         assert log.extent.ordinal_of(places[0].position) == 4
         assert log.extent.ordinal_of_index(3) == 4
         assert log.extent.position_of(4) == places[4].position
-        reopened = (await run.reopen()).get(NAME)
-        assert reopened is not None
+        reopened = await run.reopened_log()
         log = reopened
 
 
-async def test_a_log_says_where_the_ledger_begins_from_which_on_so_much_is_stored(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_log_says_where_the_ledger_begins_from_which_on_so_much_is_stored(
+    run: Run, log: SegmentLog
+) -> None:
     assert log.extent.ordinal_keeping(0) == log.extent.ordinal_keeping(1) == 0
     await put(log, *[DATA] * 10)
     for _ in range(2):
         for entries, begins in ((0, 8), (2, 8), (3, 4), (6, 4), (7, 0), (10, 0), (11, 0)):
             assert log.extent.ordinal_keeping(entries * len(DATA)) == begins, entries
         assert log.extent.ordinal_keeping(2 * len(DATA) + 1) == 4
-        reopened = (await run.reopen()).get(NAME)
-        assert reopened is not None
+        reopened = await run.reopened_log()
         log = reopened
     await log.trim(log.extent.ordinal_keeping(6 * len(DATA)))
     assert (log.extent.first_ordinal, log.extent.size_bytes) == (4, 6 * len(DATA))
     assert log.extent.ordinal_keeping(100 * len(DATA)) == 4
 
 
-async def test_a_log_that_is_trimmed_to_its_end_keeps_counting(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_log_that_is_trimmed_to_its_end_keeps_counting(run: Run, log: SegmentLog) -> None:
     places = await put(log, *[DATA] * 5, count=3)
     await log.trim(5)
     assert log.extent.first_ordinal == 4
-    reopened = (await run.reopen()).get(NAME)
-    assert reopened is not None
+    reopened = await run.reopened_log()
     await reopened.trim(5)
-    again = (await run.reopen()).get(NAME)
-    assert again is not None
+    again = await run.reopened_log()
     assert (
         again.extent.first_ordinal,
         again.extent.next_ordinal,
@@ -184,8 +164,7 @@ async def test_a_log_that_is_trimmed_to_its_end_keeps_counting(run: Run) -> None
     assert place.position.ledger > places[-1].position.ledger
 
 
-async def test_logs_are_created_once_and_listed_in_order(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_logs_are_created_once_and_listed_in_order(run: Run, log: SegmentLog) -> None:
     assert await run.storage.create(NAME) is log
     await run.storage.create(OTHER)
     assert list(run.storage.names()) == sorted([NAME, OTHER])
@@ -196,8 +175,7 @@ async def test_logs_are_created_once_and_listed_in_order(run: Run) -> None:
         await storage.create("persistent://../..//x")
 
 
-async def test_a_deleted_log_is_gone_and_its_name_begins_anew(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_deleted_log_is_gone_and_its_name_begins_anew(run: Run, log: SegmentLog) -> None:
     other = await run.storage.create(OTHER)
     (old,) = await put(log, DATA)
     await put(other, b"stays")
@@ -220,8 +198,7 @@ async def test_a_deleted_log_is_gone_and_its_name_begins_anew(run: Run) -> None:
         assert [entry.data for entry in await read_all(found)] == [data]
 
 
-async def test_a_closed_storage_refuses(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_a_closed_storage_refuses(run: Run, log: SegmentLog) -> None:
     await put(log, DATA)
     await run.storage.close()
     await run.storage.close()
@@ -231,8 +208,7 @@ async def test_a_closed_storage_refuses(run: Run) -> None:
         await run.storage.create(OTHER)
 
 
-async def test_entries_queued_at_close_are_stored(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_entries_queued_at_close_are_stored(run: Run, log: SegmentLog) -> None:
     cursor = log.cursors.open("s", 0)
     told: list[object] = []
     log.append(DATA, 1, 0, lambda place, error: told.append(place))
@@ -244,16 +220,14 @@ async def test_entries_queued_at_close_are_stored(run: Run) -> None:
     assert reopened.cursors["s"].acks.mark == 1
 
 
-async def test_an_entry_holds_at_least_one_message(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_an_entry_holds_at_least_one_message(log: SegmentLog) -> None:
     with pytest.raises(ValueError, match="not 0"):
         log.append(DATA, 0, 0, lambda place, error: None)
     await put(log, DATA)
     assert log.extent.next_index == 1
 
 
-async def test_claimed_message_counts_and_clocks_may_be_absurd(run: Run) -> None:
-    log = await run.storage.create(NAME)
+async def test_claimed_message_counts_and_clocks_may_be_absurd(log: SegmentLog) -> None:
     places = []
     for count, stamp in ((2**31, 0), (2**31, -5), (2**32 - 1, 2**50), (1, 3)):
         places += await put(log, DATA, count=count, timestamp_ms=stamp)

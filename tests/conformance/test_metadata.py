@@ -9,12 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from anabranch.errors import (
-    AlreadyClosedError,
-    InvalidNameError,
-    NotFoundError,
-    VersionConflictError,
-)
+from anabranch.errors import AlreadyClosedError, InvalidNameError, NotFoundError, VersionConflictError
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.metadata.store import ABSENT, MetadataStore
@@ -56,12 +51,27 @@ def store(processes: StoreProcesses) -> MetadataStore:
     return processes.process()
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
+async def eventually(holds: Callable[[], bool]) -> None:
     for _ in range(2000):
-        if await holds():
+        if holds():
             return
         await asyncio.sleep(0.001)
     raise AssertionError("did not come true in time")
+
+
+async def all_gone(store: MetadataStore, *paths: str) -> None:
+    for _ in range(2000):
+        if not any([await store.get(path) for path in paths]):
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("the values were not removed in time")
+
+
+def watch(store: MetadataStore, prefix: str) -> list[str]:
+    """Return a list that receives the paths of changes."""
+    heard: list[str] = []
+    store.watch(prefix, lambda change: heard.append(change.path))
+    return heard
 
 
 async def test_an_absent_key_reads_as_none(store: MetadataStore) -> None:
@@ -171,62 +181,41 @@ async def test_a_malformed_key_is_refused(store: MetadataStore, path: str) -> No
 
 
 async def test_a_watch_hears_of_changes_at_and_below_its_prefix(store: MetadataStore) -> None:
-    heard: list[str] = []
-    store.watch("/t", lambda change: heard.append(change.path))
+    heard = watch(store, "/t")
     for path in ("/t", "/t/a", "/t/a/b", "/ta", "/u"):
         await store.put(path, b"")
     await store.delete("/t/a")
-
-    async def all_heard() -> bool:
-        return heard.count("/t/a") == 2 or (heard.count("/t/a") == 1 and len(heard) == 3)
-
-    await eventually(all_heard)
+    await eventually(lambda: heard.count("/t/a") == 2 or (heard.count("/t/a") == 1 and len(heard) == 3))
     assert set(heard) == {"/t", "/t/a", "/t/a/b"}
 
 
 async def test_the_root_watch_hears_everything(store: MetadataStore) -> None:
-    heard: list[str] = []
-    store.watch("/", lambda change: heard.append(change.path))
+    heard = watch(store, "/")
     await store.put("/t/a", b"")
-
-    async def all_heard() -> bool:
-        return heard == ["/t/a"]
-
-    await eventually(all_heard)
+    await eventually(lambda: heard == ["/t/a"])
 
 
 async def test_an_undone_watch_hears_nothing_more(store: MetadataStore) -> None:
     heard: list[str] = []
-    later: list[str] = []
     undo = store.watch("/t", lambda change: heard.append(change.path))
-    store.watch("/t", lambda change: later.append(change.path))
+    later = watch(store, "/t")
     undo()
     undo()
     await store.put("/t/a", b"")
-
-    async def other_heard() -> bool:
-        return later == ["/t/a"]
-
-    await eventually(other_heard)
+    await eventually(lambda: later == ["/t/a"])
     assert heard == []
 
 
 async def test_a_refused_put_notifies_no_watcher(store: MetadataStore) -> None:
-    heard: list[str] = []
-    store.watch("/t", lambda change: heard.append(change.path))
+    heard = watch(store, "/t")
     with pytest.raises(VersionConflictError):
         await store.put("/t/a", b"", expected=5)
     await store.put("/t/b", b"")
-
-    async def b_heard() -> bool:
-        return "/t/b" in heard
-
-    await eventually(b_heard)
+    await eventually(lambda: "/t/b" in heard)
     assert heard == ["/t/b"]
 
 
 async def test_a_failing_watcher_harms_no_other(store: MetadataStore) -> None:
-    heard: list[str] = []
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
 
@@ -234,31 +223,22 @@ async def test_a_failing_watcher_harms_no_other(store: MetadataStore) -> None:
         raise RuntimeError("broken watcher")
 
     store.watch("/t", fail)
-    store.watch("/t", lambda change: heard.append(change.path))
+    heard = watch(store, "/t")
     await store.put("/t/a", b"")
-
-    async def a_heard() -> bool:
-        return heard == ["/t/a"]
-
-    await eventually(a_heard)
+    await eventually(lambda: heard == ["/t/a"])
     assert len(reported) == 1
 
 
 async def test_watches_cross_processes(processes: StoreProcesses) -> None:
     writer, reader = processes.process(), processes.process()
-    heard: list[str] = []
     await reader.get("/t")
-    reader.watch("/t", lambda change: heard.append(change.path))
+    heard = watch(reader, "/t")
     await writer.put("/t/a", b"1")
-
-    async def a_heard() -> bool:
-        return "/t/a" in heard
-
-    await eventually(a_heard)
+    await eventually(lambda: "/t/a" in heard)
     assert await reader.get("/t/a") == (b"1", 0)
     heard.clear()
     await writer.delete("/t/a")
-    await eventually(a_heard)
+    await eventually(lambda: "/t/a" in heard)
 
 
 async def test_ephemeral_values_go_with_a_closed_session_and_tell_watchers(processes: StoreProcesses) -> None:
@@ -266,16 +246,12 @@ async def test_ephemeral_values_go_with_a_closed_session_and_tell_watchers(proce
     await leaver.put("/lock/a", b"leaver", expected=ABSENT, ephemeral=True)
     await leaver.put("/kept", b"")
     await stayer.put("/lock/b", b"stayer", ephemeral=True)
-    heard: list[str] = []
-    stayer.watch("/lock", lambda change: heard.append(change.path))
+    heard = watch(stayer, "/lock")
     with pytest.raises(VersionConflictError):
         await stayer.put("/lock/a", b"stayer", expected=ABSENT, ephemeral=True)
     await leaver.close()
-
-    async def gone() -> bool:
-        return await stayer.get("/lock/a") is None and "/lock/a" in heard
-
-    await eventually(gone)
+    await all_gone(stayer, "/lock/a")
+    await eventually(lambda: "/lock/a" in heard)
     assert await stayer.put("/lock/a", b"stayer", expected=ABSENT, ephemeral=True) == 0
     assert await stayer.get("/lock/b") == (b"stayer", 0)
     assert await stayer.get("/kept") is not None
@@ -286,11 +262,7 @@ async def test_ephemeral_values_of_a_crashed_process_go_after_its_lease(processe
     await victim.put("/lock/a", b"victim", ephemeral=True)
     await stayer.put("/lock/b", b"stayer", ephemeral=True)
     await processes.crash(victim)
-
-    async def gone() -> bool:
-        return await judge.get("/lock/a") is None
-
-    await eventually(gone)
+    await all_gone(judge, "/lock/a")
     await asyncio.sleep(0.6)
     assert await judge.get("/lock/b") == (b"stayer", 0), "the lease of a living session is renewed"
 
@@ -313,17 +285,12 @@ async def test_an_ephemeral_value_belongs_to_its_last_writer(processes: StorePro
     for path in ("/lasting", "/taken"):
         assert await stayer.get(path) == (b"2", 1)
     await second.close()
-
-    async def gone() -> bool:
-        return await stayer.get("/lasting") is None and await stayer.get("/taken") is None
-
-    await eventually(gone)
+    await all_gone(stayer, "/lasting", "/taken")
 
 
 async def test_a_closed_store_refuses_calls_and_hears_nothing_more(processes: StoreProcesses) -> None:
     store, other = processes.process(), processes.process()
-    heard: list[str] = []
-    store.watch("/", lambda change: heard.append(change.path))
+    heard = watch(store, "/")
     await store.put("/a", b"1")
     await store.close()
     await store.close()

@@ -7,8 +7,8 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -102,6 +102,15 @@ async def traffic(broker: BrokerProcess) -> AsyncIterator[WorkerTraffic]:
     assert made.received == made.sent
 
 
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
@@ -131,14 +140,11 @@ async def test_the_other_takes_over_from_a_worker_that_stays_dead_and_gives_back
 ) -> None:
     other = broker.worker(1 - number)
     async with traffic(broker) as flowing:
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
+        with paused(broker.pid):
             os.kill(broker.worker(number), signal.SIGKILL)
             await until(lambda: broker.owner_of(number) == (1 - number, other))
             await flowing.flow()
             assert flowing.longest_s < OUTAGE_MAX_S
-        finally:
-            os.kill(broker.pid, signal.SIGCONT)
         await until(lambda: (broker.owner_of(number) or (-1, 0))[0] == number)
         assert broker.worker(1 - number) == other
         await flowing.flow()
@@ -152,18 +158,14 @@ async def test_a_worker_that_stands_still_is_ended_and_nothing_it_does_later_cou
     other = broker.worker(1 - number)
     async with traffic(broker) as flowing:
         # Its remains stay to be looked at as long as the supervisor does not bury them.
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
+        with paused(broker.pid):
             stopped = broker.worker(number)
-            os.kill(stopped, signal.SIGSTOP)
-            await until(lambda: broker.owner_of(number) == (1 - number, other))
-            os.kill(stopped, signal.SIGCONT)
+            with paused(stopped):
+                await until(lambda: broker.owner_of(number) == (1 - number, other))
             await flowing.flow()
             assert flowing.longest_s < OUTAGE_MAX_S
             assert state_of(stopped) == "Z"
             assert broker.owner_of(number) == (1 - number, other)
-        finally:
-            os.kill(broker.pid, signal.SIGCONT)
         assert broker.worker(number) != stopped
         await flowing.flow()
     assert broker.stop() == 0
@@ -173,9 +175,8 @@ async def test_a_pause_within_the_lease_changes_nothing(make_broker: MakeBroker)
     broker = make_broker(workers=2, lease_s=20).start()
     before = [broker.worker(number) for number in range(2)]
     async with traffic(broker) as flowing:
-        os.kill(before[1], signal.SIGSTOP)
-        await asyncio.sleep(1.0)
-        os.kill(before[1], signal.SIGCONT)
+        with paused(before[1]):
+            await asyncio.sleep(1.0)
         await flowing.flow()
     assert [broker.worker(number) for number in range(2)] == before
     assert broker.stop() == 0

@@ -43,7 +43,7 @@ class Play:
 
     async def start(self) -> None:
         cluster = self.cluster
-        self.keeping = self.loop.create_task(cluster.keep_up())
+        self.loop.create_task(cluster.keep_up())
         self.witness = Witness(
             self.loop,
             cluster.history,
@@ -120,11 +120,16 @@ class Play:
         return sorted(self.witness.subscriptions["s"].consumers)
 
 
+@pytest.fixture
+async def play(loop: SimLoop) -> Play:
+    made = Play(loop)
+    await made.start()
+    return made
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.virtual_time(limit_s=300)
-async def test_an_evicted_consumer_stops_before_the_next_one_starts(loop: SimLoop) -> None:
-    play = Play(loop)
-    await play.start()
+async def test_an_evicted_consumer_stops_before_the_next_one_starts(play: Play) -> None:
     network = play.cluster.network
     await play.publish(0)
     stale = play.process("stale")
@@ -161,12 +166,11 @@ async def test_an_evicted_consumer_stops_before_the_next_one_starts(loop: SimLoo
         got = [n for name in ("fresh", "stale") for n in play.numbers(name)[key]]
         assert got.count(3) == 1
     assert play.wrong == []
-    play.keeping.cancel()
 
 
 @pytest.mark.virtual_time(limit_s=300)
 async def test_a_broker_that_lets_the_evicted_acknowledge_is_caught(
-    loop: SimLoop, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = Subscription.restrict
 
@@ -176,8 +180,6 @@ async def test_a_broker_that_lets_the_evicted_acknowledge_is_caught(
             honest(self, roster)
 
     monkeypatch.setattr(Subscription, "restrict", restrict)
-    play = Play(loop)
-    await play.start()
     network = play.cluster.network
     await play.publish(0)
     stale, fresh = play.process("stale"), play.process("fresh")
@@ -193,4 +195,3 @@ async def test_a_broker_that_lets_the_evicted_acknowledge_is_caught(
     acknowledged = [text for text in play.wrong if f"stale {segment} acknowledged" in text]
     assert acknowledged
     assert all(text.endswith(f"which fresh {segment} holds") for text in acknowledged)
-    play.keeping.cancel()

@@ -315,7 +315,7 @@ CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     # L5
     (lead_in_a_term_that_was_over, ("wrote the topic after", "(term, generation) fell")),
     # L6
-    (tell_an_old_epoch_now_and_then, ("was told epoch", "knows epoch")),
+    (tell_an_old_epoch_now_and_then, ("was sent epoch", "knows epoch")),
     # R1
     (evict_before_the_grace_period_is_over, ("was evicted after",)),
     (take_who_registers_through_another_broker_for_lost, ("was evicted while it was connected",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.cluster import Cluster
+from anabranch.testing.host import Host
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 
@@ -24,8 +25,6 @@ TOPIC = TopicName.parse("topic://public/default/orders")
 KEYS = [f"key-{key}" for key in range(16)]
 LEASE_S = 8.0
 TAKEOVER_S = LEASE_S + 2.0
-
-How = Literal["cumulative", "each", "none"]
 
 
 class OwnedTraffic:
@@ -43,22 +42,13 @@ class OwnedTraffic:
     async def run(self) -> None:
         topic = str(TOPIC)
         producer = await self._client.create_producer(topic)
-        readers: list[tuple[str, How, Any]] = [
-            (
-                "stream",
-                "cumulative",
-                await self._client.subscribe_stream(topic, "s", initial_position="earliest"),
-            ),
-            ("queue", "each", await self._client.subscribe_queue(topic, "q", initial_position="earliest")),
-            (
-                "checkpoint",
-                "none",
-                await self._client.create_checkpoint_consumer(topic, start=Checkpoint.earliest()),
-            ),
-        ]
+        stream = await self._client.subscribe_stream(topic, "s", initial_position="earliest")
+        queue = await self._client.subscribe_queue(topic, "q", initial_position="earliest")
+        checkpoint = await self._client.create_checkpoint_consumer(topic, start=Checkpoint.earliest())
         async with asyncio.TaskGroup() as group:
-            for name, how, consumer in readers:
-                group.create_task(self._read(name, how, consumer))
+            group.create_task(self._read("stream", stream))
+            group.create_task(self._read("queue", queue))
+            group.create_task(self._read("checkpoint", checkpoint))
             while not self.over:
                 began = self._loop.time()
                 await producer.send_many([b"%d" % self.sent] * len(KEYS), keys=KEYS)
@@ -67,7 +57,7 @@ class OwnedTraffic:
                 await asyncio.sleep(0.05)
         await self._client.close()
 
-    async def _read(self, name: str, how: How, consumer: Any) -> None:
+    async def _read(self, name: str, consumer: Any) -> None:
         last = self._loop.time()
         while True:
             messages = await consumer.receive_many(100, timeout=20.0)
@@ -77,33 +67,41 @@ class OwnedTraffic:
             last = self._loop.time()
             for message in messages:
                 self.seen[name][message.key].append(int(message.value))
-                if how == "each":
+                if name == "queue":
                     await consumer.acknowledge(message)
-            if how == "cumulative":
+            if name == "stream":
                 await consumer.acknowledge_cumulative(messages[-1])
+
+
+async def two_brokers(loop: SimLoop) -> Cluster:
+    config = BrokerConfig(workers=2, auto_scale=AutoScalePolicy(enabled=False), lease_s=LEASE_S)
+    cluster = Cluster(loop, config=config)
+    loop.create_task(cluster.keep_up())
+    for host in cluster.hosts:
+        await host.up.wait()
+    await asyncio.sleep(2)
+    return cluster
+
+
+def strike(cluster: Cluster, what: str, victim: Host) -> None:
+    if what == "kill":
+        cluster.kill_broker(victim)
+    else:
+        cluster.pause_broker(victim, 60.0)
 
 
 @pytest.mark.parametrize("what", ["kill", "pause"])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.virtual_time(limit_s=300)
 async def test_clients_follow_segments_from_broker_to_broker(loop: SimLoop, seed: int, what: str) -> None:
-    config = BrokerConfig(workers=2, auto_scale=AutoScalePolicy(enabled=False), lease_s=LEASE_S)
-    cluster = Cluster(loop, config=config)
+    cluster = await two_brokers(loop)
     cluster.restart_delay_s = (15.0, 15.0)
-    keeping = loop.create_task(cluster.keep_up())
-    for host in cluster.hosts:
-        await host.up.wait()
-    await asyncio.sleep(2)
     await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, 4))
     process = SimProcess(loop, "client")
     traffic = OwnedTraffic(loop, cluster.client(process))
     work = process.spawn(traffic.run())
     await asyncio.sleep(3)
-    victim = cluster.hosts[seed % 2]
-    if what == "kill":
-        cluster.kill_broker(victim)
-    else:
-        cluster.pause_broker(victim, 60.0)
+    strike(cluster, what, cluster.hosts[seed % 2])
     # Time for the takeover, the restart of the broker, and the return of its stores.
     await asyncio.sleep(45)
     traffic.over = True
@@ -114,7 +112,6 @@ async def test_clients_follow_segments_from_broker_to_broker(loop: SimLoop, seed
             assert numbers == list(range(traffic.sent)), f"{name}, {key}"
     assert traffic.slowest_send_s < TAKEOVER_S
     assert max(traffic.longest_silence_s.values()) < TAKEOVER_S, traffic.longest_silence_s
-    keeping.cancel()
 
 
 @pytest.mark.parametrize("what", ["kill", "pause"])
@@ -124,13 +121,7 @@ async def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_com
     loop: SimLoop, seed: int, what: str
 ) -> None:
     """Two members that read at random times, so that one often waits for the other."""
-
-    config = BrokerConfig(workers=2, auto_scale=AutoScalePolicy(enabled=False), lease_s=LEASE_S)
-    cluster = Cluster(loop, config=config)
-    keeping = loop.create_task(cluster.keep_up())
-    for host in cluster.hosts:
-        await host.up.wait()
-    await asyncio.sleep(2)
+    cluster = await two_brokers(loop)
     await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, 2))
     process = SimProcess(loop, "client")
     seen: dict[str, list[int]] = defaultdict(list)
@@ -170,11 +161,7 @@ async def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_com
         for step in range(6):
             await asyncio.sleep(rng.uniform(1.0, 4.0))
             if step == 3:
-                victim = rng.choice(cluster.hosts)
-                if what == "kill":
-                    cluster.kill_broker(victim)
-                else:
-                    cluster.pause_broker(victim, 60.0)
+                strike(cluster, what, rng.choice(cluster.hosts))
             await layout_change(cluster, rng)
         await asyncio.sleep(15)
         over.set()
@@ -187,7 +174,6 @@ async def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_com
     for key in KEYS:
         # The other member reads a reassigned segment again from the start position of its assignment.
         assert list(dict.fromkeys(seen[key])) == list(range(sent)), key
-    keeping.cancel()
 
 
 async def layout_change(cluster: Cluster, rng: Random) -> None:

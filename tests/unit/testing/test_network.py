@@ -79,8 +79,12 @@ class LinkedPair:
         return self.network.link("client", "server")
 
 
-async def test_bytes_arrive_in_order_and_in_pieces(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+@pytest.fixture
+def ends(loop: SimLoop) -> LinkedPair:
+    return LinkedPair(loop)
+
+
+async def test_bytes_arrive_in_order_and_in_pieces(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     ends.link.pieces = 0.5
     data = bytes(range(256)) * 40
@@ -91,8 +95,7 @@ async def test_bytes_arrive_in_order_and_in_pieces(loop: SimLoop) -> None:
     assert theirs.chunks > len(data) / 100
 
 
-async def test_bytes_take_their_time(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_bytes_take_their_time(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     ends.link.latency_s = (0.5, 0.6)
     ours.transport.write(b"hello")
@@ -102,14 +105,12 @@ async def test_bytes_take_their_time(loop: SimLoop) -> None:
     assert theirs.received == b"hello"
 
 
-async def test_an_address_without_a_server_refuses_connections(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_an_address_without_a_server_refuses_connections(ends: LinkedPair) -> None:
     with pytest.raises(ConnectionRefusedError):
         await ends.dial()
 
 
-async def test_a_port_is_taken_once(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_a_port_is_taken_once(ends: LinkedPair) -> None:
     await ends.listen()
     with pytest.raises(OSError, match="in use"):
         await ends.listen()
@@ -149,8 +150,7 @@ async def test_port_zero_picks_a_free_one(loop: SimLoop) -> None:
     assert first.sockets[0].getsockname() != second.sockets[0].getsockname()
 
 
-async def test_close_delivers_what_was_written_first(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_close_delivers_what_was_written_first(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     ours.transport.write(b"last words")
     ours.transport.close()
@@ -159,15 +159,13 @@ async def test_close_delivers_what_was_written_first(loop: SimLoop) -> None:
     assert theirs.received == b"last words"
 
 
-async def test_abort_resets_the_peer(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_abort_resets_the_peer(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     ours.transport.abort()
     assert isinstance(await theirs.lost, ConnectionResetError)
 
 
-async def test_a_held_link_delivers_after_it_opens(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_a_held_link_delivers_after_it_opens(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     ends.network.set_mode(ends.link, Mode.HELD)
     ours.transport.write(b"one")
@@ -179,8 +177,7 @@ async def test_a_held_link_delivers_after_it_opens(loop: SimLoop) -> None:
     assert theirs.received == b"onetwo"
 
 
-async def test_a_black_hole_is_silent_and_resets_after_it_heals(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_a_black_hole_is_silent_and_resets_after_it_heals(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     ends.network.set_mode(ends.link, Mode.BLACK_HOLE)
     ours.transport.write(b"lost")
@@ -193,8 +190,7 @@ async def test_a_black_hole_is_silent_and_resets_after_it_heals(loop: SimLoop) -
     assert not theirs.received
 
 
-async def test_connecting_through_a_black_hole_waits_for_it_to_heal(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_connecting_through_a_black_hole_waits_for_it_to_heal(ends: LinkedPair) -> None:
     await ends.listen()
     ends.network.set_mode(ends.link, Mode.BLACK_HOLE)
     dialing = asyncio.ensure_future(ends.dial())
@@ -204,16 +200,14 @@ async def test_connecting_through_a_black_hole_waits_for_it_to_heal(loop: SimLoo
     await dialing
 
 
-async def test_reset_breaks_both_ends(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_reset_breaks_both_ends(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     assert ends.network.reset(ends.link) == 1
     assert isinstance(await ours.lost, ConnectionResetError)
     assert isinstance(await theirs.lost, ConnectionResetError)
 
 
-async def test_a_cut_delivers_the_front_of_a_write_only(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_a_cut_delivers_the_front_of_a_write_only(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     ends.link.pieces = 0
     ours.transport.cut_next(3)
@@ -222,8 +216,7 @@ async def test_a_cut_delivers_the_front_of_a_write_only(loop: SimLoop) -> None:
     assert theirs.received == b"abc"
 
 
-async def test_bytes_sent_before_a_kill_still_arrive(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_bytes_sent_before_a_kill_still_arrive(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     theirs.transport.write(b"receipt")
     ends.server.kill()
@@ -233,8 +226,7 @@ async def test_bytes_sent_before_a_kill_still_arrive(loop: SimLoop) -> None:
         await ends.dial()
 
 
-async def test_a_process_that_died_can_be_started_again_on_its_port(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_a_process_that_died_can_be_started_again_on_its_port(loop: SimLoop, ends: LinkedPair) -> None:
     await ends.pair()
     ends.server.kill()
     ends.server = SimProcess(loop, "server")
@@ -244,16 +236,14 @@ async def test_a_process_that_died_can_be_started_again_on_its_port(loop: SimLoo
     assert theirs.received == b"again"
 
 
-async def test_a_lost_machine_is_silent(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_a_lost_machine_is_silent(ends: LinkedPair) -> None:
     ours, _ = await ends.pair()
     ends.server.kill(machine=True)
     await asyncio.sleep(60)
     assert not ours.lost.done()
 
 
-async def test_a_reader_that_pauses_slows_the_writer(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_a_reader_that_pauses_slows_the_writer(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     theirs.transport.pause_reading()
     for _ in range(20):
@@ -267,8 +257,7 @@ async def test_a_reader_that_pauses_slows_the_writer(loop: SimLoop) -> None:
     assert len(theirs.received) == 20 * 8192
 
 
-async def test_the_sockets_of_a_paused_process_fill_and_are_read_later(loop: SimLoop) -> None:
-    ends = LinkedPair(loop)
+async def test_the_sockets_of_a_paused_process_fill_and_are_read_later(ends: LinkedPair) -> None:
     ours, theirs = await ends.pair()
     ends.server.pause()
     ours.transport.write(b"while you slept")
