@@ -69,14 +69,29 @@ def segment_of(brokers: Brokers) -> ServedLog:
     return brokers[0].logs.require(TopicName.parse(TOPIC))
 
 
+def drains_of(brokers: Brokers) -> list[str]:
+    """A list that gets the subscriptions that drain the topic from now on."""
+    told: list[str] = []
+    topic = TopicName.parse(TOPIC).partitioned_topic.topic
+    brokers[0].segments.on_drained(topic, lambda event: told.append(event.subscription))
+    return told
+
+
+async def produced(brokers: Brokers, count: int = 0) -> WireClient:
+    """A client with a producer that has stored this many entries."""
+    client = await brokers.connect()
+    await client.producer()
+    await publish(client, 0, count)
+    return client
+
+
 async def publish(client: WireClient, lo: int, hi: int) -> None:
     await client.publish_all([b"%d" % n for n in range(lo, hi)], first=lo)
 
 
 async def aged(brokers: Brokers, old: int = 10, young: int = 10) -> WireClient:
     """A topic with a subscription at its start, entries just beyond the retention time, then fresh ones."""
-    client = await brokers.connect()
-    await client.producer()
+    client = await produced(brokers)
     await client.subscribe(permits=0)
     await publish(client, 0, old)
     await asyncio.sleep(RETENTION_S - ROUND_S / 2)
@@ -95,9 +110,6 @@ def values(lo: int, hi: int) -> list[bytes]:
     return [b"%d" % n for n in range(lo, hi)]
 
 
-# The decision.
-
-
 def test_the_slowest_cursor_and_the_retention_time_decide_together() -> None:
     assert plan_trim([40, 30, 50], 35, 100) == 30
     assert plan_trim([40, 30, 50], 20, 100) == 20
@@ -110,9 +122,6 @@ def test_without_cursors_the_retention_time_alone_decides() -> None:
 def test_the_last_entry_stays_however_old_and_acknowledged() -> None:
     assert plan_trim([100], 100, 100) == 99
     assert plan_trim([], 0, 0) == 0
-
-
-# The round.
 
 
 async def test_old_acknowledged_entries_are_dropped_and_young_ones_stay(
@@ -138,9 +147,7 @@ async def test_a_namespace_may_have_a_retention_time_of_its_own(
 ) -> None:
     if minutes is not None:
         await limit(brokers, minutes, -1)
-    client = await brokers.connect()
-    await client.producer()
-    await publish(client, 0, 10)
+    await produced(brokers, 10)
     await asyncio.sleep(2 * 60 + 2 * ROUND_S)
     assert (log_of(brokers).extent.first_ordinal > 0) == (minutes == 2)
     await asyncio.sleep(500)
@@ -159,8 +166,7 @@ async def test_a_namespace_may_limit_what_a_topic_keeps_of_what_is_acknowledged(
     brokers: Brokers, stored: Stored, megabytes: int
 ) -> None:
     await limit(brokers, -1, megabytes)
-    client = await brokers.connect()
-    await client.producer()
+    client = await produced(brokers)
     await client.subscribe(permits=0)
     await client.publish_all([bytes(400_000)] * 8)
     log = log_of(brokers)
@@ -178,9 +184,7 @@ async def test_the_time_limit_holds_beside_a_size_that_is_not_reached(
     brokers: Brokers, stored: Stored
 ) -> None:
     await limit(brokers, 2, 100)
-    client = await brokers.connect()
-    await client.producer()
-    await publish(client, 0, 10)
+    await produced(brokers, 10)
     await asyncio.sleep(ROUND_S)
     assert log_of(brokers).extent.first_ordinal == 0
     await asyncio.sleep(2 * 60 + ROUND_S)
@@ -210,8 +214,7 @@ async def test_how_much_of_a_segment_stays_is_left_to_the_leader_of_its_topic(br
 async def test_a_ledger_ends_when_it_is_old_so_that_a_slow_log_can_be_dropped_too(
     brokers: Brokers,
 ) -> None:
-    client = await brokers.connect()
-    await client.producer()
+    client = await produced(brokers)
     for number in range(20):
         await publish(client, number, number + 1)
         await asyncio.sleep(30)
@@ -304,9 +307,6 @@ async def test_one_log_that_fails_is_logged_once_and_the_others_are_trimmed(
         assert log_of(brokers).extent.first_ordinal == 8
 
 
-# The positions that clients see of a trimmed log.
-
-
 async def trimmed(brokers: Brokers) -> WireClient:
     """As `aged`, with all entries acknowledged and the old ones trimmed; the consumer is closed."""
     client = await aged(brokers)
@@ -337,8 +337,7 @@ async def test_the_last_message_and_both_indexes_are_told(brokers: Brokers, stor
 
 
 async def test_indexes_count_messages_and_not_entries_behind_a_trim(brokers: Brokers, stored: Stored) -> None:
-    client = await brokers.connect()
-    await client.producer()
+    client = await produced(brokers)
     for number in range(10):
         client.publish(b"", 3 * number, entry=batch([b"a", b"b", b"c"], 3 * number), messages=3)
         await client.receipt()
@@ -374,27 +373,17 @@ async def test_readers_that_start_before_a_trim_begin_at_the_first_stored_entry(
 async def test_a_restart_after_a_trim_finds_the_same_log_and_goes_on(
     brokers: Brokers, stored: Stored
 ) -> None:
+    def ends() -> tuple[object, ...]:
+        found = log_of(brokers).extent
+        ordinals = found.first_ordinal, found.next_ordinal
+        return *ordinals, found.first_index, found.next_index, found.position_of(19)
+
     client = await trimmed(brokers)
-    log = log_of(brokers)
-    before = (
-        log.extent.first_ordinal,
-        log.extent.first_index,
-        log.extent.next_ordinal,
-        log.extent.next_index,
-        log.extent.position_of(19),
-    )
+    before = ends()
     brokers.storages[0] = stored()
     await brokers.restart()
-    log = log_of(brokers)
-    after = (
-        log.extent.first_ordinal,
-        log.extent.first_index,
-        log.extent.next_ordinal,
-        log.extent.next_index,
-        log.extent.position_of(19),
-    )
-    assert after == before
-    assert log.cursors["sub"].acks.mark == 20
+    assert ends() == before
+    assert log_of(brokers).cursors["sub"].acks.mark == 20
     client = await brokers.connect()
     await client.subscribe()
     await client.producer()
@@ -409,9 +398,7 @@ KINDS = [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared, pb.CommandSu
 async def test_a_reader_that_was_overtaken_goes_on_at_the_first_stored_entry(
     brokers: Brokers, stored: Stored, kind: int
 ) -> None:
-    client = await brokers.connect()
-    await client.producer()
-    await publish(client, 0, 10)
+    client = await produced(brokers, 10)
     await client.subscribe(subscription="reader", kind=kind, durable=False, permits=2)
     await client.deliveries(2)
     await asyncio.sleep(RETENTION_S)
@@ -436,9 +423,7 @@ async def test_a_cursor_that_a_seek_left_below_a_trim_can_be_drained(
     client = await trimmed(brokers)
     client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=90))
     segment = segment_of(brokers)
-    told: list[str] = []
-    topic = TopicName.parse(TOPIC).partitioned_topic.topic
-    brokers[0].segments.on_drained(topic, lambda event: told.append(event.subscription))
+    told = drains_of(brokers)
     # As a seek that came between the decision and the commit of the trim.
     segment.subscriptions["sub"].cursor.reset(0)
     await segment.seal()
@@ -454,9 +439,7 @@ async def test_a_cursor_that_a_seek_left_below_a_trim_can_be_drained(
 
 async def test_a_deleted_log_is_not_taken_for_a_drained_one(brokers: Brokers) -> None:
     client = await aged(brokers)
-    told: list[str] = []
-    topic = TopicName.parse(TOPIC).partitioned_topic.topic
-    brokers[0].segments.on_drained(topic, lambda event: told.append(event.subscription))
+    told = drains_of(brokers)
     await segment_of(brokers).seal()
     client.flow(1)
     await brokers[0].logs.drop(TopicName.parse(TOPIC))
