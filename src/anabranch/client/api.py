@@ -74,16 +74,18 @@ class AsyncClient:
         `rng` are for simulation.
         """
         self.service_url = service_url
-        self._hosts = parse_service_url(service_url)
-        self._operation_timeout_s = seconds("operation_timeout", operation_timeout)
-        self._connect_timeout_s = seconds("connect_timeout", connect_timeout)
-        self._keep_alive_s = seconds("keep_alive_interval", keep_alive_interval)
+        self._pool = ConnectionPool(
+            parse_service_url(service_url),
+            operation_timeout_s=seconds("operation_timeout", operation_timeout),
+            connect_timeout_s=seconds("connect_timeout", connect_timeout),
+            keep_alive_s=seconds("keep_alive_interval", keep_alive_interval),
+            rng=rng or Random(),
+        )
         self._memory = Memory(positive("memory_limit", memory_limit))
         self._clock = clock or SystemClock()
-        self._rng = rng or Random()
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pool: ConnectionPool | None = None
+        """The event loop of the first call."""
         # Weak, so that a long-lived client does not keep every producer and consumer it ever made.
         self._producers: WeakKeyDictionary[AsyncProducer[Any], None] = WeakKeyDictionary()
         self._consumers: WeakKeyDictionary[
@@ -304,37 +306,24 @@ class AsyncClient:
         self.closed = True
         for handle in (*self._producers, *self._consumers):
             await handle.tasks.stop()
-        if self._pool is not None:
-            await self._pool.close()
+        await self._pool.close()
         await asyncio.gather(*(producer.close(timeout=0) for producer in self._producers))
         await self._end()
 
     def __del__(self) -> None:
-        if not getattr(self, "closed", True) and self._pool is not None:
+        if not getattr(self, "closed", True) and self._loop is not None:
             log.warning("the client of %s was not closed", self.service_url)
 
     async def _end(self) -> None:
         for reader in self._readers:
             await reader.close()
-        self._producers.clear()
-        self._consumers.clear()
-        self._readers.clear()
-        if self._pool is not None:
-            await self._pool.close()
+        await self._pool.close()
 
     def _connections(self) -> ConnectionPool:
         if self.closed:
             raise AlreadyClosedError("the client is closed")
         self._check()
-        if self._pool is None:
-            self._loop = asyncio.get_running_loop()
-            self._pool = ConnectionPool(
-                self._hosts,
-                connect_timeout_s=self._connect_timeout_s,
-                operation_timeout_s=self._operation_timeout_s,
-                keep_alive_s=self._keep_alive_s,
-                rng=self._rng,
-            )
+        self._loop = asyncio.get_running_loop()
         return self._pool
 
     def _check(self) -> None:

@@ -117,17 +117,15 @@ class Received:
 
     def columns(self) -> Columns:
         """The content, decoded once; raises if the entry is damaged."""
-        if self.content is None:
-            if self._problem is None:
-                try:
-                    content = decode_columns(self.data, DECODED_BYTES_MAX)
-                    if content.count != self.count:
-                        content = _spread(content, self.count)
-                    self.content = content
-                    return content
-                except AnabranchError as error:
-                    self._problem = error
+        if self._problem is not None:
             raise self._problem
+        if self.content is None:
+            try:
+                content = decode_columns(self.data, DECODED_BYTES_MAX)
+                self.content = content if content.count == self.count else _spread(content, self.count)
+            except AnabranchError as error:
+                self._problem = error
+                raise
         return self.content
 
 

@@ -8,6 +8,7 @@ module knows no connection, timer or future: time is an argument.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,9 +128,9 @@ class Outgoing:
         hash_range = min(slots), max(slots)
         self.entry = batch.build(producer_name, now_ms, compression, hash_range, self.slot)
 
-    def messages(self, limit: int) -> list[tuple[Row, Extras | None]]:
+    def messages(self) -> list[tuple[Row, Extras | None]]:
         """The messages of a built entry, to be routed anew: the bucket hash of each row is 0."""
-        columns = decode_columns(self.entry, limit)
+        columns = decode_columns(self.entry, sys.maxsize)
         found: list[tuple[Row, Extras | None]] = []
         for index in range(columns.count):
             value = columns.values[index]
@@ -197,8 +198,8 @@ class SegmentBatcher:
         self.owner = owner
         """The producer of the segment."""
         self.buckets = tuple(OpenBucket(self, bucket.start) for bucket in bucket_ranges(self._splits))
-        self.opened: list[OpenBucket] = []
-        """Buckets with an open batch, the oldest batch first."""
+        self.opened: dict[OpenBucket, Outgoing] = {}
+        """The open batches, the oldest first."""
         self.room = limits.max_messages
         self.bytes_left = limits.max_bytes
 
@@ -208,8 +209,7 @@ class SegmentBatcher:
 
     def begin(self, bucket: OpenBucket, now: float) -> Outgoing:
         """Open a batch in a bucket that has none."""
-        batch = bucket.batch = Outgoing(now)
-        self.opened.append(bucket)
+        batch = bucket.batch = self.opened[bucket] = Outgoing(now)
         return batch
 
     def add(self, batch: Outgoing, row: Row, size: int, extras: Extras | None = None) -> bool:
@@ -226,30 +226,19 @@ class SegmentBatcher:
     @property
     def oldest_at(self) -> float | None:
         """When the oldest open batch was begun; None when no batch is open."""
-        if not self.opened:
-            return None
-        batch = self.opened[0].batch
-        assert batch is not None
-        return batch.begun_at
+        return next((batch.begun_at for batch in self.opened.values()), None)
 
     def take(self) -> list[Outgoing]:
         """Close all open batches and return them in the order they must be sent."""
-        taken: list[Outgoing] = []
+        taken = list(self.opened.values())
         for bucket in self.opened:
-            assert bucket.batch is not None
-            taken.append(bucket.batch)
             bucket.batch = None
         self.opened.clear()
         self.room = self.limits.max_messages
         self.bytes_left = self.limits.max_bytes
-        if len(taken) > 1:
-            taken.sort(key=_highest)
+        # Sequence ids within a batch only rise: a producer sends a message with a smaller one by itself.
+        taken.sort(key=lambda batch: batch.rows[-1][2])
         return taken
-
-
-def _highest(batch: Outgoing) -> int:
-    # Sequence ids within a batch only rise: a producer sends a message with a smaller one by itself.
-    return batch.rows[-1][2]
 
 
 def message_size(value: bytes, key: str | bytes | None) -> int:

@@ -100,8 +100,6 @@ TRANSITIONS: dict[tuple[ProducerState, ProducerEvent], tuple[ProducerState, tupl
 class ProducerLife:
     """The present state of one producer."""
 
-    __slots__ = ("failures", "state")
-
     def __init__(self) -> None:
         self.state = ProducerState.ATTACHING
         self.failures = 0

@@ -62,11 +62,9 @@ def add_encoded(
         owner = routes.holder(target, target.range.start)
         messages = MessageBatch()
         messages.add_encoded(part.messages, part.message_count, part.sequence_id, part.first_key)
-        batch = Outgoing(now)
-        batch.count = part.message_count
-        batch.sequence = part.sequence_id
-        batch.entry = messages.build(home.name, now_ms, home.compression, part.hash_range)
-        batch.size = len(batch.entry)
+        entry = messages.build(home.name, now_ms, home.compression, part.hash_range)
+        count, sequence = part.message_count, part.sequence_id
+        batch = Outgoing(now, count=count, sequence=sequence, entry=entry, size=len(entry))
         owner.add(batch)
         bulk.join(batch)
         touched[owner] = None

@@ -213,20 +213,15 @@ class OutcomeListener(Protocol):
 class Follower:
     """Notifies the listeners of single messages in a batch; cheaper than a future for each."""
 
-    __slots__ = ("_followed",)
-
     def __init__(self) -> None:
-        self._followed: list[tuple[int, OutcomeListener]] = []
-
-    def add(self, index: int, listener: OutcomeListener) -> None:
-        self._followed.append((index, listener))
+        self.followed: list[tuple[int, OutcomeListener]] = []
 
     def join(self, batch: Outgoing) -> None:
         """Messages that move are followed one by one, in `finished`."""
 
     def finished(self, batch: Outgoing) -> None:
         """Notify the listeners, or follow the messages to the batches that took them over."""
-        for index, listener in self._followed:
+        for index, listener in self.followed:
             if batch.state == MOVED:
                 follow(*batch.moved[index], listener)
             else:
@@ -242,7 +237,7 @@ def follow(batch: Outgoing, index: int, listener: OutcomeListener) -> None:
         batch.trackers = []
     if not batch.trackers or type(batch.trackers[-1]) is not Follower:
         batch.trackers.append(Follower())
-    batch.trackers[-1].add(index, listener)
+    batch.trackers[-1].followed.append((index, listener))
 
 
 def message_id(batch: Outgoing, index: int) -> MessageId:

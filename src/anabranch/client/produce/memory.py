@@ -13,8 +13,6 @@ from anabranch.clock import Clock
 class Memory:
     """Counts bytes of pending messages; callers wait in line while the count is above the limit."""
 
-    __slots__ = ("_line", "full", "limit", "used")
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0

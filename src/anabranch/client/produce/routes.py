@@ -9,7 +9,6 @@ a repetition. The module knows no caller, schema or holder of a future.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -84,10 +83,7 @@ class SegmentRoutes:
         return bucket, bucket.slot, message_size(b"", None)
 
     def holder(self, target: Segment, slot: int) -> SegmentProducer:
-        """The producer that takes messages for an active segment.
-
-        While a sealed segment that overlaps it is not settled, that is the sealed segment's producer.
-        """
+        """The producer of an active segment, or of a sealed segment that overlaps it and is not settled."""
         holder: SegmentProducer | None = None
         for sealed in self._leaving:
             if _overlap(sealed.segment, target):
@@ -161,9 +157,9 @@ class SegmentRoutes:
     def join_open(self, first: int, bulk: BulkFuture) -> None:
         """Let a bulk wait for the open batches that hold messages after sequence id `first`."""
         for segment in self.segments.values():
-            for bucket in segment.batcher.opened:
-                if bucket.batch is not None and bucket.batch.rows and bucket.batch.rows[-1][2] > first:
-                    bulk.join(bucket.batch)
+            for batch in segment.batcher.opened.values():
+                if batch.rows and batch.rows[-1][2] > first:
+                    bulk.join(batch)
 
     def join_all(self, bulk: BulkFuture) -> None:
         """Close all open batches and let a bulk wait for every entry that is under way."""
@@ -174,13 +170,10 @@ class SegmentRoutes:
 
     def expire(self, now: float, timeout_s: float) -> float | None:
         """Fail messages that have waited for `timeout_s`; return when the oldest that is left was added."""
-        oldest: float | None = None
-        for segment in list(self.segments.values()):
+        segments = list(self.segments.values())
+        for segment in segments:
             segment.expire(now, timeout_s)
-            begun_at = segment.oldest_at()
-            if begun_at is not None and (oldest is None or begun_at < oldest):
-                oldest = begun_at
-        return oldest
+        return min((at for segment in segments if (at := segment.oldest_at()) is not None), default=None)
 
     # Sealed segments.
 
@@ -233,7 +226,7 @@ class SegmentRoutes:
         found = [
             (row, extras, batch, index, segment)
             for batch, segment in batches
-            for index, (row, extras) in enumerate(batch.messages(sys.maxsize))
+            for index, (row, extras) in enumerate(batch.messages())
         ]
         found.sort(key=lambda message: message[0][2])
         places: dict[int, list[Any]] = {id(batch): [None] * batch.count for batch, _ in batches}

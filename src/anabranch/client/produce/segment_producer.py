@@ -4,8 +4,7 @@ Entries leave in order and are answered in order. After a lost connection the br
 has stored last: entries up to that id are done, the others are sent again, byte for byte, in the same order.
 When the segment is sealed, the producer asks the same question once more and keeps the other entries until
 they are taken back. The states of this life and their transitions are in `decide/producer_life.py`; this
-module dials, waits and carries out the effects. The routes of a sealed segment's messages are decided in
-`routes`.
+module dials, waits and carries out the effects.
 """
 
 from __future__ import annotations
