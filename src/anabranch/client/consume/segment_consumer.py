@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.client.consume.ack_sender import AckSender
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
-from anabranch.client.decide.acknowledgements import LedgerEntry
+from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.client.decide.ordering import before_first, bits_after
 from anabranch.client.decide.permits import Intake, Permits
 from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
@@ -156,7 +156,7 @@ class SegmentConsumer(AckSender):
         self.held.clear()
         self.outstanding.clear()
         self.unacked.clear()
-        self.acks.clear()
+        self.acks = Acknowledgements()
         self._lose(ReconnectEvent.LOST)
 
     def connection_lost(self) -> None:

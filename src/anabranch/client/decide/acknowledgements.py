@@ -98,13 +98,6 @@ class Acknowledgements:
         self._unanswered.clear()
         self._sent.clear()
 
-    def clear(self) -> None:
-        """Forget all acknowledgements."""
-        self._up_to = None
-        self._single.clear()
-        self._unanswered.clear()
-        self._sent.clear()
-
 
 def _id_data(ledger: int, entry: int, remaining: int) -> pb.MessageIdData:
     return pb.MessageIdData(ledgerId=ledger, entryId=entry, ack_set=words_from_bits(remaining))

@@ -19,7 +19,6 @@ from anabranch.errors import AnabranchError, NotConnectedError, TopicNotFoundErr
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from anabranch.model.routing import Router
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
 
@@ -34,10 +33,6 @@ class TopicLayout:
     owners: Mapping[int, str] = field(default_factory=dict)
     """Broker URL by segment id, for the segments whose owner the broker named."""
     controller_url: str | None = None
-
-    @property
-    def router(self) -> Router:
-        return Router(self.layout)
 
     def segment_topic(self, segment: Segment) -> str:
         """The topic name that producers and consumers of the segment use."""

@@ -19,6 +19,7 @@ from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.client.produce.sending import SegmentSender
 from anabranch.model.hashing import key_hash, stand_in_hash
 from anabranch.model.layout import Segment
+from anabranch.model.routing import Router
 
 if TYPE_CHECKING:
     from anabranch.client.produce.publisher import Publisher
@@ -41,7 +42,7 @@ class SegmentRoutes:
         self.segments: dict[int, SegmentProducer] = {}
         self._eager = eager
         self._leaving: list[SegmentProducer] = []
-        self._router = layout.router
+        self._router = Router(layout.layout)
         self._keyless_turn = home.pool.rng.randrange(2**16)
         self._keyless_segments: Sequence[Segment] = self._router.segments
 
@@ -180,7 +181,7 @@ class SegmentRoutes:
     def layout_changed(self, layout: TopicLayout) -> None:
         """Follow a newer layout."""
         self.layout = layout
-        self._router = layout.router
+        self._router = Router(layout.layout)
         self._keyless_segments = self._router.segments
         self.by_key.clear()
         known = layout.layout.segments

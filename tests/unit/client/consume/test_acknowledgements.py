@@ -65,14 +65,3 @@ def test_a_command_holds_a_bounded_number_of_entries() -> None:
     for entry in range(acknowledgements.IDS_MAX + 1):
         acks.add((1, entry), 0)
     assert [len(command.message_id) for command in acks.take(CONSUMER, ids.__next__)] == [1000, 1]
-
-
-def test_cleared_acknowledgements_are_neither_sent_nor_awaited() -> None:
-    acks, ids = Acknowledgements(), count(1)
-    acks.add((1, 5), 0)
-    (command,) = acks.take(CONSUMER, ids.__next__)
-    acks.add_up_to(1, 9, 0)
-    acks.clear()
-    assert acks.confirmed
-    assert not acks.awaits(command.request_id)
-    assert not acks.take(CONSUMER, ids.__next__)

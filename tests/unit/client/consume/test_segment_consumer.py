@@ -35,8 +35,10 @@ async def test_a_new_assignment_does_not_hide_that_the_broker_ended_the_subscrip
     answer.set_result(pb.CommandSuccess(request_id=1))
     (connection,) = pool.connections
     connection.consumers.clear()
+    consumer.acks.add((1, 5), 0)
     consumer.closed_by_broker()
     consumer.renew(2)
+    assert consumer.acks.confirmed, "the acknowledgement is not sent: the entry may be delivered again"
     await settle_down()
     assert list(connection.consumers.values()) == [consumer], "it has subscribed again"
     await home.tasks.stop()
