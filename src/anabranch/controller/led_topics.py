@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from anabranch.aio import AttemptCancelled, SharedAttempts, together
 from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.leadership import ControllerContext
+from anabranch.controller.topic.leadership import ControllerContext, Leadership
 from anabranch.errors import AlreadyClosedError, NotLeaderError
 from anabranch.model.names import TopicName
 
@@ -85,7 +85,9 @@ class LedTopics:
             raise AlreadyClosedError("the broker is stopping")
 
     async def _take_over(self, name: TopicName) -> TopicController:
-        controller = await TopicController.lead(self._context, name, self._watches, self._tokens, self._lost)
+        lead = await Leadership.take_over(self._context, name)
+        controller = TopicController(lead, self._watches, self._tokens, self._lost)
+        await controller.start()
         if controller.changes.queue.closed or not self.owns(controller.record.store):
             await controller.stop()
             raise NotLeaderError(f"{name} is not led here any more")

@@ -10,7 +10,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 from anabranch.aio import KeyedLocks, TaskRegistry
@@ -139,12 +138,13 @@ class TopicRecovery:
 
     async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
         """Read from the metadata store, a few times if it does not answer."""
-        for delay_s in islice(self._context.delays_s(), READ_ATTEMPTS - 1):
+        delays_s = self._context.delays_s()
+        for _ in range(READ_ATTEMPTS - 1):
             try:
                 return await read()
             except MetadataError as error:
                 log.warning("the metadata store does not answer yet: %s", error)
-            await asyncio.sleep(delay_s)
+            await asyncio.sleep(next(delays_s))
         return await read()
 
     async def _try_then_retry(self, work: Work, name: TopicName) -> None:
@@ -153,10 +153,11 @@ class TopicRecovery:
             self._tasks.spawn(self._retry(work, name), f"finish {name}")
 
     async def _retry(self, work: Work, name: TopicName) -> None:
-        for delay_s in self._context.delays_s():
+        delays_s = self._context.delays_s()
+        while True:
             if await self._try(work, name):
                 return
-            await asyncio.sleep(delay_s)
+            await asyncio.sleep(next(delays_s))
 
     async def _try(self, work: Work, name: TopicName) -> bool:
         try:

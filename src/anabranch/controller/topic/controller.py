@@ -24,13 +24,7 @@ from anabranch.controller.topic import reports
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.change_queue import ChangeRunner
 from anabranch.controller.topic.layout_changes import LayoutChanges
-from anabranch.controller.topic.leadership import (
-    ControllerContext,
-    GraceOver,
-    Happened,
-    Leadership,
-    TopicEvent,
-)
+from anabranch.controller.topic.leadership import GraceOver, Happened, Leadership, TopicEvent
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.registrations import Registrations
 from anabranch.controller.topic.scaling import Scaling
@@ -53,7 +47,10 @@ replace = msgspec.structs.replace
 
 
 class TopicController:
-    """The leader of one topic, made by `lead`; the port `TopicLeader` documents its requests."""
+    """The leader of one topic; the port `TopicLeader` documents its requests.
+
+    `lost` is called when another broker leads the topic, or the topic is gone.
+    """
 
     def __init__(
         self,
@@ -81,29 +78,14 @@ class TopicController:
         segments = lead.context.segments
         self._undo_drained = segments.on_drained(lead.name, self._subscriptions.report_drained)
 
-    @staticmethod
-    async def lead(
-        context: ControllerContext,
-        name: TopicName,
-        watches: LayoutWatches,
-        tokens: Iterator[int],
-        lost: Callable[[TopicController], None],
-    ) -> TopicController:
-        """Take the topic over and finish its interrupted changes, now or later; TopicNotFoundError.
-
-        `lost` is called when another broker leads the topic, or the topic is gone.
-        """
-        controller = TopicController(await Leadership.take_over(context, name), watches, tokens, lost)
+    async def start(self) -> None:
+        """Finish interrupted changes, now or later; stops and raises if this broker leads no more."""
         try:
-            await controller._start()
+            await self._subscriptions.load()
+            await self.changes.start()
         except BaseException:
-            await controller.stop()
+            await self.stop()
             raise
-        return controller
-
-    async def _start(self) -> None:
-        await self._subscriptions.load()
-        await self.changes.start()
         self._watches.offer(self.name, self.layout)
         if self.record.garbage:
             self.upkeep.collect_within(0)
