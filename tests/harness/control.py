@@ -26,10 +26,10 @@ from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.assignment import Assignment
 from anabranch.model.layout import Layout
-from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
+from anabranch.testing.judges.layout_checks import check
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 from tests.fakes.metadata import FailingStore

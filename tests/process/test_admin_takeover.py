@@ -15,8 +15,8 @@ from anabranch.admin.client import AdminClient
 from anabranch.errors import ConflictError, ConnectError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import TopicRecord
-from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName
+from anabranch.testing.judges.layout_checks import check
 from anabranch.testing.process import BrokerProcess
 
 from .conftest import MakeBroker

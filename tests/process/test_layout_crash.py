@@ -22,8 +22,8 @@ from anabranch import AsyncClient, AsyncQueueConsumer, AsyncStreamConsumer, Clie
 from anabranch.admin.client import AdminClient
 from anabranch.controller.topic import layout_changes
 from anabranch.errors import AnabranchError
-from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName
+from anabranch.testing.judges.layout_checks import check
 from anabranch.testing.process import BrokerProcess
 
 from .conftest import MakeBroker

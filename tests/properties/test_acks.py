@@ -69,12 +69,6 @@ class AckSetMachine(RuleBasedStateMachine):
         assert back == self.acks
         self.acks = back
 
-    @rule()
-    def go_on_with_a_copy(self) -> None:
-        twin = self.acks.copy()
-        self.acks.reset(0)
-        self.acks = twin
-
     @invariant()
     def agrees_with_the_model(self) -> None:
         acks, pending = self.acks, [ordinal for ordinal in range(END + 1) if ordinal not in self.acked]

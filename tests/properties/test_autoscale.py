@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from anabranch.model.autoscale import Decision, decide, record_action
 from anabranch.model.layout import Layout
-from anabranch.model.layout_checks import check_step
 from anabranch.model.observed import METRICS, NO_HISTORY, LoadHistory, Observed, SegmentRates, advance_history
 from anabranch.model.policy import AutoScalePolicy, check_policy
 from anabranch.model.ranges import HASH_SLOTS, HashRange
 from anabranch.model.scale_steps import Action, Keep, Merge, Rebucket, Split
+from anabranch.testing.judges.layout_checks import check_step
 from tests.properties.layouts import layouts
 
 Cells = list[tuple[HashRange, SegmentRates]]

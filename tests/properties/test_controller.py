@@ -15,8 +15,8 @@ from anabranch.controller.ports.leader import Membership
 from anabranch.errors import AnabranchError, ConnectError
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.layout import Layout
-from anabranch.model.layout_checks import check_step
 from anabranch.model.names import TopicName
+from anabranch.testing.judges.layout_checks import check_step
 from anabranch.testing.simloop import SimLoop
 from tests.harness.control import MANUAL, TOPIC, ControlPlane, DiedError
 

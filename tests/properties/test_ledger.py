@@ -239,7 +239,7 @@ async def test_a_power_failure_keeps_confirmed_acknowledgements_and_invents_none
             asked.acknowledge(ordinals)
             cursor.acknowledge(ordinals)
             if ordinals[0] % 2:
-                done = cursor.acks.copy()
+                done = AckSet.decode(cursor.acks.encode())
                 await cursor.flush()
                 confirmed = done
 

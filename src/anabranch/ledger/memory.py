@@ -7,6 +7,7 @@ entries survive `close` and `open`; queued ones are lost.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 
 from anabranch.errors import AlreadyClosedError, PersistenceError, TopicNotFoundError, TopicTerminatedError
@@ -27,7 +28,7 @@ class MemoryStorage:
         self._ledger_entries_max = ledger_entries_max
         self._ledger_age_max_ms = int(ledger_age_max_s * 1000)
         self._logs: dict[str, MemoryLog] = {}
-        self._next_ledger = 1
+        self.ledger_ids = itertools.count(1)
         self._open = False
         self._queue: list[Callable[[], None]] = []
         self._waiters: list[asyncio.Future[None]] = []
@@ -73,11 +74,6 @@ class MemoryStorage:
     def check_open(self) -> None:
         if not self._open:
             raise AlreadyClosedError("the storage is closed")
-
-    def take_ledger_id(self) -> int:
-        taken = self._next_ledger
-        self._next_ledger += 1
-        return taken
 
     def queue(self, applied: Callable[[], None]) -> None:
         """Call `applied` when the next commit is done."""
@@ -162,7 +158,7 @@ class MemoryLog:
             raise ValueError(f"an entry holds at least one message, not {count}")
         full = self._queued_entry == self._ledger_entries_max
         if self._ledger is None or full or timestamp_ms - self._ledger_since_ms > self._ledger_age_max_ms:
-            self._ledger = self._storage.take_ledger_id()
+            self._ledger = next(self._storage.ledger_ids)
             self._ledger_since_ms = timestamp_ms
             self._queued_entry = 0
         position = Position(self._ledger, self._queued_entry)

@@ -140,14 +140,6 @@ class AckSet:
         inside: int = self._pending.range_cardinality(0, min(end, self._top))
         return inside + max(0, end - self._top)
 
-    def copy(self) -> AckSet:
-        """An independent set with the same content."""
-        twin = AckSet(self._mark)
-        twin._top = self._top
-        twin._pending = self._pending.copy()
-        twin._parts = dict(self._parts)
-        return twin
-
     def encode(self) -> bytes:
         """The whole set as bytes; the size depends on the number of holes, not on their distance."""
         self._pending.run_optimize()

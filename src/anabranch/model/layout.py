@@ -69,7 +69,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Layout:
-    """The segments of a topic by id, without pruned ones; `layout_checks` checks the DAG."""
+    """The segments of a topic by id, without pruned ones."""
 
     epoch: int
     next_id: int

@@ -29,13 +29,13 @@ _PONG: Final = encode(pb.CommandPong())
 class _Machine:
     """The common part of both ends: cutting, keep-alive, and the rule that the handshake comes first."""
 
-    def __init__(self, *, now: float, keep_alive_s: float, frame_bytes_max: int) -> None:
+    def __init__(self, now: float, keep_alive_s: float) -> None:
         self.established = False
         """Whether the handshake is done."""
         self.tick_at = now + keep_alive_s
         """When to call `tick` next."""
         self._keep_alive_s = keep_alive_s
-        self._cutter = CommandCutter(frame_bytes_max)
+        self._cutter = CommandCutter()
         self._output: list[bytes] = []
         self._ping_unanswered = False
 
@@ -107,9 +107,7 @@ class ServerMachine(_Machine):
         max_message_bytes: int = MESSAGE_BYTES_MAX,
         features: pb.FeatureFlags | None = None,
     ) -> None:
-        super().__init__(
-            now=now, keep_alive_s=keep_alive_s, frame_bytes_max=MESSAGE_BYTES_MAX + FRAME_EXTRA_BYTES
-        )
+        super().__init__(now, keep_alive_s)
         self.peer_version = ""
         """The client version in CONNECT; empty before CONNECT."""
         self.peer_is_ours = False
@@ -157,9 +155,8 @@ class ClientMachine(_Machine):
         keep_alive_s: float = 30.0,
         auth_method: str = "none",
         auth_data: bytes = b"",
-        frame_bytes_max: int = MESSAGE_BYTES_MAX + FRAME_EXTRA_BYTES,
     ) -> None:
-        super().__init__(now=now, keep_alive_s=keep_alive_s, frame_bytes_max=frame_bytes_max)
+        super().__init__(now, keep_alive_s)
         self.server_version = ""
         self.server_features = pb.FeatureFlags()
         self.max_message_bytes = MESSAGE_BYTES_MAX

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any
 
 from anabranch.errors import AnabranchError, ConnectError, OperationTimeoutError
 from anabranch.protocol.commands import Command
@@ -55,12 +54,11 @@ async def dial(
     """
     loop = asyncio.get_running_loop()
     decided: asyncio.Future[None] = loop.create_future()
-    options: dict[str, Any] = {} if tls is None else {"ssl": tls}
     pump: Pump | None = None
     try:
         async with asyncio.timeout(timeout_s):
             _, pump = await loop.create_connection(
-                lambda: Pump(machine_factory(), _HandshakeHandler(handler, decided)), host, port, **options
+                lambda: Pump(machine_factory(), _HandshakeHandler(handler, decided)), host, port, ssl=tls
             )
             await decided
             return pump
@@ -81,5 +79,4 @@ async def listen(
     host: str, port: int, factory: Callable[[], Pump], *, tls: ssl.SSLContext | None = None
 ) -> asyncio.Server:
     """Accept connections; `factory` makes the pump of each."""
-    options: dict[str, Any] = {} if tls is None else {"ssl": tls}
-    return await asyncio.get_running_loop().create_server(factory, host, port, **options)
+    return await asyncio.get_running_loop().create_server(factory, host, port, ssl=tls)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from anabranch.model.ids import Position
 from anabranch.model.layout import Layout
-from anabranch.model.layout_checks import check, check_step
+from anabranch.testing.judges.layout_checks import check, check_step
 
 
 class SendResult(Enum):

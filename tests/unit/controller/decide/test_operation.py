@@ -12,10 +12,10 @@ from anabranch.controller.decide.operation import LayoutVersion, Origin, Request
 from anabranch.errors import ConflictError, LayoutError, SegmentNotFoundError
 from anabranch.metadata.records import IntentRecord
 from anabranch.model.layout import Layout
-from anabranch.model.layout_checks import check
 from anabranch.model.names import TopicName
 from anabranch.model.observed import LoadHistory
 from anabranch.model.scale_steps import Action, Merge, Rebucket, Split
+from anabranch.testing.judges.layout_checks import check
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 ORIGIN = Origin(term=3, now_ms=50, reason="by hand")
