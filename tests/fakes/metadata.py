@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from anabranch.errors import MetadataError
-from anabranch.metadata.store import Change, MetadataStore, Stored
+from anabranch.metadata.store import MetadataStore, Stored
 
 
 class YieldingStore:
@@ -42,7 +42,7 @@ class YieldingStore:
         await asyncio.sleep(0)
         return await self.inner.increment(path)
 
-    def watch(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
         return self.inner.watch(prefix, changed)
 
     async def close(self) -> None:

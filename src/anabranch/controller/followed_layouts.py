@@ -16,7 +16,6 @@ from anabranch.controller.topic.leadership import ControllerContext
 from anabranch.errors import AlreadyClosedError, MetadataError
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import topic_path
-from anabranch.metadata.store import Change
 from anabranch.model.names import TopicName
 
 
@@ -55,9 +54,9 @@ class FollowedLayouts:
         for name in list(self._undo):
             self.leave(name)
 
-    def _changed(self, name: TopicName, change: Change) -> None:
+    def _changed(self, name: TopicName, path: str) -> None:
         # Changes of the topic's subscriptions have longer paths.
-        if change.path == topic_path(name) and not self._led_here(name):
+        if path == topic_path(name) and not self._led_here(name):
             self.look_soon(name)
 
     def look_soon(self, name: TopicName) -> None:

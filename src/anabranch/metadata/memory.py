@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from anabranch.errors import AlreadyClosedError, NotFoundError, VersionConflictError
-from anabranch.metadata.store import ABSENT, Change, Stored
+from anabranch.metadata.store import ABSENT, Stored
 from anabranch.metadata.watches import Watches, check_key, check_prefix
 
 
@@ -104,7 +104,7 @@ class MemoryStore:
         self.tree.sequences[path] = number + 1
         return number
 
-    def watch(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
         self._check_open()
         return self.watches.add(prefix, changed)
 

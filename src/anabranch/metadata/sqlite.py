@@ -17,7 +17,7 @@ from typing import TypeVar
 from anabranch.errors import AlreadyClosedError, MetadataError, NotFoundError
 from anabranch.metadata.sqlite_file import BUSY_TIMEOUT_S, SCHEMA_VERSION, WriteLock, delete_sessions
 from anabranch.metadata.sqlite_thread import Answer, ConnectionThread, Request, SqliteOptions, Work
-from anabranch.metadata.store import ABSENT, Change, Stored
+from anabranch.metadata.store import ABSENT, Stored
 from anabranch.metadata.watches import Watches, check_key, check_prefix
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class SqliteStore:
 
         return await self._run(write)
 
-    def watch(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
         self._start()
         return self._watches.add(prefix, changed)
 

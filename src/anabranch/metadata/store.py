@@ -21,12 +21,6 @@ class Stored(NamedTuple):
     version: int
 
 
-class Change(NamedTuple):
-    """The value at `path` changed; the watcher reads it again. Several changes may be reported as one."""
-
-    path: str
-
-
 class MetadataStore(Protocol):
     """A small tree of versioned values with watches and sessions."""
 
@@ -50,8 +44,11 @@ class MetadataStore(Protocol):
     async def increment(self, path: str) -> int:
         """The next number of the sequence at `path`, from 0 on; no number is returned twice."""
 
-    def watch(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
-        """Call `changed` on the event loop after each change at or below `prefix`; returns the undo."""
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        """Call `changed` on the event loop with each changed path at or below `prefix`; returns the undo.
+
+        The watcher reads the value again; several changes may be reported as one.
+        """
 
     async def close(self) -> None:
         """End the session; its ephemeral values are removed."""

@@ -24,7 +24,7 @@ from anabranch.metadata.records import (
     SubscriptionRecord,
     TopicRecord,
 )
-from anabranch.metadata.store import Change, MetadataStore
+from anabranch.metadata.store import MetadataStore
 from anabranch.model.names import Domain, TopicName, decode_part, parse_namespace
 
 DECODED_MAX = 64
@@ -117,15 +117,15 @@ class TopicStore(RecordStore):
                     found[f"{decode_part(tenant)}/{decode_part(local)}"] = None
         return tuple(sorted(found))
 
-    def watch(self, name: TopicName, changed: Callable[[Change], None]) -> Callable[[], None]:
+    def watch(self, name: TopicName, changed: Callable[[str], None]) -> Callable[[], None]:
         """Call `changed` for changes of the topic and its subscriptions by any process; returns the undo."""
         return self.store.watch(records.topic_path(name), changed)
 
     def watch_all(self, changed: Callable[[TopicName], None]) -> Callable[[], None]:
         """Call `changed` with each topic whose record was created, changed or deleted; returns the undo."""
 
-        def topic_changed(change: Change) -> None:
-            parts = change.path.removeprefix(f"{records.TOPICS}/").split("/")
+        def topic_changed(path: str) -> None:
+            parts = path.removeprefix(f"{records.TOPICS}/").split("/")
             if len(parts) == 3:  # Subscriptions lie deeper.
                 tenant, namespace, local = map(decode_part, parts)
                 changed(TopicName("topic", tenant, namespace, local))

@@ -10,7 +10,6 @@ import contextvars
 from collections.abc import Callable, Iterable
 
 from anabranch.errors import InvalidNameError
-from anabranch.metadata.store import Change
 
 ROOT = "/"
 
@@ -30,7 +29,7 @@ def check_prefix(path: str) -> str:
 class _Watch:
     """One callback; a path that is already queued for it is not queued again."""
 
-    def __init__(self, prefix: str, changed: Callable[[Change], None]) -> None:
+    def __init__(self, prefix: str, changed: Callable[[str], None]) -> None:
         self.prefix = prefix
         self.below = prefix + "/"
         self.changed = changed
@@ -49,7 +48,7 @@ class _Watch:
     def _deliver(self, path: str) -> None:
         self.pending.discard(path)
         if self.active:
-            self.changed(Change(path))
+            self.changed(path)
 
 
 class Watches:
@@ -62,7 +61,7 @@ class Watches:
     def __len__(self) -> int:
         return len(self._watches)
 
-    def add(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
+    def add(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
         """Watch at and below `prefix`; returns the undo, which may be called twice."""
         watch = _Watch(check_prefix(prefix), changed)
         number = self._next

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from anabranch.errors import MetadataError
 from anabranch.metadata.memory import MemoryStore, MemoryTree
-from anabranch.metadata.store import Change, Stored
+from anabranch.metadata.store import Stored
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 
@@ -164,23 +164,23 @@ class SimStore:
     async def increment(self, path: str) -> int:
         return await self._call(self._inner.increment(path))
 
-    def watch(self, prefix: str, changed: Callable[[Change], None]) -> Callable[[], None]:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
         late: dict[str, None] = {}
         undone = False
 
-        def tell(change: Change) -> None:
-            late.pop(change.path, None)
+        def tell(path: str) -> None:
+            late.pop(path, None)
             if not undone:
-                changed(change)
+                changed(path)
 
-        def told(change: Change) -> None:
+        def told(path: str) -> None:
             if self._rng.random() < self._trouble.watch_twice:
-                self._loop.call_later(self._rng.uniform(0, 0.1), tell, change)
+                self._loop.call_later(self._rng.uniform(0, 0.1), tell, path)
             if not self._trouble.watch_late_s:
-                changed(change)
-            elif change.path not in late:
-                late[change.path] = None
-                self._loop.call_later(self._rng.uniform(0, self._trouble.watch_late_s), tell, change)
+                changed(path)
+            elif path not in late:
+                late[path] = None
+                self._loop.call_later(self._rng.uniform(0, self._trouble.watch_late_s), tell, path)
 
         undo = self._inner.watch(prefix, told)
 

@@ -116,7 +116,7 @@ async def test_the_log_of_changes_stays_bounded_and_a_late_reader_is_told_to_rea
     writer, reader = SqliteStore(path), SqliteStore(path, poll_s=1.0)
     await reader.get("/a")
     heard: asyncio.Queue[str] = asyncio.Queue()
-    reader.watch("/t", lambda change: heard.put_nowait(change.path))
+    reader.watch("/t", lambda path: heard.put_nowait(path))
     for n in range(100):
         await writer.put(f"/u/{n}", b"")
     async with asyncio.timeout(5):
@@ -237,7 +237,7 @@ async def test_after_a_commit_that_failed_no_change_of_others_is_missed(
         await store.put("/a", b"2")
     disk.full = False
     heard = asyncio.Event()
-    store.watch("/b", lambda change: heard.set())
+    store.watch("/b", lambda path: heard.set())
     await other.put("/b", b"1")
     async with asyncio.timeout(5):
         await heard.wait()
@@ -299,7 +299,7 @@ async def test_a_watch_hears_of_another_process_within_20_ms(tmp_path: Path) -> 
     store = SqliteStore(path, poll_s=POLL_S)
     await store.get("/t")
     heard_s: dict[str, float] = {}
-    store.watch("/t", lambda change: heard_s.update({change.path: time.monotonic()}))
+    store.watch("/t", lambda path: heard_s.update({path: time.monotonic()}))
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITE, path, stdout=asyncio.subprocess.PIPE
     )

@@ -15,7 +15,7 @@ from anabranch.aio import TaskRegistry
 from anabranch.errors import MetadataError
 from anabranch.metadata import records
 from anabranch.metadata.records import BrokerRecord, StoreRecord
-from anabranch.metadata.store import Change, MetadataStore
+from anabranch.metadata.store import MetadataStore
 
 _logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Directory:
                 found[int(part)] = records.decode(kind, stored.value)
         return found
 
-    def _note(self, change: Change) -> None:
+    def _note(self, path: str) -> None:
         self._changed.set()
 
     async def _follow(self) -> None:

@@ -10,7 +10,6 @@ from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.lookup import topics_hash
 from anabranch.errors import MetadataError
 from anabranch.metadata import records
-from anabranch.metadata.store import Change
 from anabranch.model.names import parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -65,9 +64,9 @@ class NamespaceSession:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, path: str) -> None:
         # Records of subscriptions lie deeper, and do not change the set of topics.
-        if change.path.count("/") <= self._depth:
+        if path.count("/") <= self._depth:
             self._load_within(COALESCE_S)
 
     def _load_within(self, delay_s: float) -> None:
