@@ -71,12 +71,6 @@ def _own_listener(config: BrokerConfig, port: int, number: int) -> socket.socket
     return node.listen(config.host, 0, "--port")
 
 
-def _refuse_client(listener: socket.socket) -> None:
-    """Hang up on a client of a worker that is not running, so that it looks up the new owner."""
-    with contextlib.suppress(OSError):
-        listener.accept()[0].close()
-
-
 @dataclass(slots=True)
 class WorkerProcess:
     """One worker, over all of its processes."""
@@ -161,7 +155,9 @@ class Supervisor:
                 with contextlib.suppress(BlockingIOError):
                     awake.recv(4096)
             elif one in unserved:
-                _refuse_client(one)
+                # Hang up on a client of a worker that is not running, so that it looks up the new owner.
+                with contextlib.suppress(OSError):
+                    one.accept()[0].close()
             elif one.recv(1) == READY:
                 channels[one].ready = True
                 self._check_ready()
@@ -197,7 +193,13 @@ class Supervisor:
         if self._stop_requested:
             # The signal was sent to this process too, or the supervisor sends the next one.
             return 0
-        self._close_sockets_of_others(worker)
+        # Another worker's channel held open here would hide the end of the supervisor from that worker, and
+        # its listeners would accept connections that no process serves.
+        for other in self._workers:
+            self._close_channel(other)
+            if other is not worker:
+                other.listeners[0].close()
+                other.http_listeners[0].close()
         if worker.starts > 1 and not os.environ.get("ANABRANCH_FAILPOINTS", "").startswith("@"):
             # A failpoint of a test applies to the first process only; failpoints in a file count themselves.
             os.environ.pop("ANABRANCH_FAILPOINTS", None)
@@ -219,15 +221,6 @@ class Supervisor:
         logging.shutdown()
         sys.stderr.flush()
         return code
-
-    def _close_sockets_of_others(self, worker: WorkerProcess) -> None:
-        # Another worker's channel held open here would hide the end of the supervisor from that worker, and
-        # its listeners would accept connections that no process serves.
-        for other in self._workers:
-            self._close_channel(other)
-            if other is not worker:
-                other.listeners[0].close()
-                other.http_listeners[0].close()
 
     def _reap(self) -> None:
         """Collect the exit codes of workers that have ended."""

@@ -150,7 +150,8 @@ def serve_logs(broker: Broker) -> Logs:
 
 
 def _last_id(segment: ServedLog) -> Json:
-    return stats.message_id(stats.last_position(segment.log), segment.partition)
+    last = stats.position_before(segment.log, segment.log.extent.next_ordinal)
+    return stats.message_id(last, segment.partition)
 
 
 def _ordinal(log: SegmentLog, start: object) -> int:

@@ -157,18 +157,18 @@ def consumer_stats(consumer: ServedConsumer) -> Json:
 def internal_stats(segment: ServedLog) -> Json:
     """The ledgers of a log and the position of each cursor."""
     log = segment.log
-    last = last_position(log)
+    last = position_before(log, log.extent.next_ordinal)
     return {
         "entriesAddedCounter": log.extent.next_ordinal,
         "numberOfEntries": log.extent.next_ordinal - log.extent.first_ordinal,
         "totalSize": log.extent.size_bytes,
-        "lastConfirmedEntry": f"{last.ledger}:{last.entry}",
+        "lastConfirmedEntry": _position_text(last),
         "state": "Terminated" if log.sealed else "LedgerOpened",
         "firstMessageIndex": log.extent.first_index,
         "nextMessageIndex": log.extent.next_index,
         "cursors": {
             name: {
-                "markDeletePosition": _mark_text(log, cursor.acks.mark),
+                "markDeletePosition": _position_text(position_before(log, cursor.acks.mark)),
                 "messagesConsumedCounter": cursor.acks.mark,
                 "numberOfEntriesSinceFirstNotAckedMessage": log.extent.next_ordinal - cursor.acks.mark,
                 "totalNonContiguousDeletedMessagesRange": cursor.acks.holes,
@@ -179,20 +179,15 @@ def internal_stats(segment: ServedLog) -> Json:
     }
 
 
-def last_position(log: SegmentLog) -> Position:
-    """The position of the last entry; the position before the first entry of an empty log."""
-    if log.extent.next_ordinal == log.extent.first_ordinal:
-        end = log.extent.position_of(log.extent.next_ordinal)
-        return Position(end.ledger, -1)
-    return log.extent.position_of(log.extent.next_ordinal - 1)
+def position_before(log: SegmentLog, ordinal: int) -> Position:
+    """The position of the entry before an ordinal; entry -1 if the log has no entry before it."""
+    if ordinal <= log.extent.first_ordinal:
+        return Position(log.extent.position_of(log.extent.first_ordinal).ledger, -1)
+    return log.extent.position_of(ordinal - 1)
 
 
-def _mark_text(log: SegmentLog, mark: int) -> str:
-    if mark <= log.extent.first_ordinal:
-        first = log.extent.position_of(log.extent.first_ordinal)
-        return f"{first.ledger}:-1"
-    before = log.extent.position_of(mark - 1)
-    return f"{before.ledger}:{before.entry}"
+def _position_text(position: Position) -> str:
+    return f"{position.ledger}:{position.entry}"
 
 
 def message_id(position: Position, partition: int = -1) -> Json:
