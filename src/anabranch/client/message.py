@@ -27,7 +27,6 @@ DECODED_BYTES_MAX = 128 * 2**20
 """Most bytes an entry may decompress to."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NOTHING: Mapping[str, str] = {}
 
 
 class Source(Protocol):
@@ -38,7 +37,6 @@ class Source(Protocol):
     @property
     def home(self) -> Any:
         """The consumer of the topic, which hands the messages out."""
-        ...
 
     @property
     def schema(self) -> Codec[Any]: ...
@@ -47,7 +45,6 @@ class Source(Protocol):
 
         Empty unless the consumer acknowledges cumulatively.
         """
-        ...
 
 
 class Received:
@@ -196,7 +193,7 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
     @property
     def properties(self) -> Mapping[str, str]:
         found = self._entry.columns().properties
-        return _NOTHING if found is None else found[self._index]
+        return {} if found is None else found[self._index]
 
     @property
     def publish_time(self) -> datetime:

@@ -15,7 +15,7 @@ from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, positive
-from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
+from anabranch.errors import AlreadyClosedError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import MessageId
 
@@ -72,8 +72,6 @@ class Consumer(Handle, Generic[T, C]):
             taken = self._run("__next__", lambda: self._twin.receive_many(TAKEN_MAX))
         except AlreadyClosedError:
             raise StopIteration from None
-        if not taken:
-            raise ReceiveTimeoutError("no message arrived")
         with self._lock:
             self._taken.extend(taken)
             return self._taken.popleft()

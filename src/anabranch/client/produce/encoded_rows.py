@@ -1,8 +1,7 @@
 """Messages that come in columns and encode themselves, such as the rows of the Spark sink.
 
 The client decides the layout and the sequence ids; the rows answer with the messages of each bucket, encoded
-as a batch holds them. No work is done per message here. After that the entries are sent, and sent again, like
-all others.
+as a batch holds them. No work is done per message here.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class EncodedRows(Protocol):
         The parts of one segment ascend in their highest sequence ids, and inside a part messages ascend, so
         the messages of a key stay in order.
         """
-        ...
 
 
 def add_encoded(

@@ -207,7 +207,6 @@ class OutcomeListener(Protocol):
 
     def settle(self, batch: Outgoing, index: int) -> None:
         """Take the outcome of message `index` of a batch that is stored or has failed."""
-        ...
 
 
 class Follower:

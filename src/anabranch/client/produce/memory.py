@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.clock import Clock
@@ -58,8 +58,7 @@ class Memory:
         self.full = self.used > self.limit or bool(self._line)
 
 
-@dataclass(frozen=True, slots=True)
-class PublishContext:
+class PublishContext(NamedTuple):
     """The parts of a client that its producers share."""
 
     pool: ConnectionPool

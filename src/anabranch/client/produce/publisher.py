@@ -1,8 +1,6 @@
 """How a producer takes messages: each gets its sequence id, segment and place in a batch within the call.
 
-The methods for callers are in `producer`. `routes` decides which segment takes a key and where the messages
-of a sealed segment go; `segment_producer` sends. The publisher holds them together: it is the home of the
-segments' producers.
+The methods for callers are in `producer`; `routes` decides which segment takes a key; `sending` sends.
 """
 
 from __future__ import annotations

@@ -95,10 +95,6 @@ class ProducerRegistration:
             command.initial_subscription_name = options.initial_subscription
         return command
 
-    async def ask_what_is_stored(self) -> pb.CommandProducerSuccess | None:
-        """The answer of the segment's owner; None if the owner is no broker of ours."""
-        return await ask_what_is_stored(self._home, await self.owner.connection(), self._topic)
-
     def drop(self) -> BrokerConnection | None:
         """Forget the registration; return its connection unless the broker ended the registration."""
         connection, self.connection = self.connection, None

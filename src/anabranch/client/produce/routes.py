@@ -205,15 +205,13 @@ class SegmentRoutes:
         waiting = list(self._leaving)
         while waiting:
             # Segments that share a successor, directly or through others, go together.
-            group = [waiting.pop(0)]
-            targets: list[Segment] = []
-            grown = True
-            while grown:
+            group: list[SegmentProducer] = []
+            near = [waiting.pop(0)]
+            while near:
+                group += near
                 targets = [target for target in active if any(_overlap(s.segment, target) for s in group)]
                 near = [s for s in waiting if any(_overlap(s.segment, target) for target in targets)]
                 waiting = [s for s in waiting if s not in near]
-                group += near
-                grown = bool(near)
             if all(segment.life.settled for segment in group):
                 self._move_on(group, targets)
 

@@ -10,7 +10,6 @@ module dials, waits and carries out the effects.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anabranch.client.decide.producer_life import (
@@ -22,7 +21,7 @@ from anabranch.client.decide.producer_life import (
 )
 from anabranch.client.net.connection_pool import RECONNECT
 from anabranch.client.options import log
-from anabranch.client.produce.registering import ProducerRegistration, stored_here
+from anabranch.client.produce.registering import ProducerRegistration, ask_what_is_stored, stored_here
 from anabranch.client.produce.sending import SegmentSender
 from anabranch.errors import AlreadyClosedError, AnabranchError, TopicTerminatedError
 from anabranch.model.layout import Segment
@@ -187,8 +186,7 @@ class SegmentProducer(SegmentSender):
     def _await_receipts(self) -> None:
         # A late receipt also says where the entry is stored, which the last sequence id does not.
         if self.sent:
-            overdue = partial(self._apply, ProducerEvent.RECEIPTS_ENDED)
-            self.home.loop.call_later(LAST_RECEIPTS_S, overdue)
+            self.home.loop.call_later(LAST_RECEIPTS_S, self._apply, ProducerEvent.RECEIPTS_ENDED)
         else:
             self._apply(ProducerEvent.RECEIPTS_ENDED)
 
@@ -196,8 +194,9 @@ class SegmentProducer(SegmentSender):
         """Find out which of the entries that were sent are stored; the others are free to go elsewhere."""
         owner = self.registration.owner
         try:
-            while self.any_tried() and not await owner.attempt(self._ask_what_is_stored):
-                pass  # The layout named another broker; ask there.
+            if any(batch.tried for batch in self.unsent):
+                while not await owner.attempt(self._ask_what_is_stored):
+                    pass  # The layout named another broker; ask there.
         except (AnabranchError, TimeoutError) as error:
             if not isinstance(error, AnabranchError) or error.retryable:
                 owner.look_up_again()
@@ -208,7 +207,8 @@ class SegmentProducer(SegmentSender):
         return ProducerEvent.STORED_KNOWN
 
     async def _ask_what_is_stored(self) -> None:
-        reply = await self.registration.ask_what_is_stored()
+        connection = await self.registration.owner.connection()
+        reply = await ask_what_is_stored(self.home, connection, self.topic)
         if reply is not None:
             self.store_up_to(stored_here(reply))
 

@@ -110,14 +110,18 @@ class SegmentSender:
         if connection is None:
             return
         unsent, sent, producer_id = self.unsent, self.sent, self.registration.producer_id
-        pump = connection.pump
+        pump, limit = connection.pump, connection.machine.max_message_bytes
         while unsent:
             if not pump.writable:
                 connection.on_writable[self._writable] = None
                 return
             batch = unsent.popleft()
-            if batch.size > connection.machine.max_message_bytes:
-                self.fail(batch, _too_big(batch, connection.machine.max_message_bytes))
+            if batch.size > limit:
+                error = MessageTooBigError(
+                    f"a batch of {batch.count} messages came to {batch.size} bytes and the broker takes up "
+                    f"to {limit}; choose a smaller max_bytes for batching"
+                )
+                self.fail(batch, error)
                 continue
             batch.tried = True
             sent.append(batch)
@@ -164,10 +168,6 @@ class SegmentSender:
         while unsent and unsent[0].tried and unsent[0].sequence <= sequence_id:
             self.store(unsent.popleft(), -1, -1)
 
-    def any_tried(self) -> bool:
-        """Whether an entry may be stored without the producer's knowing."""
-        return any(batch.tried for batch in self.unsent)
-
     def fail(self, batch: Outgoing, error: Exception) -> None:
         batch.state = FAILED
         batch.error = error
@@ -204,10 +204,3 @@ class SegmentSender:
         # The bytes are not needed any more, and a caller may keep the futures for long.
         batch.entry = b""
         complete(batch)
-
-
-def _too_big(batch: Outgoing, limit: int) -> MessageTooBigError:
-    return MessageTooBigError(
-        f"a batch of {batch.count} messages came to {batch.size} bytes and the broker takes up to {limit}; "
-        "choose a smaller max_bytes for batching"
-    )
