@@ -11,8 +11,7 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.id_bytes import LONG, BadBytes, ByteReader
-from anabranch.model.ids import MessageId, read_vector, vector_bytes
+from anabranch.model.ids import LONG, BadBytes, ByteReader, MessageId, read_vector, vector_bytes
 
 
 class CheckpointKind(IntEnum):

@@ -7,12 +7,15 @@ not know the wire.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, dataclass_transform
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.id_bytes import INT, LONG, U64_MASK, BadBytes, ByteReader, signed, sized, varint
 
+_U64_MASK = 2**64 - 1
+_INT = struct.Struct(">i")
+LONG = struct.Struct(">q")
 _I64_MAX = 2**63 - 1
 _T = TypeVar("_T")
 
@@ -107,14 +110,14 @@ class MessageId:
 
     def to_bytes(self) -> bytes:
         """The byte form of a V5 client: segment, classic id, vector, topic, cross-topic vector."""
-        pieces = [LONG.pack(self.segment), sized(self.classic_bytes()), vector_bytes(self.vector)]
-        pieces.append(INT.pack(-1) if self.topic is None else sized(self.topic.encode()))
+        pieces = [LONG.pack(self.segment), _sized(self.classic_bytes()), vector_bytes(self.vector)]
+        pieces.append(_INT.pack(-1) if self.topic is None else _sized(self.topic.encode()))
         if self.cross is None:
-            pieces.append(INT.pack(-1))
+            pieces.append(_INT.pack(-1))
         else:
-            pieces.append(INT.pack(len(self.cross)))
+            pieces.append(_INT.pack(len(self.cross)))
             for topic, vector in self.cross:
-                pieces += (sized(topic.encode()), vector_bytes(vector))
+                pieces += (_sized(topic.encode()), vector_bytes(vector))
         return b"".join(pieces)
 
     @staticmethod
@@ -127,18 +130,69 @@ class MessageId:
 
     def classic_bytes(self) -> bytes:
         """The classic id (protobuf MessageIdData), without segment, vector and topic."""
-        pieces = [b"\x08", varint(self.ledger), b"\x10", varint(self.entry)]
+        pieces = [b"\x08", _varint(self.ledger), b"\x10", _varint(self.entry)]
         if self.partition >= 0:
-            pieces += (b"\x18", varint(self.partition))
+            pieces += (b"\x18", _varint(self.partition))
         if self.batch_index >= 0:
-            pieces += (b"\x20", varint(self.batch_index))
-        pieces += (b"\x30", varint(max(0, self.batch_size)))
+            pieces += (b"\x20", _varint(self.batch_index))
+        pieces += (b"\x30", _varint(max(0, self.batch_size)))
         if self.first_chunk is not None:
-            chunk = b"\x08" + varint(self.first_chunk.ledger) + b"\x10" + varint(self.first_chunk.entry)
-            pieces += (b"\x3a", varint(len(chunk)), chunk)
+            chunk = b"\x08" + _varint(self.first_chunk.ledger) + b"\x10" + _varint(self.first_chunk.entry)
+            pieces += (b"\x3a", _varint(len(chunk)), chunk)
         if self.next_index >= 0:
-            pieces += (_NEXT_INDEX_TAG, varint(self.next_index))
+            pieces += (_NEXT_INDEX_TAG, _varint(self.next_index))
         return b"".join(pieces)
+
+
+class BadBytes(Exception):  # noqa: N818 - never leaves the decoders of ids and checkpoints
+    """The bytes cannot be decoded; the decoder turns this into an error for its caller."""
+
+
+class ByteReader:
+    """Reads fields one after another; refuses to read past the end."""
+
+    __slots__ = ("data", "offset")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.offset = 0
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.offset
+
+    def take(self, length: int) -> bytes:
+        if not 0 <= length <= self.left:
+            raise BadBytes(f"a length of {length} where {self.left} bytes are left")
+        self.offset += length
+        return self.data[self.offset - length : self.offset]
+
+    def int32(self) -> int:
+        number: int = _INT.unpack(self.take(4))[0]
+        return number
+
+    def int64(self) -> int:
+        number: int = LONG.unpack(self.take(8))[0]
+        return number
+
+    def varint(self) -> int:
+        number = 0
+        for shift in range(0, 70, 7):
+            byte = self.take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number & _U64_MASK
+        raise BadBytes("a number longer than ten bytes")
+
+    def expect(self, count: int, item_bytes_min: int) -> int:
+        """Refuse a count of items that the remaining bytes cannot hold."""
+        if not 0 <= count * item_bytes_min <= self.left:
+            raise BadBytes(f"a count of {count} where {self.left} bytes are left")
+        return count
+
+    def end(self) -> None:
+        if self.left:
+            raise BadBytes(f"{self.left} bytes too many")
 
 
 def _read_message_id(reader: ByteReader) -> MessageId:
@@ -188,23 +242,43 @@ def _read_classic(data: bytes, segment: int) -> MessageId:
         raise BadBytes("ledger or entry is missing")
     return MessageId(
         segment,
-        signed(fields[1]),
-        signed(fields[2]),
-        signed(fields.get(4, U64_MASK)),
-        signed(fields.get(6, 0)),
-        signed(fields.get(3, U64_MASK)),
+        _signed(fields[1]),
+        _signed(fields[2]),
+        _signed(fields.get(4, _U64_MASK)),
+        _signed(fields.get(6, 0)),
+        _signed(fields.get(3, _U64_MASK)),
         first_chunk=first_chunk,
-        next_index=signed(fields.get(_NEXT_INDEX, U64_MASK)),
+        next_index=_signed(fields.get(_NEXT_INDEX, _U64_MASK)),
     )
 
 
 def vector_bytes(vector: Vector) -> bytes:
-    pieces = [INT.pack(len(vector))]
+    pieces = [_INT.pack(len(vector))]
     for segment, id_ in vector:
-        pieces += (LONG.pack(segment), sized(id_.classic_bytes()))
+        pieces += (LONG.pack(segment), _sized(id_.classic_bytes()))
     return b"".join(pieces)
+
+
+def _sized(data: bytes) -> bytes:
+    return _INT.pack(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    number &= _U64_MASK
+    if number < 0x80:
+        return bytes((number,))
+    pieces = bytearray()
+    while number >= 0x80:
+        pieces.append(number & 0x7F | 0x80)
+        number >>= 7
+    pieces.append(number)
+    return bytes(pieces)
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number > 2**63 - 1 else number
 
 
 _NEXT_INDEX = 1001
 """Anabranch's own field of the classic id; other clients skip it."""
-_NEXT_INDEX_TAG = varint(_NEXT_INDEX << 3)
+_NEXT_INDEX_TAG = _varint(_NEXT_INDEX << 3)
