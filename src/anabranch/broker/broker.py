@@ -33,8 +33,8 @@ from anabranch.broker.environment import BrokerEnvironment, Endpoint, configured
 from anabranch.broker.serving.context import LogContext, SubscriptionLimits
 from anabranch.broker.serving.rates import RateMeter
 from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.handlers.lookup import owner_of
-from anabranch.broker.wire.handlers.table import HANDLERS
 from anabranch.broker.wire.liveness import ListeningMachine
 from anabranch.broker.wire.services import Services
 from anabranch.config import BrokerConfig

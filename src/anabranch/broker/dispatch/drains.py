@@ -27,12 +27,11 @@ class PendingBuckets:
 
     def add(self, ordinal: int, slots: tuple[int, int] | None) -> None:
         """Take the next pending entry, with its lowest and highest slot; None counts for all buckets."""
-        low, high = (0, len(self._ranges) - 1) if slots is None else (self._bucket(slot) for slot in slots)
+        low, high = 0, len(self._ranges) - 1
+        if slots is not None:
+            low, high = (bucket_index(self._splits, slot) for slot in slots)
         for at in range(low, high + 1):
             self._pending[at].append(ordinal)
-
-    def _bucket(self, slot: int) -> int:
-        return bucket_index(self._splits, slot)
 
     def drained(self, acks: AckSet) -> Ranges:
         """The slots of the buckets whose entries are all acknowledged; the set only grows."""

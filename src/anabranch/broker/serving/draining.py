@@ -64,22 +64,15 @@ class DrainReporter:
         return self._log.sealed and self._cursor.acks.mark >= self._log.extent.next_ordinal
 
     def check(self, *, at_end: bool, by_buckets: bool) -> None:
-        """Look at the log after an acknowledgement or a read.
-
-        `at_end` says whether the subscription has read the whole log, `by_buckets` whether single buckets
-        of it matter.
-        """
+        """Look at the log after an ACK or a read; `by_buckets` says whether single buckets of it matter."""
         if self.done:
             self._carry_out(self._machine.handle(DrainEvent.ALL_ACKNOWLEDGED))
         elif by_buckets and self._log.sealed and self._splits():
             event = DrainEvent.ADVANCED
-            if at_end and self._machine.state is DrainState.UNKNOWN and self._few_pending:
-                event = DrainEvent.END_READ
+            if at_end and self._machine.state is DrainState.UNKNOWN:
+                pending = self._cursor.acks.pending_count(self._log.extent.next_ordinal)
+                event = DrainEvent.END_READ if pending <= PENDING_MAX else event
             self._carry_out(self._machine.handle(event))
-
-    @property
-    def _few_pending(self) -> bool:
-        return self._cursor.acks.pending_count(self._log.extent.next_ordinal) <= PENDING_MAX
 
     def cursor_moved(self) -> None:
         self._machine.cursor_moved()

@@ -81,7 +81,9 @@ class LogProducers:
                 # Entries of an earlier producer of this name must be stored or refused before they count.
                 await self._log.flush()
             known = self._log.sequences.own.get(producer.name, -1)
-            stored_epoch = await self._epoch()
+            if self.topic_epoch is None:
+                self.topic_epoch = await self._context.epoch_of(self._name)
+            stored_epoch = self.topic_epoch
             self._check_open()
             if topic_epoch is not None and topic_epoch < stored_epoch:
                 raise ProducerFencedError(f"{self._name} has a newer exclusive producer")
@@ -177,11 +179,6 @@ class LogProducers:
         if not same or producer.options.epoch <= holder.options.epoch:
             raise ProducerBusyError(f"a producer named {producer.name} is connected to {self._name}")
         self.detach(holder)
-
-    async def _epoch(self) -> int:
-        if self.topic_epoch is None:
-            self.topic_epoch = await self._context.epoch_of(self._name)
-        return self.topic_epoch
 
     async def _own(self, producer: ServedProducer, *, keep_epoch: bool) -> None:
         if not keep_epoch:

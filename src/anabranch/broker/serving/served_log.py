@@ -34,6 +34,7 @@ class ServedLog:
         store: int = 0,
     ) -> None:
         self.name = name
+        self.partition = -1 if name.partition is None else name.partition
         self.store = store
         """The store that the log lives in."""
         self.log = log
@@ -55,11 +56,6 @@ class ServedLog:
         self._unwatch = log.watch(self._advanced)
         for cursor in log.cursors.values():
             self._serve(cursor.name, cursor, durable=True)
-
-    @property
-    def partition(self) -> int:
-        index = self.name.partition
-        return -1 if index is None else index
 
     async def subscription(
         self, name: str, *, durable: bool, ordinal: int | None, properties: Mapping[str, str] | None = None

@@ -23,7 +23,7 @@ from anabranch.broker.cluster.peers import (
 )
 from anabranch.broker.cluster.remote_calls import Port, Verb, VerbCall
 from anabranch.broker.wire.connection import ServerConnection
-from anabranch.broker.wire.handlers.table import HANDLERS
+from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.services import Services
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.verbs import ends_session, opens_session

@@ -4,3 +4,40 @@ A handler takes the connection and the command. A plain function answers at once
 request that may wait, and runs beside the others. The connection answers each error in the form of the
 command, so no handler replies to its own errors.
 """
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+
+from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.handlers import (
+    consume,
+    layout_watch,
+    lookup,
+    namespace_watch,
+    peer,
+    position,
+    produce,
+    register,
+    schema,
+    session,
+    subscribe,
+)
+
+_MODULES = (
+    session,
+    lookup,
+    produce,
+    subscribe,
+    consume,
+    position,
+    schema,
+    layout_watch,
+    namespace_watch,
+    register,
+    peer,
+)
+
+HANDLERS: dict[type[Message], CommandHandler] = {
+    command: handler for module in _MODULES for command, handler in module.HANDLERS.items()
+}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
 
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
@@ -23,14 +22,6 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 _LAYOUT = "layout"
 
 
-class Owners(NamedTuple):
-    """The brokers that serve one topic."""
-
-    leader: str | None
-    segments: tuple[tuple[int, str], ...]
-    """Id and broker address of each segment that a broker serves."""
-
-
 class LayoutSession:
     """One open layout watch."""
 
@@ -38,7 +29,7 @@ class LayoutSession:
         self._connection = connection
         self._session_id = session_id
         self._name = name.topic
-        self._sent: tuple[int, Owners] | None = None
+        self._sent: pb.ScalableTopicDAG | None = None
         self._answered = False
         """Whether the client got a layout, be it the synthetic one of a classic topic."""
         self._newest: Layout | None = None
@@ -78,10 +69,10 @@ class LayoutSession:
         if layout is None:
             return
         services = self._connection.services
-        owners = owners_of(layout, services.controllers.home(self._name), services.directory)
-        if self._sent != (layout.epoch, owners):
-            self._sent = layout.epoch, owners
-            self.send(dag_of(layout, owners))
+        dag = dag_of(layout, services.controllers.home(self._name), services.directory)
+        if self._sent != dag:
+            self._sent = dag
+            self.send(dag)
 
     def _send_deleted(self) -> None:
         after_layout = self._sent is not None and hears_of_deletion(self._connection)
@@ -142,23 +133,19 @@ def close_layout(connection: ServerConnection, command: pb.CommandScalableTopicC
     connection.pushes.end_session((_LAYOUT, command.session_id))
 
 
-def owners_of(layout: Layout, home: int | None, directory: Directory) -> Owners:
-    """The brokers of a layout's segments, and the leader: the owner of the store `home`."""
+def dag_of(layout: Layout, home: int | None, directory: Directory) -> pb.ScalableTopicDAG:
+    """Encode a layout, the brokers that serve its segments, and its leader: the owner of the store `home`."""
     urls = {store: owner.url for store in directory.stores if (owner := directory.owner_of(store))}
-    segments = (layout.segments[id_] for id_ in sorted(layout.segments))
-    served = tuple((segment.id, urls[segment.store]) for segment in segments if segment.store in urls)
-    return Owners(None if home is None else urls.get(home), served)
-
-
-def dag_of(layout: Layout, owners: Owners) -> pb.ScalableTopicDAG:
-    """Encode a layout and its owners."""
+    segments = [layout.segments[id_] for id_ in sorted(layout.segments)]
     return pb.ScalableTopicDAG(
         epoch=layout.epoch,
-        segments=[_segment(layout.segments[id_]) for id_ in sorted(layout.segments)],
+        segments=[_segment(segment) for segment in segments],
         segment_brokers=[
-            pb.SegmentBrokerAddress(segment_id=id_, broker_url=url) for id_, url in owners.segments
+            pb.SegmentBrokerAddress(segment_id=segment.id, broker_url=urls[segment.store])
+            for segment in segments
+            if segment.store in urls
         ],
-        controller_broker_url=owners.leader,
+        controller_broker_url=None if home is None else urls.get(home),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,8 +23,7 @@ from anabranch.protocol.properties import SETTLE
 async def open_producer(connection: ServerConnection, command: pb.CommandProducer) -> None:
     known = connection.producers.get(command.producer_id)
     if known is not None and command.epoch <= known.options.epoch:
-        segment = connection.producer_logs[known.id]
-        _OpenedProducer(connection, command, segment, known, b"").answer(ready=True)
+        _answer(connection, command, connection.producer_logs[known.id], known)
         return
     with connection.opening("producer", command.producer_id):
         await _open_producer(connection, command)
@@ -47,8 +45,13 @@ async def _open_producer(connection: ServerConnection, command: pb.CommandProduc
         subscription = validate_subscription(bounded(command.initial_subscription_name))
         await _subscribe_first(services, segment, subscription)
     producer = _make_producer(connection, command, segment, metadata)
-    opened = _OpenedProducer(connection, command, segment, producer, schema_version)
-    producer.promoted = opened.promoted
+
+    def promoted() -> None:
+        if connection.waiting.pop(producer.id, None) is producer:
+            connection.producers[producer.id] = producer
+            _answer(connection, command, segment, producer, schema_version)
+
+    producer.promoted = promoted
     ready = await segment.producers.attach(
         producer,
         fresh_name=not command.producer_name,
@@ -59,7 +62,7 @@ async def _open_producer(connection: ServerConnection, command: pb.CommandProduc
         raise ServiceNotReadyError("the client closed the producer before it was opened")
     (connection.producers if ready else connection.waiting)[producer.id] = producer
     connection.producer_logs[producer.id] = segment
-    opened.answer(ready=ready)
+    _answer(connection, command, segment, producer, schema_version)
 
 
 def _make_producer(
@@ -87,31 +90,21 @@ async def _subscribe_first(services: Services, segment: ServedLog, subscription:
         await segment.subscription(subscription, durable=True, ordinal=segment.log.extent.first_ordinal)
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenedProducer:
-    """A producer, and the PRODUCER command that its client waits for."""
-
-    connection: ServerConnection
-    command: pb.CommandProducer
-    segment: ServedLog
-    producer: ServedProducer
-    schema_version: bytes
-
-    def promoted(self) -> None:
-        """Let a waiting producer send, because all others have left."""
-        connection, producer = self.connection, self.producer
-        if connection.waiting.pop(producer.id, None) is producer:
-            connection.producers[producer.id] = producer
-            self.answer(ready=True)
-
-    def answer(self, *, ready: bool) -> None:
-        response = _success(self.connection, self.command, self.segment, self.producer.name)
-        response.schema_version = self.schema_version
-        response.producer_ready = ready
-        producers = self.segment.producers
-        if producers.exclusive is self.producer and producers.topic_epoch is not None:
-            response.topic_epoch = producers.topic_epoch
-        self.connection.send(response)
+def _answer(
+    connection: ServerConnection,
+    command: pb.CommandProducer,
+    segment: ServedLog,
+    producer: ServedProducer,
+    schema_version: bytes = b"",
+) -> None:
+    """Notify the client of its producer, which may send or has to wait."""
+    response = _success(connection, command, segment, producer.name)
+    response.schema_version = schema_version
+    response.producer_ready = producer.id in connection.producers
+    producers = segment.producers
+    if producers.exclusive is producer and producers.topic_epoch is not None:
+        response.topic_epoch = producers.topic_epoch
+    connection.send(response)
 
 
 def _success(

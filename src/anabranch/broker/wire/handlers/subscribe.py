@@ -35,7 +35,9 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
     services = connection.services
     name = TopicName.parse(command.topic)
     validate_subscription(bounded(command.subscription))
-    _check(command)
+    ordered = command.subType in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
+    if command.read_compacted and not ordered:
+        raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
     metadata = metadata_of(command.metadata)
     if name.segment is None and command.durable and command.HasField("opened_in"):
         # The classic log belongs to a scalable topic, whose leader makes the subscription on all its logs.
@@ -106,12 +108,6 @@ async def _attach(connection: ServerConnection, command: pb.CommandSubscribe, at
         segment.forget_unused(subscription)
         raise
     connection.consumers[consumer.id] = attached
-
-
-def _check(command: pb.CommandSubscribe) -> None:
-    ordered = command.subType in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
-    if command.read_compacted and not ordered:
-        raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
 
 
 def _admit_by_roster(segment: ServedLog, command: pb.CommandSubscribe) -> Admission | None:
