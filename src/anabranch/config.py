@@ -156,9 +156,8 @@ class BrokerConfig:
     auto_scale: AutoScalePolicy = dataclasses.field(default_factory=AutoScalePolicy)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if field.name != "auto_scale":
-                _check_value(field, getattr(self, field.name))
+        for field in plain_fields():
+            _check_value(field, getattr(self, field.name))
         wrong = check_policy(self.auto_scale)
         if wrong:
             raise InvalidConfigurationError(f"the auto-scale settings cannot be used: {'; '.join(wrong)}")

@@ -80,11 +80,6 @@ class FileStorage:
         self._closed = False
         self._hasty = False
 
-    @property
-    def failure(self) -> PersistenceError | None:
-        """The error after which this storage refuses every change; None while the storage works."""
-        return self._journal.failure
-
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
         self._journal.failed = failed
 

@@ -40,10 +40,6 @@ class OsDisk:
         self._changes = _DiskThread("change", self._root, open_files_max)
         self._reads = ThreadPoolExecutor(2, "anabranch-disk-read")
 
-    @property
-    def root(self) -> Path:
-        return self._root
-
     async def lock(self, name: str = "", fence: str | None = None) -> None:
         self._lock_fd = await self._changes.run(lambda: _take_lock(self._root, name, fence))
 

@@ -76,12 +76,12 @@ async def test_a_truncated_file_goes_on_at_its_new_end(disk: OsDisk) -> None:
     assert await disk.read("x", 0, 100) == b"0123abc"
 
 
-async def test_a_folder_goes_with_its_last_file_and_may_come_again(disk: OsDisk) -> None:
+async def test_a_folder_goes_with_its_last_file_and_may_come_again(disk: OsDisk, tmp_path: Path) -> None:
     await disk.append([(file, [b"x"]) for file in ("logs/a/1", "logs/a/2", "journal/1")])
     await disk.delete(["logs/a/1", "journal/1"])
     assert await disk.read("logs/a/2", 0, 10) == b"x"
     await disk.delete(["logs/a/2"])
-    assert sorted(path.name for path in disk.root.rglob("*")) == ["LOCK", "journal", "logs"]
+    assert sorted(path.name for path in (tmp_path / "data").rglob("*")) == ["LOCK", "journal", "logs"]
     await disk.append([("logs/a/3", [b"y"])])
     await disk.sync(["logs/a/3"])
     assert await disk.read("logs/a/3", 0, 10) == b"y"
@@ -104,9 +104,10 @@ async def test_no_name_leads_out_of_the_root(disk: OsDisk, name: str) -> None:
         await disk.read(name, 0, 1)
 
 
-async def test_a_second_process_is_told_the_holder_of_the_directory(disk: OsDisk) -> None:
-    second = OsDisk(disk.root)
-    with pytest.raises(ConflictError, match=f"{disk.root} is in use by process {os.getpid()}"):
+async def test_a_second_process_is_told_the_holder_of_the_directory(disk: OsDisk, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    second = OsDisk(root)
+    with pytest.raises(ConflictError, match=f"{root} is in use by process {os.getpid()}"):
         await second.lock()
     await second.close()
 

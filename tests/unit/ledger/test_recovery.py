@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.errors import CorruptDataError
+from anabranch.errors import CorruptDataError, PersistenceError
 from anabranch.ledger.storage import SegmentLog
 from tests.fakes.disk import DictDisk
 from tests.harness.storage import (
@@ -207,10 +207,12 @@ async def test_a_checkpoint_ends_when_the_disk_fails() -> None:
     storage = make(disk)
     await storage.open()
     await put(await storage.create(NAME), b"x")
+    failures: list[PersistenceError] = []
+    storage.watch_failure(failures.append)
     disk.fault = lambda call, file: OSError("no room")
     async with asyncio.timeout(5):
         await storage.checkpoint()
-    assert storage.failure is not None
+    assert len(failures) == 1
 
 
 async def test_a_clean_close_leaves_no_journal() -> None:
