@@ -54,6 +54,7 @@ SECRET = b"only brokers know"
 @dataclass(frozen=True)
 class PeerFollower:
     token: int
+    topics: str
 
 
 class Echo(Protocol):
@@ -102,7 +103,7 @@ class LocalEcho:
 
     async def follow(self, topic: str, push: Callable[[str | None], None]) -> PeerFollower:
         self.followers.append(push)
-        return PeerFollower(len(self.followers))
+        return PeerFollower(len(self.followers), 2 * topic)
 
     def forget(self, follower: PeerFollower) -> None:
         self.forgotten.append(follower.token)
@@ -298,13 +299,19 @@ async def test_a_call_that_is_too_large_fails_and_the_connection_lives(
     assert len(host.connections) == 1
 
 
+async def test_a_session_whose_result_is_too_large_is_ended(host: PeerHost, echo: Echo) -> None:
+    with pytest.raises(LocalProtocolError, match="the result of follow is too large"):
+        await echo.follow("x" * 60_000, lambda value: None)
+    assert host.echo.forgotten == [1]
+
+
 async def test_pushes_come_until_the_session_ends_and_none_when_the_connection_does(
     host: PeerHost, peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     one: list[str | None] = []
     two: list[str | None] = []
-    assert await echo.follow("a", one.append) == PeerFollower(1)
-    assert await echo.follow("b", two.append) == PeerFollower(2)
+    assert await echo.follow("a", one.append) == PeerFollower(1, "aa")
+    assert await echo.follow("b", two.append) == PeerFollower(2, "bb")
     first = caller.sessions[0]
     for push in host.echo.followers:
         push("news")

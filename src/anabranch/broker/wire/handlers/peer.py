@@ -64,6 +64,9 @@ async def call(connection: ServerConnection, command: pb.CommandPeerCall) -> Non
         connection.pushes.sessions[SESSION, result.token] = lambda: lost.invoke(served)
     data = encode_value(result)
     if len(data) > connection.services.config.max_message_bytes:
+        if verb.opens is not None:
+            # The caller does not learn of the session, so it cannot end it.
+            connection.pushes.sessions.pop((SESSION, result.token))()
         raise LocalProtocolError(f"the result of {verb.name} is too large to be sent: {len(data)} bytes")
     connection.send(pb.CommandPeerReply(request_id=command.request_id, result=data))
 
