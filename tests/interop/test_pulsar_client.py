@@ -27,6 +27,12 @@ def connected(broker: BrokerProcess) -> Iterator[Any]:
         client.close()
 
 
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Any]:
+    with connected(broker) as made:
+        yield made
+
+
 class Published:
     """Sends without waiting and collects the outcome of each message."""
 
@@ -90,107 +96,91 @@ def receive_all(consumers: list[Any], count: int, each: Callable[[int, Any], Non
 
 @pytest.mark.parametrize("compression", [pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4])
 @pytest.mark.parametrize("batched", [True, False])
-def test_exclusive_consumer_gets_everything_in_order(
-    broker: BrokerProcess, compression: Any, batched: bool
-) -> None:
-    with connected(broker) as client:
-        consumer = client.subscribe(
-            "persistent://public/default/exclusive", "s", pulsar.ConsumerType.Exclusive
-        )
-        publish(
-            client, "persistent://public/default/exclusive", 2000, compression=compression, batched=batched
-        )
-        by_key: dict[str, list[int]] = defaultdict(list)
-        receive_all([consumer], 2000, lambda _, m: by_key[m.partition_key()].append(int(m.data())))
-        assert all(values == sorted(values) for values in by_key.values())
-        assert sum(len(values) for values in by_key.values()) == 2000
+def test_exclusive_consumer_gets_everything_in_order(client: Any, compression: Any, batched: bool) -> None:
+    consumer = client.subscribe("persistent://public/default/exclusive", "s", pulsar.ConsumerType.Exclusive)
+    publish(client, "persistent://public/default/exclusive", 2000, compression=compression, batched=batched)
+    by_key: dict[str, list[int]] = defaultdict(list)
+    receive_all([consumer], 2000, lambda _, m: by_key[m.partition_key()].append(int(m.data())))
+    assert all(values == sorted(values) for values in by_key.values())
+    assert sum(len(values) for values in by_key.values()) == 2000
 
 
-def test_second_exclusive_consumer_is_refused(broker: BrokerProcess) -> None:
-    with connected(broker) as client:
+def test_second_exclusive_consumer_is_refused(client: Any) -> None:
+    client.subscribe("busy", "s", pulsar.ConsumerType.Exclusive)
+    with pytest.raises(pulsar.ConsumerBusy):
         client.subscribe("busy", "s", pulsar.ConsumerType.Exclusive)
-        with pytest.raises(pulsar.ConsumerBusy):
-            client.subscribe("busy", "s", pulsar.ConsumerType.Exclusive)
 
 
-def test_failover_hands_over_to_the_standby(broker: BrokerProcess) -> None:
-    with connected(broker) as client:
-        first = client.subscribe("failover", "s", pulsar.ConsumerType.Failover, consumer_name="a")
-        second = client.subscribe("failover", "s", pulsar.ConsumerType.Failover, consumer_name="b")
-        publish(client, "failover", 500)
-        taken: list[int] = []
-        receive_all([first, second], 500, lambda n, _: taken.append(n))
-        assert len(set(taken)) == 1, "one consumer is active at a time"
-        active, standby = (first, second) if taken[0] == 0 else (second, first)
-        active.close()
-        publish(client, "failover", 500, first=500)
-        receive_all([standby], 500, lambda _n, _m: None)
+def test_failover_hands_over_to_the_standby(client: Any) -> None:
+    first = client.subscribe("failover", "s", pulsar.ConsumerType.Failover, consumer_name="a")
+    second = client.subscribe("failover", "s", pulsar.ConsumerType.Failover, consumer_name="b")
+    publish(client, "failover", 500)
+    taken: list[int] = []
+    receive_all([first, second], 500, lambda n, _: taken.append(n))
+    assert len(set(taken)) == 1, "one consumer is active at a time"
+    active, standby = (first, second) if taken[0] == 0 else (second, first)
+    active.close()
+    publish(client, "failover", 500, first=500)
+    receive_all([standby], 500, lambda _n, _m: None)
 
 
-def test_shared_consumers_split_the_work(broker: BrokerProcess) -> None:
-    with connected(broker) as client:
-        consumers = [
-            client.subscribe("shared", "s", pulsar.ConsumerType.Shared, receiver_queue_size=50)
-            for _ in range(3)
-        ]
-        publish(client, "shared", 1500, batched=False)
-        counts: dict[int, int] = defaultdict(int)
+def test_shared_consumers_split_the_work(client: Any) -> None:
+    consumers = [
+        client.subscribe("shared", "s", pulsar.ConsumerType.Shared, receiver_queue_size=50) for _ in range(3)
+    ]
+    publish(client, "shared", 1500, batched=False)
+    counts: dict[int, int] = defaultdict(int)
 
-        def count(number: int, _message: Any) -> None:
-            counts[number] += 1
+    def count(number: int, _message: Any) -> None:
+        counts[number] += 1
 
-        receive_all(consumers, 1500, count)
-        assert len(counts) == 3
-        assert sum(counts.values()) == 1500, "no message was delivered twice"
+    receive_all(consumers, 1500, count)
+    assert len(counts) == 3
+    assert sum(counts.values()) == 1500, "no message was delivered twice"
 
 
-def test_negative_acknowledgement_brings_the_message_again(broker: BrokerProcess) -> None:
-    with connected(broker) as client:
-        consumer = client.subscribe(
-            "nack", "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100
-        )
-        publish(client, "nack", 1, batched=False)
-        message = consumer.receive(timeout_millis=5000)
-        assert message.redelivery_count() == 0
-        consumer.negative_acknowledge(message)
-        again = consumer.receive(timeout_millis=5000)
-        assert again.data() == message.data()
-        assert again.redelivery_count() == 1
-        consumer.acknowledge(again)
+def test_negative_acknowledgement_brings_the_message_again(client: Any) -> None:
+    consumer = client.subscribe("nack", "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
+    publish(client, "nack", 1, batched=False)
+    message = consumer.receive(timeout_millis=5000)
+    assert message.redelivery_count() == 0
+    consumer.negative_acknowledge(message)
+    again = consumer.receive(timeout_millis=5000)
+    assert again.data() == message.data()
+    assert again.redelivery_count() == 1
+    consumer.acknowledge(again)
 
 
-def test_key_shared_keeps_a_key_on_one_consumer_in_order(broker: BrokerProcess) -> None:
-    with connected(broker) as client:
-        consumers = [client.subscribe("keyed", "s", pulsar.ConsumerType.KeyShared) for _ in range(3)]
-        publish(client, "keyed", 3000, compression=pulsar.CompressionType.LZ4)
-        by_key: dict[str, list[int]] = defaultdict(list)
-        owners: dict[str, set[int]] = defaultdict(set)
+def test_key_shared_keeps_a_key_on_one_consumer_in_order(client: Any) -> None:
+    consumers = [client.subscribe("keyed", "s", pulsar.ConsumerType.KeyShared) for _ in range(3)]
+    publish(client, "keyed", 3000, compression=pulsar.CompressionType.LZ4)
+    by_key: dict[str, list[int]] = defaultdict(list)
+    owners: dict[str, set[int]] = defaultdict(set)
 
-        def note(number: int, message: Any) -> None:
-            by_key[message.partition_key()].append(int(message.data()))
-            owners[message.partition_key()].add(number)
+    def note(number: int, message: Any) -> None:
+        by_key[message.partition_key()].append(int(message.data()))
+        owners[message.partition_key()].add(number)
 
-        receive_all(consumers, 3000, note)
-        assert all(values == sorted(set(values)) for values in by_key.values())
-        assert all(len(numbers) == 1 for numbers in owners.values())
-        assert len({next(iter(numbers)) for numbers in owners.values()}) > 1
+    receive_all(consumers, 3000, note)
+    assert all(values == sorted(set(values)) for values in by_key.values())
+    assert all(len(numbers) == 1 for numbers in owners.values())
+    assert len({next(iter(numbers)) for numbers in owners.values()}) > 1
 
 
-def test_reader_and_seek_start_where_they_are_told(broker: BrokerProcess) -> None:
-    with connected(broker) as client:
-        publish(client, "read", 100, batched=False)
-        reader = client.create_reader("read", pulsar.MessageId.earliest)
-        ids = []
-        for n in range(100):
-            message = reader.read_next(timeout_millis=5000)
-            assert int(message.data()) == n
-            ids.append(message.message_id())
-        assert not reader.has_message_available()
-        reader.seek(ids[40])
-        assert int(reader.read_next(timeout_millis=5000).data()) in (40, 41)
-        consumer = client.subscribe("read", "again", initial_position=pulsar.InitialPosition.Earliest)
-        assert int(consumer.receive(timeout_millis=5000).data()) == 0
-        consumer.unsubscribe()
+def test_reader_and_seek_start_where_they_are_told(client: Any) -> None:
+    publish(client, "read", 100, batched=False)
+    reader = client.create_reader("read", pulsar.MessageId.earliest)
+    ids = []
+    for n in range(100):
+        message = reader.read_next(timeout_millis=5000)
+        assert int(message.data()) == n
+        ids.append(message.message_id())
+    assert not reader.has_message_available()
+    reader.seek(ids[40])
+    assert int(reader.read_next(timeout_millis=5000).data()) in (40, 41)
+    consumer = client.subscribe("read", "again", initial_position=pulsar.InitialPosition.Earliest)
+    assert int(consumer.receive(timeout_millis=5000).data()) == 0
+    consumer.unsubscribe()
 
 
 def test_cumulative_acknowledgement_survives_a_restart(broker: BrokerProcess) -> None:

@@ -21,7 +21,7 @@ from anabranch.protocol.commands import Command, CommandCutter, Delivery, Send, 
 from anabranch.protocol.compression import Compression, compress, decompress
 from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.protocol.entries import decode_columns
-from anabranch.protocol.frames import Frame, FrameCutter, build_entry
+from anabranch.protocol.frames import FrameCutter, build_entry
 from anabranch.protocol.hot_frames import encode_delivery, encode_receipt, encode_send
 from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -89,12 +89,16 @@ def others(draw: st.DrawFn) -> pb.CommandLookupTopic:
     return lookup
 
 
+def packed_stamp(stamp: pb.BrokerEntryMetadata) -> bytes:
+    packed = stamp.SerializeToString()
+    return b"\x0e\x02" + len(packed).to_bytes(4, "big") + packed
+
+
 @st.composite
 def stamps(draw: st.DrawFn) -> bytes:
     stamp = pb.BrokerEntryMetadata()
     optional(draw, stamp, broker_timestamp=u64, index=u64)
-    packed = stamp.SerializeToString()
-    return b"\x0e\x02" + len(packed).to_bytes(4, "big") + packed
+    return packed_stamp(stamp)
 
 
 def framed(message: object, body: bytes) -> bytes:
@@ -171,11 +175,8 @@ def test_random_bytes_are_refused_or_wait(data: bytes, chunk: int) -> None:
 
 @given(st.binary(max_size=60), st.none() | st.binary(max_size=60))
 def test_a_random_frame_is_a_command_or_is_refused(command: bytes, body: bytes | None) -> None:
-    frame: Frame = (command, body)
-    try:
-        decode(frame)
-    except RemoteProtocolError:
-        return
+    with suppress(RemoteProtocolError):
+        decode((command, body))
 
 
 @given(st.lists(frames | st.binary(max_size=40), max_size=4), st.booleans())
@@ -193,18 +194,14 @@ def test_machines_survive_any_peer(received: list[bytes], after_handshake: bool)
 @settings(max_examples=300)
 @given(st.data(), st.sampled_from(["send", "message"]))
 def test_a_damaged_hot_command_reads_the_same_both_ways(data: st.DataObject, kind: str) -> None:
-    if kind == "send":
-        frame = bytearray(framed(data.draw(sends()), b"body"))
-    else:
-        frame = bytearray(framed(data.draw(messages()), b"body"))
+    command: object = data.draw(sends() if kind == "send" else messages())
+    frame = bytearray(framed(command, b"body"))
     place = data.draw(st.integers(8, len(frame) - 1))
     frame[place] = data.draw(st.integers(0, 255))
-    ((command, body),) = FrameCutter().feed(bytes(frame))
-    expected: Command | None
-    try:
-        expected = decode((command, body))
-    except RemoteProtocolError:
-        expected = None
+    (cut,) = FrameCutter().feed(bytes(frame))
+    expected: Command | None = None
+    with suppress(RemoteProtocolError):
+        expected = decode(cut)
     commands, refused = outcome(CommandCutter(), [bytes(frame)])
     assert refused == (expected is None)
     if isinstance(expected, tuple):
@@ -273,8 +270,7 @@ def test_a_delivery_is_written_as_protobuf_writes_it(
         message.consumer_epoch = epoch
     prefix = b""
     if stamp is not None:
-        packed = pb.BrokerEntryMetadata(broker_timestamp=stamp[0], index=stamp[1]).SerializeToString()
-        prefix = b"\x0e\x02" + len(packed).to_bytes(4, "big") + packed
+        prefix = packed_stamp(pb.BrokerEntryMetadata(broker_timestamp=stamp[0], index=stamp[1]))
     ack_set = tuple(words)
     # An entry never starts with the broker's own magic number.
     data = b"\x00" + data
@@ -312,6 +308,13 @@ def batches(draw: st.DrawFn) -> list[dict[str, object]]:
     return made
 
 
+def batch_of(messages: list[dict[str, object]]) -> MessageBatch:
+    batch = MessageBatch()
+    for message in messages:
+        batch.add(**message)  # type: ignore[arg-type]
+    return batch
+
+
 def by_protobuf(entry: bytes) -> list[tuple[object, ...]]:
     """The messages of an uncompressed batch, each header through the generated code."""
     metadata_bytes, payload = split_entry(entry)
@@ -338,9 +341,7 @@ def by_protobuf(entry: bytes) -> list[tuple[object, ...]]:
 
 @given(batches(), st.sampled_from(Compression))
 def test_a_batch_comes_back(made: list[dict[str, object]], compression: Compression) -> None:
-    batch = MessageBatch()
-    for message in made:
-        batch.add(**message)  # type: ignore[arg-type]
+    batch = batch_of(made)
     entry = batch.build("producer", 1_700_000_000_000, compression, (1, 2))
     columns = decode_columns(entry, LIMIT)
     assert columns.count == len(made) == batch.count
@@ -360,10 +361,7 @@ def test_a_batch_comes_back(made: list[dict[str, object]], compression: Compress
 
 @given(batches())
 def test_batches_are_read_as_protobuf_reads_them(made: list[dict[str, object]]) -> None:
-    batch = MessageBatch()
-    for message in made:
-        batch.add(**message)  # type: ignore[arg-type]
-    entry = batch.build("producer", 1)
+    entry = batch_of(made).build("producer", 1)
     columns = decode_columns(entry, LIMIT)
     count = columns.count
     rows = zip(
@@ -382,10 +380,7 @@ def test_batches_are_read_as_protobuf_reads_them(made: list[dict[str, object]]) 
 def test_a_damaged_batch_is_read_as_protobuf_reads_it_or_refused(
     made: list[dict[str, object]], data: st.DataObject
 ) -> None:
-    batch = MessageBatch()
-    for message in made:
-        batch.add(**message)  # type: ignore[arg-type]
-    metadata, payload = split_entry(batch.build("producer", 1))
+    metadata, payload = split_entry(batch_of(made).build("producer", 1))
     broken = bytearray(payload)
     broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
     entry = build_entry(metadata, bytes(broken))

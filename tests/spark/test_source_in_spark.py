@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 
 from anabranch.model.hashing import key_hash
+from anabranch.protocol.entries import decode_columns
 from tests.spark.files import FilesSource, FileTopic
 
 # A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.
@@ -43,17 +44,20 @@ def values(frame: Any) -> list[int]:
     return [int(row.value) for row in frame.select(sql.col("value").cast("string")).collect()]
 
 
-def run_available(stream: Any, target: FileTopic, checkpoint: Path) -> Any:
-    """Copy the available keys and values, and return the progress reports."""
-    query = (
+def copying(stream: Any, target: FileTopic, checkpoint: Path) -> Any:
+    """Return a stream of keys and values to a topic, not yet started."""
+    return (
         stream.select("key", "value")
         .writeStream.format(FORMAT)
         .option("service.url", str(target.root))
         .option("topic", target.name)
         .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
     )
+
+
+def run_available(stream: Any, target: FileTopic, checkpoint: Path) -> Any:
+    """Copy the available keys and values, and return the progress reports."""
+    query = copying(stream, target, checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(300)
     return query.recentProgress
 
@@ -62,8 +66,6 @@ def copied(target: FileTopic) -> list[int]:
     found: list[int] = []
     for id_ in sorted(target.layout.segments):
         for entry, _ in target.entries(id_):
-            from anabranch.protocol.entries import decode_columns
-
             found += [int(value or b"") for value in decode_columns(entry.data, 2**20).values]
     return found
 
@@ -190,15 +192,7 @@ def test_a_stream_from_latest_loses_nothing_that_comes_while_it_starts(
 ) -> None:
     target = FileTopic(topic.root, "copy").create()
     topic.send(numbers(0, 50))
-    query = (
-        read_stream(spark, topic)
-        .select("key", "value")
-        .writeStream.format(FORMAT)
-        .option("service.url", str(target.root))
-        .option("topic", target.name)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
-    )
+    query = copying(read_stream(spark, topic), target, tmp_path / "checkpoint").start()
     try:
         sent = 50
         # Messages race the start; once the first batch has pinned it, everything after must arrive.
