@@ -103,7 +103,7 @@ class ControlPlane:
             clock=self.clock,
             rng=random.Random(self.boots),
             settings=self.settings,
-            failpoints=failpoints or SimFailpoints(process, kill_at, reached=self.reached),
+            failpoints=failpoints or SimFailpoints(process, kill_at, self.reached),
         )
         self.service = ControllerService(self.context, Alone())
         await self.call(self.service.start())

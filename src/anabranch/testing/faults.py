@@ -24,15 +24,14 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """A wall clock that may be wrong, drift and jump; each process has its own."""
+    """A wall clock that may be wrong and jump; each process has its own."""
 
-    def __init__(self, loop: SimLoop, *, offset_ms: int = 0, drift: float = 0.0) -> None:
+    def __init__(self, loop: SimLoop, *, offset_ms: int = 0) -> None:
         self._loop = loop
         self._offset_ms = offset_ms
-        self._drift = drift
 
     def wall_ms(self) -> int:
-        return EPOCH_MS + self._offset_ms + int(self._loop.time() * 1000 * (1 + self._drift))
+        return EPOCH_MS + self._offset_ms + int(self._loop.time() * 1000)
 
     def jump(self, by_ms: int) -> None:
         """Set the clock forward or back."""
@@ -42,30 +41,17 @@ class SimClock:
 class SimFailpoints:
     """Kills the process at a named step, and counts every reached step."""
 
-    def __init__(
-        self,
-        process: SimProcess,
-        kill_at: str | None = None,
-        *,
-        times: int = 1,
-        machine: bool = False,
-        reached: Counter[str] | None = None,
-    ) -> None:
+    def __init__(self, process: SimProcess, kill_at: str | None, reached: Counter[str]) -> None:
         self._process = process
         self._kill_at = kill_at
-        self._left = times
-        self._machine = machine
-        self.reached: Counter[str] = Counter() if reached is None else reached
+        self._reached = reached
 
     async def reach(self, name: str) -> None:
         self._process.loop.note(f"failpoint {name}")
-        self.reached[name] += 1
-        if name != self._kill_at:
-            return
-        self._left -= 1
-        if self._left == 0:
-            self.reached[f"died at {name}"] += 1
-            self._process.kill(machine=self._machine)
+        self._reached[name] += 1
+        if name == self._kill_at:
+            self._reached[f"died at {name}"] += 1
+            self._process.kill()
             # Nothing wakes a dead process, so this step is its last.
             await self._process.loop.create_future()
 

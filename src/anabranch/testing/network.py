@@ -42,17 +42,15 @@ class SimServer(asyncio.AbstractServer):
         self.process = current_process()
         self.context = contextvars.copy_context()
         self.sockets = (SimSocket(address),)
-        self.closed = False
 
     def close(self) -> None:
-        self.closed = True
         self._network.forget(self)
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._network.loop
 
     def is_serving(self) -> bool:
-        return not self.closed
+        return self in self._network.servers.get(self.address, ())
 
     async def start_serving(self) -> None:
         return None

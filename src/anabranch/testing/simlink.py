@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from anabranch.testing.simtransport import SimTransport
 
-
 LATENCY_S = (0.0001, 0.002)
-
 PIECES = 0.1
 
 
@@ -34,14 +32,12 @@ class SimLink:
     latency_s: tuple[float, float] = LATENCY_S
     pieces: float = PIECES
     """Probability that a chunk arrives in two pieces."""
-    bytes_per_s: float | None = None
     mode: Mode = Mode.OPEN
     ends: dict[SimTransport, None] = field(default_factory=dict)
     """Both ends of every open connection, oldest first."""
 
-    def delay_s(self, size: int = 0) -> float:
-        delay = self.rng.uniform(*self.latency_s)
-        return delay if self.bytes_per_s is None else delay + size / self.bytes_per_s
+    def delay_s(self) -> float:
+        return self.rng.uniform(*self.latency_s)
 
 
 class Tap(Protocol):

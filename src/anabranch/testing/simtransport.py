@@ -71,9 +71,6 @@ class SimTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._closing
 
-    def is_reading(self) -> bool:
-        return self._reading and not self._closing
-
     def pause_reading(self) -> None:
         self._reading = False
 
@@ -87,14 +84,8 @@ class SimTransport(asyncio.Transport):
             high = WRITE_HIGH_WATER_BYTES if low is None else 4 * low
         self._high, self._low = high, high // 4 if low is None else low
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
-
     def get_write_buffer_size(self) -> int:
         return self.peer._inbox_bytes
-
-    def can_write_eof(self) -> bool:
-        return False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         if self._closing or not len(data):
@@ -139,11 +130,10 @@ class SimTransport(asyncio.Transport):
         if self._link.mode is Mode.BLACK_HOLE:
             self.poison()
             return
-        size = 0 if isinstance(item, _End) else len(item)
         # Arrival times never fall, so a direction keeps its order.
-        self._last_arrival = max(self._last_arrival, self._loop.time() + self._link.delay_s(size))
+        self._last_arrival = max(self._last_arrival, self._loop.time() + self._link.delay_s())
         self._inbox.append((self._last_arrival, item))
-        self._inbox_bytes += size
+        self._inbox_bytes += 0 if isinstance(item, _End) else len(item)
         self._schedule()
 
     def poison(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -25,30 +26,21 @@ async def test_a_failpoint_kills_at_its_step_and_nothing_after_it_runs(loop: Sim
             ran.append("finally")
 
     process = SimProcess(loop, "broker")
-    process.spawn(work(SimFailpoints(process, "created")))
+    reached: Counter[str] = Counter()
+    process.spawn(work(SimFailpoints(process, "created", reached)))
     await asyncio.sleep(10)
     assert not process.alive
     assert ran == ["planned"]
+    assert reached == {"planned": 1, "created": 1, "died at created": 1}
 
 
-async def test_a_failpoint_may_wait_for_its_second_time(loop: SimLoop) -> None:
-    process = SimProcess(loop, "broker")
-    failpoints = SimFailpoints(process, "sealed", times=2)
-    await failpoints.reach("sealed")
-    assert process.alive
-    process.spawn(failpoints.reach("sealed"))
-    await asyncio.sleep(0)
-    assert not process.alive
-    assert failpoints.reached["sealed"] == 2
-
-
-async def test_a_clock_may_be_off_drift_and_jump(loop: SimLoop) -> None:
-    clock = SimClock(loop, offset_ms=5000, drift=0.1)
+async def test_a_clock_may_be_off_and_jump(loop: SimLoop) -> None:
+    clock = SimClock(loop, offset_ms=5000)
     assert clock.wall_ms() == EPOCH_MS + 5000
     await asyncio.sleep(100)
-    assert clock.wall_ms() == pytest.approx(EPOCH_MS + 115_000, abs=1)
+    assert clock.wall_ms() == pytest.approx(EPOCH_MS + 105_000, abs=1)
     clock.jump(-60_000)
-    assert clock.wall_ms() == pytest.approx(EPOCH_MS + 55_000, abs=1)
+    assert clock.wall_ms() == pytest.approx(EPOCH_MS + 45_000, abs=1)
 
 
 async def test_the_tree_survives_a_process_and_its_session_does_not(loop: SimLoop) -> None:
