@@ -99,9 +99,6 @@ class Announcements:
             if member.whole:
                 self._push_soon(sub, name)
 
-    def assignment(self, sub: str, name: str) -> Assignment:
-        return groups.assignment(self._records[sub], self._lead.layout, self._lead.name, name)
-
     def _push_soon(self, sub: str, name: str) -> None:
         """Push an assignment once, however often it changes before the event loop comes round."""
         hold = self._members.holds.named(sub, name)
@@ -111,8 +108,10 @@ class Announcements:
 
     def _push(self, sub: str, name: str, token: int) -> None:
         self._scheduled.discard(token)
-        if sub in self._records:
-            self._members.push(token, self.assignment(sub, name))
+        record = self._records.get(sub)
+        if record is not None:
+            found = groups.assignment(record, self._lead.layout, self._lead.name, name)
+            self._members.push(token, found)
 
     def _nothing(self, record: SubscriptionRecord) -> Assignment:
         return Assignment(self._lead.layout.epoch, record.generation + 1)

@@ -34,11 +34,13 @@ from anabranch.controller.topic.upkeep import Upkeep
 from anabranch.errors import ConsumerBusyError, NotLeaderError, TopicNotFoundError
 from anabranch.metadata.layouts import with_properties
 from anabranch.metadata.records import (
+    AimRecord,
     InitialPosition,
     IntentRecord,
     PolicyFields,
     SubscriptionKind,
     TopicRecord,
+    UnfinishedRecord,
 )
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -68,9 +70,7 @@ class TopicController:
         self._subscriptions = Subscriptions(
             lead, self.records, self.members, self._announcements, self._handle
         )
-        self._registrations = Registrations(
-            lead, self._subscriptions, self.members, self._announcements, self._handle
-        )
+        self._registrations = Registrations(lead, self._subscriptions, self.members, self._handle)
         self.scaling = Scaling(lead)
         self._layouts = LayoutChanges(lead, self._subscriptions, self.scaling, watches, self._handle)
         self.changes = ChangeRunner(lead, self._layouts, self._handle)
@@ -225,13 +225,21 @@ class TopicController:
         )
 
     async def seek(self, sub: str, timestamp_ms: int) -> None:
-        await self.changes.run(lambda: self._subscriptions.seek(sub, timestamp_ms))
+        await self._move(sub, UnfinishedRecord(kind="seek", timestamp_ms=timestamp_ms))
 
     async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None:
-        await self.changes.run(lambda: self._subscriptions.seek_segment(sub, segment_id, to))
+        if isinstance(to, int):
+            how = UnfinishedRecord(kind="seek", segment_id=segment_id, timestamp_ms=to)
+        else:
+            aim = AimRecord(ledger=to.ledger, entry=to.entry, ack_set=to.ack_set)
+            how = UnfinishedRecord(kind="seek", segment_id=segment_id, aim=aim)
+        await self._move(sub, how)
 
     async def skip_all(self, sub: str) -> None:
-        await self.changes.run(lambda: self._subscriptions.skip_all(sub))
+        await self._move(sub, UnfinishedRecord(kind="skip"))
+
+    async def _move(self, sub: str, how: UnfinishedRecord) -> None:
+        await self.changes.run(lambda: self._subscriptions.move(sub, how))
 
     async def drained(self, event: Drained) -> None:
         self._check_leads()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import Membership, Push
-from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.leadership import Happened, Leadership, Notify
 from anabranch.controller.topic.members import Members
 from anabranch.controller.topic.subscriptions import Subscriptions
@@ -21,17 +20,11 @@ class Registrations:
     """The memberships in all groups of the topic that `lead` leads."""
 
     def __init__(
-        self,
-        lead: Leadership,
-        subscriptions: Subscriptions,
-        members: Members,
-        announcements: Announcements,
-        notify: Notify,
+        self, lead: Leadership, subscriptions: Subscriptions, members: Members, notify: Notify
     ) -> None:
         self._lead = lead
         self._subscriptions = subscriptions
         self._members = members
-        self._announcements = announcements
         self._notify = notify
 
     async def register(self, sub: str, name: str, push: Push, request: RegistrationRequest) -> Membership:
@@ -51,7 +44,8 @@ class Registrations:
             await self._subscriptions.save(sub, joined)
             self._notify(Happened.MEMBERS_CHANGED)
         token = self._members.join(sub, name, push, request)
-        assignment = self._announcements.assignment(sub, name)
+        record = self._subscriptions.records[sub]
+        assignment = groups.assignment(record, self._lead.layout, self._lead.name, name)
         return Membership(token, sub, name, assignment, self._lead.record.incarnation)
 
     async def leave(self, token: int) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from anabranch.aio import in_batches
 from anabranch.controller.decide import groups
-from anabranch.controller.ports.segments import Aim, Drained
+from anabranch.controller.ports.segments import Drained
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.cursors import Cursors
 from anabranch.controller.topic.leadership import Happened, Leadership, Notify
@@ -27,13 +27,7 @@ from anabranch.errors import (
     SubscriptionNotFoundError,
     in_words,
 )
-from anabranch.metadata.records import (
-    AimRecord,
-    InitialPosition,
-    SubscriptionKind,
-    SubscriptionRecord,
-    UnfinishedRecord,
-)
+from anabranch.metadata.records import InitialPosition, SubscriptionKind, SubscriptionRecord, UnfinishedRecord
 from anabranch.model.names import validate_subscription
 
 replace = msgspec.structs.replace
@@ -209,25 +203,10 @@ class Subscriptions:
         await self._reach("delete.recorded")
         await self._finish(sub)
 
-    async def seek(self, sub: str, timestamp_ms: int) -> None:
-        """Move to a time on all segments; children wait for their parents again."""
-        await self._move(sub, UnfinishedRecord(kind="seek", timestamp_ms=timestamp_ms))
-
-    async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None:
-        """Move one segment to an entry or a time; its descendants wait for it again."""
-        if isinstance(to, int):
-            how = UnfinishedRecord(kind="seek", segment_id=segment_id, timestamp_ms=to)
-        else:
-            aim = AimRecord(ledger=to.ledger, entry=to.entry, ack_set=to.ack_set)
-            how = UnfinishedRecord(kind="seek", segment_id=segment_id, aim=aim)
-        self._lead.layout.segment(segment_id)
-        await self._move(sub, how)
-
-    async def skip_all(self, sub: str) -> None:
-        """Acknowledge everything that is stored now."""
-        await self._move(sub, UnfinishedRecord(kind="skip"))
-
-    async def _move(self, sub: str, how: UnfinishedRecord) -> None:
+    async def move(self, sub: str, how: UnfinishedRecord) -> None:
+        """Move cursors, on one segment or all; after a seek, children wait for their parents again."""
+        if how.segment_id is not None:
+            self._lead.layout.segment(how.segment_id)
         record = self.records.existing(sub)
         if record.type == "CHECKPOINT":
             raise NotAllowedError(f"{sub} is a checkpoint group; its members keep their own positions")
