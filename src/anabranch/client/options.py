@@ -89,11 +89,6 @@ class PublishOptions:
             raise InvalidConfigurationError("initial_sequence_id must be -1 or more")
 
     @property
-    def batched(self) -> bool:
-        """Whether entries are batches."""
-        return self.batching is not False
-
-    @property
     def limits(self) -> Batching:
         """The limits of batches; without batching each message is an entry."""
         if isinstance(self.batching, Batching):

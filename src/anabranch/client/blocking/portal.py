@@ -35,14 +35,6 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop of the thread."""
-        # Asking for the process id would be a system call for each message.
-        if self._forks != _forks:
-            raise InvalidConfigurationError("this client was made before a fork; make one in the new process")
-        loop = self._loop
-        return self._start() if loop is None else loop
-
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
@@ -53,12 +45,15 @@ class Portal:
             return self._loop
 
     def check(self, name: str) -> asyncio.AbstractEventLoop:
-        """The loop; raises when the caller runs on an event loop itself, which a blocking call would stop."""
+        """The thread's loop; raises when the caller runs on a loop, which a blocking call would stop."""
         if asyncio._get_running_loop() is not None:
             raise InvalidConfigurationError(
                 f"{name} would block the running event loop; await Async{name} instead"
             )
-        return self.loop()
+        # Asking for the process id would be a system call for each message.
+        if self._forks != _forks:
+            raise InvalidConfigurationError("this client was made before a fork; make one in the new process")
+        return self._loop or self._start()
 
     def run(self, name: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run a coroutine in the loop's thread and wait for it; an interrupt of the caller cancels it."""

@@ -136,7 +136,7 @@ async def register_everywhere(routes: SegmentRoutes) -> int:
     highest = NOTHING_STORED
     claimed: set[int] = set()
     # A segment that is sealed meanwhile has successors, which an earlier producer of this name may have used.
-    while missing := [segment for segment in routes.active if segment.id not in claimed]:
+    while missing := [segment for segment in routes.layout.layout.active if segment.id not in claimed]:
         for segment in [routes.segment(segment) for segment in missing]:
             stored = await asyncio.shield(segment.attached)
             claimed.add(segment.segment.id)

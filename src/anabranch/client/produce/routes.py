@@ -46,10 +46,6 @@ class SegmentRoutes:
         self._keyless_turn = home.pool.rng.randrange(2**16)
         self._keyless_segments: Sequence[Segment] = self._router.segments
 
-    @property
-    def active(self) -> tuple[Segment, ...]:
-        return self._router.segments
-
     # Routes.
 
     def route(self, key: str | bytes | None) -> Route:
@@ -196,7 +192,7 @@ class SegmentRoutes:
             segment.depart()
         self.transfer()
         if self._eager:
-            for active in self.active:
+            for active in layout.layout.active:
                 self.holder(active, active.range.start)
 
     def transfer(self) -> None:

@@ -46,8 +46,7 @@ class SegmentProducer(SegmentSender):
         super().__init__(home, segment, ProducerRegistration(home, segment, topic, url))
         self.topic = topic
         self.attached: asyncio.Future[int | None] = home.loop.create_future()
-        """The last sequence id stored before the first registration, or the error that ended the producer.
-
+        """The last sequence id stored before the first registration, or the error that ended the producer;
         None when the layout removed the segment first."""
         self.in_doubt = False
         """Whether the segment could not say which entries it has stored; its successors may know."""

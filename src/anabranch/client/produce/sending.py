@@ -88,7 +88,7 @@ class SegmentSender:
             for batch in taken:
                 slot = batch.rows[0][3]
                 try:
-                    batch.build(home.name, now_ms, home.compression, home.options.batched)
+                    batch.build(home.name, now_ms, home.compression, home.options.batching is not False)
                 except Exception as error:
                     # Only a value that a caller passed can be at fault; all messages of the batch fail.
                     self.fail(batch, error)
