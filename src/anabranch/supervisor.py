@@ -160,15 +160,12 @@ class Supervisor:
                     one.accept()[0].close()
             elif one.recv(1) == READY:
                 channels[one].ready = True
-                self._check_ready()
+                if not self._all_were_ready and all(worker.ready for worker in self._workers):
+                    self._all_were_ready = True
+                    self._on_ready()
             else:
                 # The worker died before it was ready; the next step reaps it.
                 self._close_channel(channels[one])
-
-    def _check_ready(self) -> None:
-        if not self._all_were_ready and all(worker.ready for worker in self._workers):
-            self._all_were_ready = True
-            self._on_ready()
 
     def _start(self, worker: WorkerProcess) -> None:
         ours, theirs = socket.socketpair()

@@ -45,10 +45,7 @@ class Stores:
         await self.opened[store].checkpoint()
 
     async def close(self, store: int, *, hastily: bool = False) -> None:
-        """Remove the logs of a store from this broker at once, make the store durable and unlock it.
-
-        As `SegmentStorage.close`.
-        """
+        """Forget the logs of a store at once, make it durable and unlock it; as `SegmentStorage.close`."""
         storage = self.opened.pop(store, None)
         if storage is not None:
             await storage.close(hastily=hastily)
