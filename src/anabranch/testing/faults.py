@@ -99,7 +99,7 @@ class SimStore:
         self.latency_s = (0.00005, 0.0015)
         self.lapses = 0
         """How often the lease expired while the process was alive."""
-        process.on_death.append(lambda: self._expire_later(lease_s))
+        process.on_death.append(self._expire_later)
         if lease_s:
             process.context.copy().run(self._beat)
             self._loop.outside(self._listen)
@@ -123,15 +123,12 @@ class SimStore:
             self._loop.note(f"lapse {path}")
             self._tree.remove(path)
 
-    def _expire_later(self, lease_s: float) -> None:
-        def expire() -> None:
-            self._inner.expire()
-
+    def _expire_later(self) -> None:
         # The store outlives the process, so the callback must not belong to it.
-        if lease_s:
-            self._loop.outside(self._loop.call_later, lease_s, expire)
+        if self._lease_s:
+            self._loop.outside(self._loop.call_later, self._lease_s, self._inner.expire)
         else:
-            expire()
+            self._inner.expire()
 
     async def get(self, path: str) -> Stored | None:
         return await self._call(self._inner.get(path))

@@ -13,7 +13,7 @@ from typing import Any
 
 from anabranch.testing.simlink import LATENCY_S, PIECES, Mode, SimLink, Tap
 from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess, current_process
+from anabranch.testing.simprocess import PROCESS, SimProcess
 from anabranch.testing.simtransport import SimTransport
 
 CONNECT_TIMEOUT_S = 120.0
@@ -39,7 +39,7 @@ class SimServer(asyncio.AbstractServer):
         self._network = network
         self.factory = factory
         self.address = address
-        self.process = current_process()
+        self.process = PROCESS.get()
         self.context = contextvars.copy_context()
         self.sockets = (SimSocket(address),)
 
@@ -129,7 +129,7 @@ class SimNetwork:
         **_options: Any,
     ) -> SimServer:
         """Implement `loop.create_server`."""
-        process = current_process()
+        process = PROCESS.get()
         address = (host or (process.name if process else "test"), port or self._next_port())
         if address in self.servers and not reuse_port:
             raise OSError(98, f"address {address} is in use")
@@ -156,7 +156,7 @@ class SimNetwork:
         """Implement `loop.create_connection`."""
         assert host is not None
         assert port is not None
-        process = current_process()
+        process = PROCESS.get()
         name = process.name if process else "test"
         link = self._link_to(name, host, port)
         await asyncio.sleep(link.delay_s())

@@ -34,11 +34,6 @@ PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("pro
 """The simulated process of the running code; None is the test itself, which never dies."""
 
 
-def current_process() -> SimProcess | None:
-    """Return the process of the running callback."""
-    return PROCESS.get()
-
-
 class SimProcess:
     """The tasks that `spawn` starts, and all tasks that they start in turn.
 

@@ -197,10 +197,8 @@ class MetadataWitness(WireListener):
             gone_s = self._loop.time() - lost_at
             if connected is not None and connected not in self._cut_off_at:
                 self._wrong(f"{sub}: {name} was evicted while it was connected")
-            elif gone_s < self._settings.grace_s - MOMENT_S:
-                self._wrong(
-                    f"{sub}: {name} was evicted after {gone_s:.3f} s, not {self._settings.grace_s:g} s"
-                )
+            elif gone_s < grace_s - MOMENT_S:
+                self._wrong(f"{sub}: {name} was evicted after {gone_s:.3f} s, not {grace_s:g} s")
 
     def _check_disturbance(self, sub: str, before: SubscriptionRecord, after: SubscriptionRecord) -> None:
         """Assignments do not change without a cause (R1)."""

@@ -137,7 +137,7 @@ class Requests:
             segments = self._rng.randrange(1, 4)
             await self._in_broker(partial(_create_other, segments))
             await self._in_broker(_change_other)
-            await self._in_broker(_delete_other)
+            await self._in_broker(lambda broker: broker.controllers.delete_topic(OTHER, True))
             self._counts["topic deleted"] += await self._cluster.record(OTHER) is None
 
     async def _in_broker(self, work: Callable[[Broker], Awaitable[None]]) -> None:
@@ -179,10 +179,6 @@ async def _change_other(broker: Broker) -> None:
     controller = await broker.controllers.controller(OTHER)
     await controller.ensure_subscription("s", "STREAM", "earliest")
     await controller.split(0)
-
-
-async def _delete_other(broker: Broker) -> None:
-    await broker.controllers.delete_topic(OTHER, True)
 
 
 async def _make(name: str, kind: SubscriptionKind, start: InitialPosition, controller: TopicLeader) -> bool:

@@ -72,10 +72,6 @@ def run_one(seed: int, step: str | None, trace: list[str] | None = None) -> Resu
     return Result(seed, step, found, run.counts, run.loop.digest, time.perf_counter() - began)
 
 
-def _run_given(given: tuple[int, str | None]) -> Result:
-    return run_one(*given)
-
-
 def run_many(first: int, count: int, jobs: int) -> int:
     """Run `count` cluster seeds and as many storage seeds; return the exit code."""
     work: list[tuple[int, str | None]] = []
@@ -85,8 +81,9 @@ def run_many(first: int, count: int, jobs: int) -> int:
     failed = 0
     began = time.perf_counter()
     for start in range(0, len(work), RUNS_PER_POOL):
+        seeds, steps = zip(*work[start : start + RUNS_PER_POOL], strict=True)
         with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            for result in pool.map(_run_given, work[start : start + RUNS_PER_POOL], chunksize=4):
+            for result in pool.map(run_one, seeds, steps, chunksize=4):
                 counts.update(result.counts)
                 if result.found:
                     failed += 1
