@@ -78,6 +78,7 @@ class Crashes:
     def __init__(self, data: Path, **settings: object) -> None:
         self.broker = BrokerProcess(data, {"scalableTopicAutoScaleEnabled": "false", **settings})
         self.ready_at = 0.0
+        self.prepared: dict[tuple[str, str], Prepared] = {}
         self._armed = ""
 
     def start(self, kind: str, step: str) -> None:
@@ -94,13 +95,12 @@ class Crashes:
             OPERATIONS[kind](admin, name)
         assert self.broker.wait(10) == -9
 
-    async def prepare(self, steps: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Prepared]:
+    async def prepare(self, steps: Iterable[tuple[str, str]]) -> None:
         self.start("", "")
         async with AsyncClient(self.broker.url) as client:
             with AdminClient(self.broker.http_url) as admin:
-                made = {step: self._make(admin, *step) for step in steps}
-            await asyncio.gather(*(fill(client, topic) for topic in made.values() if topic.left))
-        return made
+                self.prepared = {step: self._make(admin, *step) for step in steps}
+            await asyncio.gather(*(fill(client, topic) for topic in self.prepared.values() if topic.left))
 
     def _make(self, admin: AdminClient, kind: str, step: str) -> Prepared:
         topic = Prepared(TopicName.parse(f"topic://{NAMESPACE}/{kind}-{step}"))
@@ -236,20 +236,18 @@ def check_nothing_left(admin: AdminClient, name: TopicName, subscriptions: Itera
 @pytest.fixture(scope="module")
 def crashes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashes]:
     made = Crashes(tmp_path_factory.mktemp("crashes") / "data")
-    yield made
-    made.broker.kill()
-
-
-@pytest.fixture(scope="module")
-def prepared(crashes: Crashes) -> dict[tuple[str, str], Prepared]:
-    return asyncio.run(crashes.prepare(STEPS))
+    try:
+        asyncio.run(made.prepare(STEPS))
+        yield made
+    finally:
+        made.broker.kill()
 
 
 @pytest.mark.parametrize(("kind", "step"), STEPS)
 async def test_an_operation_killed_at_a_step_is_finished_by_the_next_start(
-    crashes: Crashes, prepared: dict[tuple[str, str], Prepared], kind: str, step: str
+    crashes: Crashes, kind: str, step: str
 ) -> None:
-    topic = prepared[kind, step]
+    topic = crashes.prepared[kind, step]
     crashes.start(kind, step)
     crashes.crash(kind, topic.name)
     following = STEPS.index((kind, step)) + 1
@@ -303,23 +301,18 @@ async def test_no_orphan_is_left_by_any_of_them(crashes: Crashes) -> None:
 @pytest.fixture(scope="module")
 def worker_crashes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerCrashes]:
     made = WorkerCrashes(tmp_path_factory.mktemp("workers") / "data")
-    yield made
-    made.broker.kill()
-
-
-@pytest.fixture(scope="module")
-def prepared_for_workers(worker_crashes: WorkerCrashes) -> dict[tuple[str, str], Prepared]:
-    return asyncio.run(worker_crashes.prepare(WORKER_STEPS))
+    try:
+        asyncio.run(made.prepare(WORKER_STEPS))
+        yield made
+    finally:
+        made.broker.kill()
 
 
 @pytest.mark.parametrize(("kind", "step"), WORKER_STEPS)
 async def test_an_operation_of_a_killed_worker_is_finished_by_another(
-    worker_crashes: WorkerCrashes,
-    prepared_for_workers: dict[tuple[str, str], Prepared],
-    kind: str,
-    step: str,
+    worker_crashes: WorkerCrashes, kind: str, step: str
 ) -> None:
-    topic = prepared_for_workers[kind, step]
+    topic = worker_crashes.prepared[kind, step]
     worker_crashes.start(kind, step)
     worker_crashes.crash(kind, topic.name)
     await check_finished(worker_crashes, kind, topic, LEASE_S + WRITABLE_S_MAX)
