@@ -26,15 +26,11 @@ class Handout(NamedTuple):
 
 
 class KeyedDispatch:
-    """Key_Shared and bucket dispatch: each slot's entries one after another, to one receiver at a time.
-
-    An entry that cannot go out at once is held behind the earlier ones of its slot while other slots go on.
-    The caller bounds how far it reads ahead by looking at `held`.
-    """
+    """Holds an entry that cannot go out behind the earlier ones of its slot, while other slots go on."""
 
     def __init__(self) -> None:
         self.held = 0
-        """Entries read but not given out."""
+        """Entries read but not given out; the caller bounds by it how far it reads ahead."""
         self._selector: Selector = Sticky(())
         self._holders: dict[int, Receiver] = {}
         self._outstanding: dict[int, int] = {}

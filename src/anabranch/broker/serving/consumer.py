@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.serving.client_link import ClientLink
-from anabranch.broker.serving.context import ConsumerOptions
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a client attaches a consumer."""
+
+    priority: int = 0
+    unacked_max: int = 2**62
+    epoch: int | None = None
+    """Echoed in each MESSAGE; the client drops messages from before its last full redelivery."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    connected_at_ms: int = 0
+    member: str | None = None
+    """The registered consumer that attaches; None for a consumer that never registered."""
+    generation: int = 0
+    """The generation of the assignment that the member attaches with."""
 
 
 class ServedConsumer(Receiver):

@@ -1,16 +1,15 @@
-"""Values that logs, subscriptions, producers and consumers are made with."""
+"""The parts of a broker that logs and subscriptions are made with."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from anabranch.clock import Clock
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
-from anabranch.protocol.pb import pulsar_pb2 as pb
 
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -51,32 +50,3 @@ class SubscriptionContext:
     """The bucket boundaries of the segment, as they are now."""
     report_drained: Callable[[str, Ranges], None]
     """Called with the name of a subscription and the slots that it has drained."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerOptions:
-    """How a client opens a producer."""
-
-    epoch: int = 0
-    mode: int = pb.Shared
-    deduplicate: bool = True
-    splits: tuple[int, ...] = ()
-    """Bucket boundaries of the segment; an entry must lie within one bucket."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    connected_at_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerOptions:
-    """How a client attaches a consumer."""
-
-    priority: int = 0
-    unacked_max: int = 2**62
-    epoch: int | None = None
-    """Echoed in each MESSAGE; the client drops messages from before its last full redelivery."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    connected_at_ms: int = 0
-    member: str | None = None
-    """The registered consumer that attaches; None for a consumer that never registered."""
-    generation: int = 0
-    """The generation of the assignment that the member attaches with."""

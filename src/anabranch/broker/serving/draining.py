@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from anabranch.broker.dispatch.drains import DrainEffect, DrainEvent, DrainMachine, DrainState, PendingBuckets
 from anabranch.broker.serving.context import Spawn
-from anabranch.broker.serving.log_reader import FETCH_BYTES_MAX
+from anabranch.broker.serving.reading import FETCH_BYTES_MAX
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,

@@ -61,13 +61,7 @@ class LogProducers:
             self._bytes_left + sum(producer.bytes_in for producer in producers),
         )
 
-    async def attach(
-        self,
-        producer: ServedProducer,
-        *,
-        fresh_name: bool,
-        topic_epoch: int | None,
-    ) -> bool:
+    async def attach(self, producer: ServedProducer, *, fresh_name: bool, topic_epoch: int | None) -> bool:
         """Let a producer in; whether it may send at once or waits until its `promoted` is called.
 
         Raises TopicTerminatedError, ProducerBusyError or ProducerFencedError.

@@ -7,10 +7,10 @@ Receipts and errors leave in the order of the SENDs, as clients expect.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from anabranch.broker.serving.client_link import ClientLink
-from anabranch.broker.serving.context import ProducerOptions
 from anabranch.broker.serving.entry_checks import fault_of, is_last_chunk
 from anabranch.errors import (
     AnabranchError,
@@ -40,6 +40,19 @@ SEQUENCE_MAX = 2**63 - 1
 _DEFERRED = -1
 _INHERITED = -2
 _NOTHING = Known((), "")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a client opens a producer."""
+
+    epoch: int = 0
+    mode: int = pb.Shared
+    deduplicate: bool = True
+    splits: tuple[int, ...] = ()
+    """Bucket boundaries of the segment; an entry must lie within one bucket."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    connected_at_ms: int = 0
 
 
 class ServedProducer:

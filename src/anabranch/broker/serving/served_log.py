@@ -55,7 +55,7 @@ class ServedLog:
         self._rates = RateMeter(context.rate_window_s, asyncio.get_running_loop().time(), self.totals())
         self._unwatch = log.watch(self._advanced)
         for cursor in log.cursors.values():
-            self._serve(cursor.name, cursor, durable=True)
+            self._serve(cursor, durable=True)
 
     async def subscription(
         self, name: str, *, durable: bool, ordinal: int | None, properties: Mapping[str, str] | None = None
@@ -76,9 +76,9 @@ class ServedLog:
         if ordinal is None:
             raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}")
         if not durable:
-            return self._serve(name, Cursor(name, AckSet(ordinal)), durable=False)
+            return self._serve(Cursor(name, AckSet(ordinal)), durable=False)
         cursor = self.log.cursors.open(name, ordinal, properties)
-        made = self._serve(name, cursor, durable=True)
+        made = self._serve(cursor, durable=True)
         made.confirmed = False
         await cursor.flush()
         made.confirmed = True
@@ -102,10 +102,9 @@ class ServedLog:
             found.close_consumers()
         await self.log.cursors.delete(name)
 
-    def _serve(self, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
-        made = self.subscriptions[name] = Subscription(
-            name, cursor, self._subscription_context, durable=durable
-        )
+    def _serve(self, cursor: Cursor, *, durable: bool) -> Subscription:
+        made = Subscription(cursor, self._subscription_context, durable=durable)
+        self.subscriptions[made.name] = made
         return made
 
     def _forget(self, subscription: Subscription) -> None:

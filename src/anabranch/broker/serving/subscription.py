@@ -16,8 +16,7 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.draining import DrainReporter
 from anabranch.broker.serving.keyed_reading import KeyedReading, range_pairs
-from anabranch.broker.serving.log_reader import LogReader
-from anabranch.broker.serving.reading import Counters, OrderedReading, Reading, ReadPath
+from anabranch.broker.serving.reading import Counters, LogReader, OrderedReading, Reading, ReadPath
 from anabranch.broker.serving.shared_reading import PendingReading, SharedReading
 from anabranch.controller.decide.admission import ReaderState, Roster
 from anabranch.errors import ConsumerBusyError
@@ -33,8 +32,8 @@ Kind = int
 class Subscription:
     """Consumers of one type on one cursor. The type holds while a consumer is connected."""
 
-    def __init__(self, name: str, cursor: Cursor, context: SubscriptionContext, *, durable: bool) -> None:
-        self.name = name
+    def __init__(self, cursor: Cursor, context: SubscriptionContext, *, durable: bool) -> None:
+        self.name = name = cursor.name
         self.log = context.log
         self.cursor = cursor
         self.durable = durable

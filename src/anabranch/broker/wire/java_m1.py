@@ -38,13 +38,8 @@ def is_java_m1(client_version: str) -> bool:
     return client_version.startswith(VERSION)
 
 
-def registers_again(connection: ServerConnection) -> bool:
-    """Whether the client registers again after a CLOSE_CONSUMER for its registration."""
-    return connection.peer_is_ours
-
-
-def hears_of_deletion(connection: ServerConnection) -> bool:
-    """Whether the client keeps its layout session when it hears that a topic it has seen is deleted."""
+def understands_ends(connection: ServerConnection) -> bool:
+    """Whether the client goes on after the end of its registration, or of a topic whose layout it watches."""
     return connection.peer_is_ours
 
 

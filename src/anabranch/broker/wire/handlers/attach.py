@@ -77,11 +77,9 @@ def close_once_begun(
     if number in known or connection.cancel_opening(what, number):
         close()
         return None
-    return _close_late(connection, what, number, close)
 
+    async def close_late() -> None:
+        connection.cancel_opening(what, number)
+        close()
 
-async def _close_late(
-    connection: ServerConnection, what: str, number: int, close: Callable[[], None]
-) -> None:
-    connection.cancel_opening(what, number)
-    close()
+    return close_late()

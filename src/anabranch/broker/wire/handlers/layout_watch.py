@@ -11,7 +11,7 @@ from contextlib import suppress
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
-from anabranch.broker.wire.java_m1 import hears_of_deletion
+from anabranch.broker.wire.java_m1 import understands_ends
 from anabranch.broker.wire.services import Services
 from anabranch.errors import NotAllowedError, TopicExistsError, TopicNotFoundError
 from anabranch.model.layout import Layout, Segment, SegmentState
@@ -75,7 +75,7 @@ class LayoutSession:
             self.send(dag)
 
     def _send_deleted(self) -> None:
-        after_layout = self._sent is not None and hears_of_deletion(self._connection)
+        after_layout = self._sent is not None and understands_ends(self._connection)
         if after_layout or not self._answered:
             self._connection.pushes.end_session((_LAYOUT, self._session_id))
             refused = pb.CommandScalableTopicUpdate(

@@ -6,8 +6,7 @@ from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from anabranch.broker.serving.context import ProducerOptions
-from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection

@@ -7,16 +7,11 @@ from functools import partial
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import Registered, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded
-from anabranch.broker.wire.java_m1 import registers_again
+from anabranch.broker.wire.java_m1 import understands_ends
 from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import TopicLeader
-from anabranch.errors import (
-    ConsumerNotFoundError,
-    NotAllowedError,
-    ServiceNotReadyError,
-    TopicNotFoundError,
-)
+from anabranch.errors import ConsumerNotFoundError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.assignment import Assignment
 from anabranch.model.names import TopicName, validate_subscription
@@ -51,7 +46,7 @@ class AssignmentPush:
         if self.active:
             self.active = False
             self._connection.registrations.pop(self._consumer_id, None)
-            if not registers_again(self._connection):
+            if not understands_ends(self._connection):
                 self._connection.hang_up()
                 return
             self._connection.send(pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=NO_ID))

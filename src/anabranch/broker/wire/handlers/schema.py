@@ -38,7 +38,6 @@ async def get_or_create(connection: ServerConnection, command: pb.CommandGetOrCr
 HANDLERS = {
     pb.CommandGetSchema: CommandHandler(get_schema, refuse_with(pb.CommandGetSchemaResponse)),
     pb.CommandGetOrCreateSchema: CommandHandler(
-        get_or_create,
-        refuse_with(pb.CommandGetOrCreateSchemaResponse),
+        get_or_create, refuse_with(pb.CommandGetOrCreateSchemaResponse)
     ),
 }

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anabranch.broker.serving.acknowledging import position_from
-from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.context import ConsumerOptions
+from anabranch.broker.serving.consumer import ConsumerOptions, ServedConsumer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire import java_m1

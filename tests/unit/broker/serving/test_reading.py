@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from anabranch.broker.serving.context import SubscriptionLimits
-from anabranch.broker.serving.log_reader import LogReader
+from anabranch.broker.serving.reading import LogReader
 from anabranch.errors import CorruptDataError, PersistenceError
 from anabranch.ledger.storage import Entry
 from anabranch.model.ids import Position
