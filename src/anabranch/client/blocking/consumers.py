@@ -15,24 +15,24 @@ from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, positive
+from anabranch.client.schema import V
 from anabranch.errors import AlreadyClosedError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import MessageId
 
-T = TypeVar("T")
 C = TypeVar("C", bound=Inbox[Any])
 
 TAKEN_MAX = 256
 """Messages that an iteration takes at a time."""
 
 
-class Consumer(Handle, Generic[T, C]):
+class Consumer(Handle, Generic[C, V]):
     """Receiving and iterating, as all blocking consumers do; `C` is the type of the asyncio twin."""
 
     def __init__(self, portal: Portal, twin: C) -> None:
         super().__init__(portal)
         self._twin = twin
-        self._taken: deque[Message[T]] = deque()
+        self._taken: deque[Message[V]] = deque()
         self._lock = threading.Lock()
 
     @property
@@ -45,14 +45,14 @@ class Consumer(Handle, Generic[T, C]):
         """The consumer's identity in its subscription or group."""
         return self._twin.name
 
-    def receive(self, timeout: Seconds | None = None) -> Message[T]:
+    def receive(self, timeout: Seconds | None = None) -> Message[V]:
         """The next message; raises ReceiveTimeoutError when none arrives in time."""
         with self._lock:
             if self._taken:
                 return self._taken.popleft()
         return self._run("receive", lambda: self._twin.receive(timeout))
 
-    def receive_many(self, max_messages: int, timeout: Seconds | None = None) -> list[Message[T]]:
+    def receive_many(self, max_messages: int, timeout: Seconds | None = None) -> list[Message[V]]:
         """Wait for a message, then take all that arrived, up to `max_messages`; empty after `timeout`."""
         positive("max_messages", max_messages)
         with self._lock:
@@ -63,7 +63,7 @@ class Consumer(Handle, Generic[T, C]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Message[T]:
+    def __next__(self) -> Message[V]:
         try:
             return self._taken.popleft()
         except IndexError:
@@ -82,7 +82,7 @@ class Consumer(Handle, Generic[T, C]):
         self._taken.clear()
 
 
-class StreamConsumer(Consumer[T, AsyncStreamConsumer[T]]):
+class StreamConsumer(Consumer[AsyncStreamConsumer[V], V]):
     """Reads a share of a topic in key order; the blocking form of AsyncStreamConsumer."""
 
     @property
@@ -94,7 +94,7 @@ class StreamConsumer(Consumer[T, AsyncStreamConsumer[T]]):
         """Names of the segments this consumer reads now."""
         return self._twin.assignment
 
-    def acknowledge_cumulative(self, message: Message[T] | MessageId) -> None:
+    def acknowledge_cumulative(self, message: Message[V] | MessageId) -> None:
         """Acknowledge all messages handed out up to this one, in every segment."""
         self._run("acknowledge_cumulative", lambda: self._twin.acknowledge_cumulative(message))
 
@@ -103,23 +103,23 @@ class StreamConsumer(Consumer[T, AsyncStreamConsumer[T]]):
         self._run("flush_acks", self._twin.flush_acks)
 
 
-class QueueConsumer(Consumer[T, AsyncQueueConsumer[T]]):
+class QueueConsumer(Consumer[AsyncQueueConsumer[V], V]):
     """Reads all segments in parallel; the blocking form of AsyncQueueConsumer."""
 
     @property
     def subscription(self) -> str:
         return self._twin.subscription
 
-    def acknowledge(self, message: Message[T] | MessageId | Iterable[Message[T] | MessageId]) -> None:
+    def acknowledge(self, message: Message[V] | MessageId | Iterable[Message[V] | MessageId]) -> None:
         """Acknowledge one message or several; the broker never delivers them again."""
         self._run("acknowledge", lambda: self._twin.acknowledge(message))
 
-    def negative_acknowledge(self, message: Message[T] | MessageId, *, delay: Seconds | None = None) -> None:
+    def negative_acknowledge(self, message: Message[V] | MessageId, *, delay: Seconds | None = None) -> None:
         """Give a message back; it is redelivered after `delay`, by default after the backoff `redelivery`."""
         self._run("negative_acknowledge", lambda: self._twin.negative_acknowledge(message, delay=delay))
 
     @contextmanager
-    def processing(self, message: Message[T]) -> Iterator[Message[T]]:
+    def processing(self, message: Message[V]) -> Iterator[Message[V]]:
         """Acknowledge when the block ends, negatively when it raises; the exception is raised on."""
         try:
             yield message
@@ -133,7 +133,7 @@ class QueueConsumer(Consumer[T, AsyncQueueConsumer[T]]):
         self._run("flush_acks", self._twin.flush_acks)
 
 
-class CheckpointConsumer(Consumer[T, AsyncCheckpointConsumer[T]]):
+class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
     """Reads a topic from a checkpoint on; the blocking form of AsyncCheckpointConsumer."""
 
     def checkpoint(self) -> Checkpoint:

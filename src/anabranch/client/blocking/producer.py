@@ -15,9 +15,9 @@ from anabranch.client.options import Seconds
 from anabranch.client.produce.futures import BulkFuture, message_id
 from anabranch.client.produce.preparing import Prepared
 from anabranch.client.produce.producer import AsyncProducer
+from anabranch.client.schema import V
 from anabranch.model.ids import MessageId
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 QUEUED_SENDS_MAX = 500
@@ -28,10 +28,10 @@ TAKEN_MAX = 256
 """Messages that the loop's thread takes from the queue at a time."""
 
 
-class Producer(Handle, Generic[T]):
+class Producer(Handle, Generic[V]):
     """Publishes to one topic; the blocking form of AsyncProducer."""
 
-    def __init__(self, portal: Portal, twin: AsyncProducer[T]) -> None:
+    def __init__(self, portal: Portal, twin: AsyncProducer[V]) -> None:
         super().__init__(portal)
         self._twin = twin
         self._outbox: deque[_Item] = deque()
@@ -65,7 +65,7 @@ class Producer(Handle, Generic[T]):
 
     def send(
         self,
-        value: T | None,
+        value: V | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -88,7 +88,7 @@ class Producer(Handle, Generic[T]):
 
     def enqueue(
         self,
-        value: T | None,
+        value: V | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -105,13 +105,13 @@ class Producer(Handle, Generic[T]):
         self._put("enqueue", (outcome, (data, key, extras, sequence_id)))
         return outcome
 
-    def send_many(self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None) -> None:
+    def send_many(self, values: Sequence[V], keys: Sequence[str | bytes | None] | None = None) -> None:
         """Publish many messages, in order, and return when all are stored; raises the first failure."""
         self._portal.check("Producer.send_many")
         self.enqueue_many(values, keys).result()
 
     def enqueue_many(
-        self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None
+        self, values: Sequence[V], keys: Sequence[str | bytes | None] | None = None
     ) -> SendOutcome[None]:
         """Give many messages their place in the order and return one future for all of them."""
         datas = self._twin.preparing.many(values, keys)
