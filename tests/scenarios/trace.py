@@ -54,7 +54,9 @@ class Trace(WireListener):
         return lines
 
     def note(self, text: str) -> None:
-        self._lines.append(f"  {self._loop.time() - self._started_s:4.1f} s  {text}")
+        # Half seconds, because random pauses between attempts shift an event by a tenth or two.
+        halves = int(2 * (self._loop.time() - self._started_s))
+        self._lines.append(f"  {halves / 2:4.1f} s  {text}")
 
     @property
     def layout(self) -> Layout:
