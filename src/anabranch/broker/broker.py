@@ -31,7 +31,7 @@ from anabranch.broker.cluster.routing import (
 )
 from anabranch.broker.environment import BrokerEnvironment, Endpoint, configured_endpoint
 from anabranch.broker.serving.context import LogContext, SubscriptionLimits
-from anabranch.broker.serving.rates import RateMeter
+from anabranch.broker.serving.served_log import RateMeter
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.handlers.lookup import owner_of

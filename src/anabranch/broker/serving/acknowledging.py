@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.broker.serving.client_link import ClientLink
-from anabranch.broker.serving.context import Spawn
+from anabranch.broker.serving.context import ClientLink, Spawn
 from anabranch.broker.serving.reading import Reading
 from anabranch.errors import AnabranchError
 from anabranch.ledger.cursors import Cursor

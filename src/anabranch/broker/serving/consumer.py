@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from anabranch.broker.dispatch.receivers import Receiver
-from anabranch.broker.serving.client_link import ClientLink
+from anabranch.broker.serving.context import ClientLink
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from anabranch.broker.serving.client_link import ClientLink
-from anabranch.broker.serving.context import LogContext
+from anabranch.broker.serving.context import ClientLink, LogContext
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.errors import (
     ProducerBusyError,

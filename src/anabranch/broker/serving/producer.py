@@ -6,12 +6,14 @@ Receipts and errors leave in the order of the SENDs, as clients expect.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from anabranch.broker.serving.client_link import ClientLink
-from anabranch.broker.serving.entry_checks import fault_of, is_last_chunk
+from google.protobuf.message import DecodeError
+
+from anabranch.broker.serving.context import ClientLink
 from anabranch.errors import (
     AnabranchError,
     ChecksumError,
@@ -22,9 +24,9 @@ from anabranch.errors import (
 from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.inheritance import Known
 from anabranch.protocol.commands import NO_ID, Send
-from anabranch.protocol.frames import CHECKSUM_MAGIC, checksum_ok
+from anabranch.protocol.frames import CHECKSUM_MAGIC, ENTRY_METADATA_MAGIC, checksum_ok, metadata_span
 from anabranch.protocol.hot_frames import encode_receipt
-from anabranch.protocol.outer import read_slot
+from anabranch.protocol.outer import read_outer, read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 
@@ -40,6 +42,8 @@ SEQUENCE_MAX = 2**63 - 1
 _DEFERRED = -1
 _INHERITED = -2
 _NOTHING = Known((), "")
+_MIN_TAG = b"\x88\x02"
+_MAX_TAG = b"\x90\x02"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +123,13 @@ class ServedProducer:
             fault = _fault_of_send(send)
             count = 1
             # All chunks of a message share its sequence id, so only the last one is judged and remembered.
-            if is_chunk and not is_last_chunk(entry):
+            if is_chunk and not _is_last_chunk(entry):
                 last = -1
         if not checksum_ok(entry):
             self._refuse_damaged(sequence_id, highest)
             return
         if fault is None and (self.splits or entry[:2] != CHECKSUM_MAGIC):
-            fault = fault_of(entry, self.splits)
+            fault = _fault_of_entry(entry, self.splits)
         if fault is not None:
             self._defer(sequence_id, highest, -1, fault)
             return
@@ -169,11 +173,8 @@ class ServedProducer:
             link.resume_if_room()
 
     def _is_inherited(self, entry: bytes, count: int, last: int) -> bool:
-        """Whether earlier segments have stored all of an entry, up to sequence id `last`.
-
-        A message that a client repeats to a child may share its entry with other messages than the first
-        time, so the entry's first sequence id proves nothing.
-        """
+        """Whether earlier segments have stored all of an entry, up to sequence id `last`."""
+        # A repeated message may share its entry with others than before, so the first id proves nothing.
         try:
             slot = read_slot(entry) if count == 1 else None
         except RemoteProtocolError:
@@ -181,22 +182,15 @@ class ServedProducer:
         return self._inherited.is_duplicate(last, slot)
 
     def _refuse_damaged(self, sequence_id: int, highest: int) -> None:
-        """Refuse an entry that was damaged on its way, and disconnect the producer, so that it repeats.
-
-        Entries behind the damaged one must not be stored: their higher sequence ids would make its
-        repetition look like a duplicate.
-        """
-        damaged = ChecksumError("the checksum does not match the entry")
-        self._defer(sequence_id, highest, -1, damaged)
+        """Refuse an entry that was damaged on its way, and disconnect the producer, so that it repeats."""
+        # Entries behind this one must not be stored, or its repetition would look like a duplicate.
+        self._defer(sequence_id, highest, -1, ChecksumError("the checksum does not match the entry"))
         self.link.forget_producer(self.id)
         self.when_idle(self.leave)
         self.when_idle(self.close)
 
     def _defer(self, sequence_id: int, highest: int, last: int, error: AnabranchError | None = None) -> None:
-        """Answer in its turn: with the error, or a repeated sequence id as a duplicate if it was stored.
-
-        An inherited message was stored for sure, and waits only for its turn.
-        """
+        """Answer in its turn: with the error, or a repeated sequence id as a duplicate if it was stored."""
         self._waiting.append((sequence_id, highest, _DEFERRED, last, error))
         if self._waiting[0][2] == _DEFERRED:
             self._answer_deferred()
@@ -240,6 +234,55 @@ def _fault_of_send(send: Send) -> NotAllowedError | None:
     if not send.is_chunk and send.num_messages > ENTRY_MESSAGES_MAX:
         return NotAllowedError(f"an entry holds 1 to {ENTRY_MESSAGES_MAX} messages, not {send.num_messages}")
     return None
+
+
+def _fault_of_entry(entry: bytes, splits: tuple[int, ...]) -> AnabranchError | None:
+    """The error with which an entry is refused by a segment with these bucket boundaries; None if it fits."""
+    if entry[:2] == ENTRY_METADATA_MAGIC:
+        return NotAllowedError("an entry must not carry a broker's metadata")
+    try:
+        if splits and not in_one_bucket(entry, splits):
+            return NotAllowedError("the keys of an entry must lie within one bucket of its segment")
+    except RemoteProtocolError as error:
+        return ChecksumError(str(error))
+    return None
+
+
+def in_one_bucket(entry: bytes, splits: tuple[int, ...]) -> bool:
+    """Whether the hashes stamped on an entry share a bucket; one without a stamp has a single hash."""
+    # Producers write the stamp last. An entry without one there, or that would be refused, is read in full.
+    start, end = metadata_span(entry)
+    at = entry.find(_MIN_TAG, max(end - 10, start), end)
+    if at >= 0:
+        low, at = _short_varint(entry, at + 2)
+        if entry[at : at + 2] == _MAX_TAG:
+            high, at = _short_varint(entry, at + 2)
+            if at == end and bisect_right(splits, low) == bisect_right(splits, high):
+                return True
+    outer = read_outer(entry)
+    return bisect_right(splits, outer.bucket_hash) == bisect_right(splits, outer.bucket_hash_max)
+
+
+def _short_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 28:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    return value, at
+
+
+def _is_last_chunk(entry: bytes) -> bool:
+    """Whether an entry is the last chunk of its message; an unreadable one counts as the last."""
+    try:
+        start, end = metadata_span(entry)
+        metadata = pb.MessageMetadata.FromString(entry[start:end])
+    except (RemoteProtocolError, DecodeError):
+        return True
+    return metadata.chunk_id >= metadata.num_chunks_from_msg - 1
 
 
 def _do_nothing() -> None:

@@ -6,12 +6,12 @@ Sealing happens here. Must not know layouts, controllers or other logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import LogContext, SubscriptionContext
 from anabranch.broker.serving.log_producers import LogProducers
-from anabranch.broker.serving.rates import RateMeter
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError
 from anabranch.ledger.cursors import Cursor
@@ -20,6 +20,30 @@ from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
+
+
+class RateMeter:
+    """Per-second rates of counters over the last `window_s` seconds, also when the meter is younger."""
+
+    SAMPLES = 5
+    """Samples in one window; the window slides by this fraction of itself."""
+
+    def __init__(self, window_s: float, now: float, counters: Sequence[int]) -> None:
+        self._window_s = window_s
+        self._samples: deque[tuple[float, tuple[int, ...]]] = deque([(now, tuple(counters))])
+
+    def sample(self, now: float, counters: Sequence[int]) -> None:
+        """Remember the counters; of the samples older than the window only the newest stays."""
+        samples = self._samples
+        samples.append((now, tuple(counters)))
+        while len(samples) > 1 and samples[1][0] <= now - self._window_s:
+            samples.popleft()
+
+    def rates(self, now: float, counters: Sequence[int]) -> tuple[float, ...]:
+        """The growth of each counter since the oldest sample, per second."""
+        began, base = self._samples[0]
+        elapsed = max(now - began, self._window_s)
+        return tuple((count - before) / elapsed for count, before in zip(counters, base, strict=True))
 
 
 class ServedLog:

@@ -7,8 +7,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from anabranch.broker.serving.entry_checks import in_one_bucket
-from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.producer import ServedProducer, in_one_bucket
 from anabranch.errors import PersistenceError
 from anabranch.ledger.storage import AppendDone, Entry
 from anabranch.model.ids import Position

@@ -16,27 +16,13 @@ from anabranch.broker.wire.handlers import (
     lookup,
     namespace_watch,
     peer,
-    position,
     produce,
     register,
-    schema,
     session,
     subscribe,
 )
 
-_MODULES = (
-    session,
-    lookup,
-    produce,
-    subscribe,
-    consume,
-    position,
-    schema,
-    layout_watch,
-    namespace_watch,
-    register,
-    peer,
-)
+_MODULES = (session, lookup, produce, subscribe, consume, layout_watch, namespace_watch, register, peer)
 
 HANDLERS: dict[type[Message], CommandHandler] = {
     command: handler for module in _MODULES for command, handler in module.HANDLERS.items()

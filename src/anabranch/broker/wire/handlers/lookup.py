@@ -1,9 +1,10 @@
-"""Lookups: the owner of a topic, the number of its partitions, and the topics of a namespace."""
+"""Lookups: a topic's owner, its number of partitions and its schemas, and the topics of a namespace."""
 
 from __future__ import annotations
 
 from google_crc32c import value as crc32c
 
+from anabranch.broker.catalog.schemas import to_wire
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.services import Services
@@ -71,8 +72,7 @@ async def topics_of_namespace(connection: ServerConnection, command: pb.CommandG
     names: list[str] = []
     if command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
         tenant, local = parse_namespace(command.namespace)
-        found = await connection.services.classic.list(f"{tenant}/{local}")
-        names = [str(name) for name in found]
+        names = [str(name) for name in await connection.services.classic.list(f"{tenant}/{local}")]
     digest = topics_hash(names)
     changed = not command.HasField("topics_hash") or command.topics_hash != digest
     connection.send(
@@ -93,6 +93,31 @@ def topics_hash(names: list[str]) -> str:
     return checksum.to_bytes(4, "little").hex()
 
 
+async def get_schema(connection: ServerConnection, command: pb.CommandGetSchema) -> None:
+    name = TopicName.parse(command.topic)
+    version = command.schema_version if command.HasField("schema_version") else None
+    found = await connection.services.schemas.get(name, version)
+    if found is None:
+        raise TopicNotFoundError(f"{name} has no such schema")
+    schema, number = found
+    connection.send(
+        pb.CommandGetSchemaResponse(
+            request_id=command.request_id, schema=to_wire(schema), schema_version=number
+        )
+    )
+
+
+async def get_or_create(connection: ServerConnection, command: pb.CommandGetOrCreateSchema) -> None:
+    name = TopicName.parse(command.topic)
+    services = connection.services
+    if not name.is_segment and await services.classic.partitions(name) is None:
+        await services.records.load(name.topic)
+    version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
+    connection.send(
+        pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id, schema_version=version)
+    )
+
+
 HANDLERS = {
     pb.CommandLookupTopic: CommandHandler(
         look_up, refuse_with(pb.CommandLookupTopicResponse, response=pb.CommandLookupTopicResponse.Failed)
@@ -105,4 +130,8 @@ HANDLERS = {
         ),
     ),
     pb.CommandGetTopicsOfNamespace: CommandHandler(topics_of_namespace),
+    pb.CommandGetSchema: CommandHandler(get_schema, refuse_with(pb.CommandGetSchemaResponse)),
+    pb.CommandGetOrCreateSchema: CommandHandler(
+        get_or_create, refuse_with(pb.CommandGetOrCreateSchemaResponse)
+    ),
 }
