@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from anabranch.controller.decide.admission import Roster
-from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
 from anabranch.errors import NotFoundError, StaleTermError, TopicTerminatedError
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges, union
 from anabranch.model.inheritance import Pieces, handed_on
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.model.ranges import HashRange
 
 

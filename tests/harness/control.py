@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest, has_cursors, open_for
 from anabranch.controller.decide.operation import segment_name
-from anabranch.controller.decide.places import Place
 from anabranch.controller.lifecycle import Migration
 from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.controller.service import NO_PROPERTIES, ControllerService
@@ -26,7 +25,7 @@ from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.assignment import Assignment
 from anabranch.model.layout import Layout
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
 from anabranch.testing.judges.layout_checks import check

@@ -24,7 +24,6 @@ from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.groups import RegistrationRequest
-from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import Push
 from anabranch.controller.topic import leadership
 from anabranch.controller.topic.leadership import ControllerSettings
@@ -42,6 +41,7 @@ from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.drains import Parts, Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.layout import Layout, Segment
+from anabranch.model.names import Place
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simulation import cluster_run

@@ -12,13 +12,13 @@ from anabranch.admin.calls import Call, route, whole
 from anabranch.admin.scalable_subscriptions import check_unused
 from anabranch.admin.topics import classic_places
 from anabranch.controller.decide.operation import LayoutVersion
-from anabranch.controller.decide.places import Place
 from anabranch.controller.lifecycle import Migration
 from anabranch.errors import ConflictError, InvalidConfigurationError, TopicExistsError, TopicNotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.hashing import equal_bucket_splits
+from anabranch.model.names import Place
 from anabranch.model.policy import check_override, resolve
 
 SEGMENTS_AT_ONCE_MAX = 1024

@@ -8,7 +8,6 @@ from typing import get_args
 from anabranch.admin.calls import Call, route
 from anabranch.aio import together
 from anabranch.controller.decide.operation import segment_name
-from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     ConsumerBusyError,
     InvalidConfigurationError,
@@ -18,6 +17,7 @@ from anabranch.errors import (
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
 from anabranch.model.layout import Segment
+from anabranch.model.names import Place
 
 KINDS: tuple[str, ...] = get_args(SubscriptionKind)
 

@@ -13,7 +13,6 @@ from typing import Any
 from anabranch.admin.calls import Call, route
 from anabranch.admin.scalable_subscriptions import remove_subscription
 from anabranch.controller.decide.operation import segment_name
-from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     ConflictError,
     SegmentNotFoundError,
@@ -23,7 +22,7 @@ from anabranch.errors import (
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Segment
-from anabranch.model.names import SegmentDescriptor
+from anabranch.model.names import Place, SegmentDescriptor
 
 
 async def _listed(call: Call) -> tuple[Segment, Place]:

@@ -9,7 +9,6 @@ from anabranch.admin import stats
 from anabranch.admin.calls import Call, PreconditionFailedError, route
 from anabranch.aio import together
 from anabranch.broker.catalog.classic_topics import log_names
-from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     ConflictError,
     InvalidConfigurationError,
@@ -17,7 +16,7 @@ from anabranch.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from anabranch.model.names import TopicName, validate_subscription
+from anabranch.model.names import Place, TopicName, validate_subscription
 
 PARTITIONS_MAX = 10_000
 

@@ -15,14 +15,13 @@ import msgspec
 from anabranch.aio import together
 from anabranch.controller.decide import operation
 from anabranch.controller.decide.operation import Origin
-from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.leadership import ControllerContext
 from anabranch.errors import AnabranchError, TopicExistsError
 from anabranch.metadata.layouts import layout_of, with_layout
 from anabranch.metadata.records import GarbageRecord, LineageRecord, SubscriptionKind, TopicRecord
 from anabranch.model.hashing import equal_bucket_splits, key_hash
 from anabranch.model.layout import Layout, Segment
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.model.ranges import initial_ranges
 
 replace = msgspec.structs.replace

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 from urllib.parse import quote_plus, unquote_plus
 
 from anabranch.errors import InvalidNameError, LayoutError
@@ -162,6 +162,13 @@ class TopicName:
             return whole
         digest = hashlib.sha256(whole.encode()).hexdigest()
         return f"{whole[: STORAGE_NAME_MAX - len(digest) - 1]}+{digest}"
+
+
+class Place(NamedTuple):
+    """A segment and the store that holds it; the owner of the store serves the segment."""
+
+    name: TopicName
+    store: int
 
 
 def encode_part(text: str) -> str:

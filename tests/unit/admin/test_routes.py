@@ -13,14 +13,13 @@ import pytest
 
 from anabranch.admin import scalable, scalable_subscriptions, segments
 from anabranch.admin.calls import status_of
-from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     AnabranchError,
     NotConnectedError,
     TooManyRequestsError,
     UnsupportedFeatureError,
 )
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from tests.harness.admin import Admin
 from tests.harness.cluster import Brokers
 

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from anabranch.admin.calls import TAKEOVER_S
 from anabranch.admin.logs import Logs
 from anabranch.controller.decide.operation import LayoutVersion
-from anabranch.controller.decide.places import Place
 from anabranch.errors import NotConnectedError
 from anabranch.metadata.records import TopicRecord
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from tests.harness.admin import CLASSIC, ORDERS, Admin, AdminAnswer
 from tests.harness.cluster import Brokers
 

@@ -11,7 +11,6 @@ from anabranch.broker.cluster.drain_events import DrainEvents
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.controller.decide.admission import Roster
-from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
 from anabranch.errors import StaleTermError
 from anabranch.metadata.records import InitialPosition
@@ -19,7 +18,7 @@ from anabranch.model.acks import bits_from_words
 from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces, handed_on
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.model.ranges import FULL
 
 

@@ -11,12 +11,11 @@ from typing import Any, Final
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.peers import Peers, RemoteSession
 from anabranch.broker.cluster.remote_calls import Port, VerbCall
-from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.controller.ports.segments import Segments
 from anabranch.controller.ports.verbs import VerbSession
 from anabranch.errors import LocalProtocolError, NotConnectedError, ServiceNotReadyError
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 
 SEGMENTS: Final = Port(Segments)  # type: ignore[type-abstract]
 SEGMENTS_TARGET: Final = "segments"

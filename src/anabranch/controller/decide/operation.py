@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.controller.decide.places import Place
 from anabranch.errors import ConflictError, LayoutError
 from anabranch.metadata.records import IntentRecord, OperationKind, StepRecord
 from anabranch.model.autoscale import record_action
 from anabranch.model.layout import Layout, Segment, SegmentState
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.model.observed import LoadHistory
 from anabranch.model.ranges import HashRange
 from anabranch.model.scale_steps import Action, Merge, Rebucket, Split

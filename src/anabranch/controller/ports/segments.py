@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from anabranch.controller.decide.admission import Roster
-from anabranch.controller.decide.places import Place
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.inheritance import Pieces
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 
 
 @dataclass(frozen=True, slots=True)

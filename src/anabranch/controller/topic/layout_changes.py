@@ -14,7 +14,6 @@ import msgspec
 
 from anabranch.aio import together
 from anabranch.controller.decide import operation
-from anabranch.controller.decide.places import Place
 from anabranch.controller.decide.retention import NO_SIZES, Sizes, kept_sizes, prunable
 from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.topic.leadership import Happened, Leadership, Notify
@@ -26,7 +25,7 @@ from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
 from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 
 T = TypeVar("T")
 

@@ -19,7 +19,6 @@ from anabranch.aio import Backoff
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.decide.operation import Origin, segment_name
-from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.segments import SegmentLoad, Segments
 from anabranch.errors import AnabranchError, StaleTermError
 from anabranch.failpoints import Failpoints, NoFailpoints
@@ -27,7 +26,7 @@ from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout, Segment
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.model.policy import AutoScalePolicy
 
 DAY_S = 86_400.0

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from anabranch.broker.catalog.trimming import ROUND_S, plan_trim
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.controller.decide.places import Place
 from anabranch.errors import PersistenceError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
 from anabranch.ledger.storage import SegmentLog, SegmentStorage
 from anabranch.metadata.namespaces import MEGABYTE
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX

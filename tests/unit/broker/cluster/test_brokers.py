@@ -9,14 +9,13 @@ import pytest
 
 from anabranch.broker.cluster import peer_link
 from anabranch.controller import lifecycle
-from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     LayoutError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import Brokers
 from tests.harness.wire import WireClient, settle, value_of

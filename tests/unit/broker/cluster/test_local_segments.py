@@ -7,12 +7,11 @@ import inspect
 import pytest
 
 from anabranch.controller.decide.admission import Roster
-from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.segments import Aim, Drained, Segments
 from anabranch.errors import StaleTermError, TopicNotFoundError
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.model.inheritance import Piece
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.model.ranges import FULL
 from tests.harness.cluster import Brokers
 from tests.harness.wire import settle

@@ -10,8 +10,8 @@ import pytest
 from anabranch.broker.serving import keyed_reading
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.controller.decide import admission
-from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.controller import TopicController
+from anabranch.model.names import Place
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.buckets import HIGH, KEYS, LOW, NAME, BucketReader, RoundPublisher

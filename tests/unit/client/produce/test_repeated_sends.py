@@ -10,12 +10,11 @@ import pytest
 
 from anabranch import AsyncClient, Batching
 from anabranch.broker.wire.handlers import attach, produce
-from anabranch.controller.decide.places import Place
 from anabranch.controller.lifecycle import Migration
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import NotAllowedError
 from anabranch.model.hashing import key_hash
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
 from anabranch.testing.simlink import Mode

@@ -8,7 +8,6 @@ import pytest
 
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.admission import AttachRequest, ReaderState, Roster
-from anabranch.controller.decide.places import Place
 from anabranch.controller.ports.leader import Membership
 from anabranch.controller.ports.segments import Aim
 from anabranch.controller.topic.announcements import SENT_AT_ONCE
@@ -18,7 +17,7 @@ from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.assignment import Assignment
 from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from tests.fakes.segments import MemorySegments
 from tests.harness.control import (
     FROM_EARLIEST,

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.layout_changes import STEPS
 from anabranch.errors import ConnectError, MetadataError, TopicExistsError, TopicNotFoundError
 from anabranch.failpoints import FailpointReachedError
@@ -14,7 +13,7 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.model.ranges import FULL
 from tests.fakes.metadata import FailingStore
 from tests.fakes.segments import StoredSegment

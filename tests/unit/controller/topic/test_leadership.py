@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from anabranch.config import BrokerConfig
-from anabranch.controller.decide.places import Place
 from anabranch.controller.topic.leadership import ControllerSettings, Leadership
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from anabranch.model.ranges import HashRange
 from tests.fakes.segments import StoredSegment
 from tests.harness.control import TOPIC, ControlPlane

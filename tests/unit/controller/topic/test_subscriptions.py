@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from anabranch.controller.decide.groups import RegistrationRequest
-from anabranch.controller.decide.places import Place
 from anabranch.errors import (
     ConflictError,
     ConsumerBusyError,
@@ -18,7 +17,7 @@ from anabranch.errors import (
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.drains import Ranges
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 from tests.harness.control import (
     TOPIC,
     ControlPlane,
