@@ -1,7 +1,4 @@
-"""Finishes the work that earlier processes left: operations, deletions, garbage, half-created topics.
-
-Each piece of work may be repeated, and is retried until it is done. Must not know which requests led to it.
-"""
+"""Finishes the work that earlier processes left, retried until done; must not know what requested it."""
 
 from __future__ import annotations
 
@@ -77,14 +74,12 @@ class TopicRecovery:
 
     @asynccontextmanager
     async def creating(self, name: TopicName) -> AsyncIterator[None]:
-        """Hold the lock of a name while a topic is recorded, then delete the storage of its predecessors.
-
-        The deletion of a predecessor may have listed storage after its own last attempt to delete it.
-        """
+        """Hold the lock of a name while a topic is recorded, then delete what its predecessors left."""
         try:
             async with self._locks.held(name):
                 yield
         finally:
+            # A predecessor's deletion may have listed storage after its last attempt to delete it.
             self._tasks.spawn(self._retry(self._delete_storage, name), f"delete storage {name}")
 
     async def finish_deletion(self, name: TopicName) -> None:

@@ -1,8 +1,6 @@
 """All topics as one broker serves them: find the leader of each, create and delete topics, watch layouts.
 
-A broker leads the topics whose home store it owns, and passes requests about other topics to their leaders.
-The service owns every task it starts. Must not know how a controller changes its topic, nor how to reach
-other brokers.
+Must not know how a controller changes its topic, nor how to reach other brokers.
 """
 
 from __future__ import annotations
@@ -85,15 +83,11 @@ class ControllerService:
         await self.lead_new(name)
 
     async def record_topic(self, name: TopicName, segments: int, properties: Mapping[str, str]) -> None:
-        """Record a topic, whose leader creates its segments.
-
-        TopicExistsError; NotFoundError without its namespace; ConflictError if a classic topic has the name,
-        because the new topic would hide its messages.
-        """
+        """Record a topic; TopicExistsError, NotFoundError without namespace, ConflictError if classic."""
         _check_name(name)
         await self.context.topics.namespaces.load_namespace(name.namespace_name)
         classic = await self.context.topics.find_classic(name)
-        if classic is not None and not classic.migrated:
+        if classic is not None and not classic.migrated:  # The new topic would hide its messages.
             raise ConflictError(f"a classic topic {name.local} exists; migrate it, or choose another name")
         async with self._recovery.creating(name):
             await lifecycle.record_topic(self.context, name, segments, properties)
@@ -116,10 +110,7 @@ class ControllerService:
     async def delete_topic(
         self, name: TopicName, force: bool = False, incarnation: int | None = None
     ) -> None:
-        """Make the topic vanish at once and remove its storage; TopicNotFoundError if there is none.
-
-        With `incarnation`, delete only that topic of the name; TopicNotFoundError if it is gone.
-        """
+        """Make the topic, or only this incarnation, vanish at once; TopicNotFoundError if there is none."""
         name = name.topic
         controller = await self.controller(name)
         await controller.delete(force=force, incarnation=incarnation)
@@ -128,10 +119,7 @@ class ControllerService:
             await self._recovery.finish_deletion(name)
 
     async def controller(self, name: TopicName) -> TopicLeader:
-        """The leader of the topic, here or at another broker; TopicNotFoundError if there is no such topic.
-
-        ServiceNotReadyError if the topic's home store has no owner for `LEADER_WAIT_S`.
-        """
+        """The leader of the topic, here or at another broker; TopicNotFoundError, ServiceNotReadyError."""
         name = name.topic
         loop = asyncio.get_running_loop()
         until_s = loop.time() + LEADER_WAIT_S

@@ -60,11 +60,7 @@ class Roster:
         )
 
     def state_of(self, name: str, generation: int, *, by_buckets: bool) -> ReaderState:
-        """The state of a consumer that attached with this generation.
-
-        A consumer that *finishes* gets no new messages but may acknowledge those it holds; a consumer that is
-        *gone* may not acknowledge either.
-        """
+        """A consumer that finishes gets no new messages but may acknowledge; one that is gone may not."""
         member = next((member for member in self.members if member.name == name), None)
         if member is None or generation < member.since:
             return "gone"
@@ -98,10 +94,7 @@ class Admission:
 
 
 def admit(record: SubscriptionRecord, request: AttachRequest) -> Admission:
-    """Let a consumer attach to a segment, or raise ConsumerBusyError; without a generation, the name decides.
-
-    A client that reads only whole segments gives up when it is refused, so its consumer is always admitted.
-    """
+    """Let a consumer attach, or raise ConsumerBusyError; without a generation, the name decides."""
     segment_id, consumer_name, generation = request.segment_id, request.consumer_name, request.generation
     name = member_name(record, segment_id, consumer_name)
     if name is None:
@@ -117,6 +110,7 @@ def admit(record: SubscriptionRecord, request: AttachRequest) -> Admission:
         raise ConsumerBusyError(
             f"generation {generation} of consumer {name} is over; it has generation {member.generation}"
         )
+    # A client that reads only whole segments gives up when it is refused, so its consumer is admitted.
     retries = generation is not None or not member.whole
     if retries and _mode(member, segment_id) == "nothing":
         raise ConsumerBusyError(f"segment {segment_id} is not assigned to consumer {name}")

@@ -1,7 +1,4 @@
-"""Decides what a leader does after a change of its topic failed: go on, read records again, or step down.
-
-Pure: takes the error that a change raised and returns the next step; `topic/change_queue.py` takes the step.
-"""
+"""Decides, purely, what a leader does after a change of its topic failed; `topic/change_queue.py` does it."""
 
 from __future__ import annotations
 

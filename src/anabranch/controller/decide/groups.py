@@ -1,8 +1,4 @@
-"""The group of one subscription: its members, their segments, and the drained segments.
-
-Pure: each function takes the stored record and returns the next one. The shell (`topic/subscriptions.py`)
-stores it.
-"""
+"""The group of one subscription: pure functions from its stored record to its next record."""
 
 from __future__ import annotations
 
@@ -77,13 +73,11 @@ def join(
 
 
 def leave(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> SubscriptionRecord:
-    """The group without one of its consumers, whose segments go to the other members.
-
-    The generation rises even if no member is left, because owners of segments order rosters by it.
-    """
+    """The group without one of its consumers, whose segments go to the other members."""
     if name not in record.consumers:
         return record
     left = {other: held for other, held in record.consumers.items() if other != name}
+    # The generation rises even if no member is left, because owners of segments order rosters by it.
     without = msgspec.structs.replace(record, consumers=left, generation=record.generation + 1)
     return reassign(without, layout, load, _held(record))
 

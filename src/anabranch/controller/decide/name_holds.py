@@ -1,7 +1,4 @@
-"""Which connection holds a consumer's name in a group, and for how long after the connection was lost.
-
-Pure: events in, timers out. The shell (`topic/members.py`) measures time.
-"""
+"""Decides, purely, which connection holds a consumer's name in a group; `topic/members.py` measures time."""
 
 from __future__ import annotations
 

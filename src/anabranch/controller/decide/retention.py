@@ -74,11 +74,8 @@ def _needed(layout: Layout, subscriptions: Iterable[SubscriptionRecord]) -> set[
 
 
 def kept_sizes(layout: Layout, limits: Retention, sizes: Sizes) -> dict[int, int]:
-    """Bytes that each active segment must keep so that the topic keeps its size limit; empty if all stays.
-
-    Each segment gives up the same part of its data. Sealed segments do not count: old data that a
-    subscription still needs must not displace the newest data.
-    """
+    """Bytes that each active segment must keep so that the topic keeps its size limit; empty if all stays."""
+    # Sealed segments do not count: old data that a subscription needs must not displace the newest data.
     active = {segment.id: sizes[segment.id] for segment in layout.active if segment.id in sizes}
     held = sum(active.values())
     if limits.size_bytes is None or held <= limits.size_bytes:

@@ -66,20 +66,13 @@ class TopicLeader(Protocol):
         """Replace a segment by one with these bucket boundaries."""
 
     async def set_policy(self, override: PolicyFields | None) -> None:
-        """Replace the topic's own layer of the auto-scale policy.
-
-        InvalidConfigurationError if it does not fit the layers below.
-        """
+        """Replace the topic's layer of the policy; InvalidConfigurationError if it does not fit."""
 
     async def set_properties(self, properties: Mapping[str, str | None]) -> None:
         """Change these properties of the topic and leave the others; None removes a property."""
 
     async def delete(self, *, force: bool = False, incarnation: int | None = None) -> None:
-        """Make the topic vanish for all clients; the service removes its records and storage.
-
-        ConsumerBusyError while registered consumers are connected, unless forced. TopicNotFoundError if the
-        topic has another incarnation than the given one.
-        """
+        """Make the topic vanish; ConsumerBusyError while members are connected, unless forced."""
 
     async def ensure_subscription(
         self, sub: str, kind: SubscriptionKind, start: InitialPosition, opened_in: int | None = None
@@ -103,10 +96,7 @@ class TopicLeader(Protocol):
     async def delete_subscription(
         self, sub: str, *, force: bool = False, created_at_ms: int | None = None
     ) -> None:
-        """Remove the subscription; ConsumerBusyError while its consumers are connected, unless forced.
-
-        With `created_at_ms`, do nothing if the subscription that was created then is gone.
-        """
+        """Remove the subscription, if created then; ConsumerBusyError while it is in use, unless forced."""
 
     async def seek(self, sub: str, timestamp_ms: int) -> None:
         """Move the subscription to a time, on all segments."""

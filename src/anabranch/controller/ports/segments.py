@@ -92,10 +92,7 @@ class Segments(Protocol):
         """The number of unacknowledged messages; None if the segment lacks the subscription."""
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
-        """The durably acknowledged bucket hashes of a sealed segment; None without the subscription.
-
-        After a restart, the owner of a partly drained segment may know fewer than it reported before.
-        """
+        """The durably acknowledged bucket hashes, maybe fewer after a restart; None if not subscribed."""
 
     async def load(self, place: Place) -> SegmentLoad: ...
 

@@ -22,7 +22,6 @@ class VerbSession(Protocol):
     @property
     def token(self) -> int:
         """Differs between all sessions that a broker process opens."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,10 +78,7 @@ class Announcements:
             self._members.dismiss(sub, self._nothing(record), register_again=True)
 
     def admit(self, sub: str, request: AttachRequest) -> Admission:
-        """Let a consumer attach to a segment of a stream, or raise ConsumerBusyError.
-
-        A member that does not read the segment gets its assignment again, since it seems to have missed one.
-        """
+        """Let a consumer attach, or raise ConsumerBusyError; a member that missed its assignment gets it."""
         name = admission.member_name(self._records[sub], request.segment_id, request.consumer_name)
         try:
             admitted = self.rosters.admit(sub, request)

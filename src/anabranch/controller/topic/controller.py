@@ -49,10 +49,7 @@ replace = msgspec.structs.replace
 
 
 class TopicController:
-    """The leader of one topic; the port `TopicLeader` documents its requests.
-
-    `lost` is called when another broker leads the topic, or the topic is gone.
-    """
+    """The leader of one topic, as its port `TopicLeader` documents; calls `lost` when it leads no more."""
 
     def __init__(
         self,

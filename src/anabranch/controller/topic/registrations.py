@@ -1,8 +1,4 @@
-"""How consumers join and leave the groups of one topic: register, leave, be evicted.
-
-Runs in the topic's change queue. Must not know how a group shares its segments, nor how assignments reach
-consumers.
-"""
+"""How consumers join and leave groups, in the change queue; must not know how assignments reach them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A topic's state in words and numbers, for operators.
-
-Reads the controller's records and asks the owners of segments for rates and backlogs; changes nothing.
-"""
+"""A topic's state in words and numbers, for operators; changes nothing."""
 
 from __future__ import annotations
 

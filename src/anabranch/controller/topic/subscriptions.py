@@ -1,8 +1,6 @@
 """The operations on the subscriptions of one topic: create, delete, move, drain, follow the layout.
 
-The thin shell around the pure `decide.groups`. Every operation that changes a record runs in the topic's
-change queue, so there is one writer. Must not know about splits, merges or scaling beyond the layout they
-leave.
+The shell around the pure `decide.groups`; runs in the change queue. Must not know how layouts come about.
 """
 
 from __future__ import annotations
@@ -187,10 +185,7 @@ class Subscriptions:
         return await self.save(sub, lambda found: replace(found, type=kind))
 
     async def delete(self, sub: str, *, force: bool, created_at_ms: int | None = None) -> None:
-        """Remove the subscription; ConsumerBusyError while consumers are connected, unless forced.
-
-        With `created_at_ms`, do nothing if the subscription that was created then is gone.
-        """
+        """Remove the subscription, if created then; ConsumerBusyError while it is in use, unless forced."""
         known = self.records.get(sub)
         if created_at_ms is not None and (known is None or known.created_at_ms != created_at_ms):
             return

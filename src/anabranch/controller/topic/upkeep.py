@@ -1,8 +1,4 @@
-"""The work of a leader without a request: delete garbage, prune, and scale the topic by its load.
-
-One task with two alarms. A duty that fails is shown among the troubles and comes round again; it never ends
-the task.
-"""
+"""The work of a leader without a request; a duty that fails is shown as a trouble and comes round again."""
 
 from __future__ import annotations
 
