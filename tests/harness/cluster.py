@@ -23,9 +23,9 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.testing.faults import SimClock
 from anabranch.testing.network import SimNetwork
-from anabranch.testing.simlink import Mode
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
+from anabranch.testing.simtransport import Mode
 from tests.harness.wire import WireClient
 
 TOPIC = "topic://public/default/orders"

@@ -19,9 +19,9 @@ from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.metadata_witness import WitnessSettings
 from anabranch.testing.judges.wiretap import WireTap
 from anabranch.testing.judges.witness import Witness
-from anabranch.testing.simlink import Mode
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
+from anabranch.testing.simtransport import Mode
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 KEYS = 40

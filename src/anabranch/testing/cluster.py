@@ -30,9 +30,9 @@ from anabranch.testing.judges.checkers import ClientHistory
 from anabranch.testing.judges.metadata_witness import WitnessedTree
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.simdisk import Platter, SimDisk
-from anabranch.testing.simlink import SimLink
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess, State
+from anabranch.testing.simtransport import SimLink
 from anabranch.transport.pump import Pump
 
 T = TypeVar("T")
@@ -41,7 +41,6 @@ SERVICE = "service"
 """The host name at which every broker accepts connections, besides its own address."""
 PORT = 6650
 URL = f"pulsar://{SERVICE}:{PORT}"
-
 
 SMALL_STORAGE = StorageLimits(
     cache_bytes=100_000, journal_bytes_max=20_000, ledger_bytes_max=10_000, behind_bytes=2_000
@@ -69,7 +68,6 @@ class Cluster:
         self.tree = WitnessedTree()
         self.history = ClientHistory()
         self.counts: Counter[str] = Counter()
-        """How often each kind of event occurred."""
         self.restart_delay_s = (0.01, 1.0)
         self.deaths: list[Death] = []
         """Each death is armed after the death before it."""
@@ -150,10 +148,7 @@ class Cluster:
             return False
         death = self.deaths.pop(0)
         self.counts[f"died at {step}"] += 1
-        if death.machine:
-            self.loop.outside(self.lose_machine)
-        else:
-            self.loop.outside(process.kill)
+        self.loop.outside(self.lose_machine if death.machine else process.kill)
         return True
 
     def kill_broker(self, host: Host) -> None:
@@ -236,12 +231,8 @@ class Cluster:
 
     def log_of(self, name: str) -> SegmentLog | None:
         """Return a log at the broker that serves it; None while no broker does."""
-        for host in self.running:
-            broker = host.broker
-            log = None if broker is None else broker.stores.get(name)
-            if log is not None:
-                return log
-        return None
+        logs = (host.broker.stores.get(name) for host in self.running if host.broker is not None)
+        return next((log for log in logs if log is not None), None)
 
     def leads(self, process: SimProcess | None, name: TopicName) -> bool:
         """Whether a process is the broker that leads a topic."""
@@ -263,6 +254,5 @@ class Cluster:
 
     def links(self, process: SimProcess) -> list[SimLink]:
         """Return the links between a process and every other broker."""
-        return [
-            self.network.link(process.name, host.name) for host in self.hosts if host.name != process.name
-        ]
+        others = [host.name for host in self.hosts if host.name != process.name]
+        return [self.network.link(process.name, other) for other in others]

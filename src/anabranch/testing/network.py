@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from anabranch.testing.simlink import LATENCY_S, PIECES, Mode, SimLink, Tap
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import PROCESS, SimProcess
-from anabranch.testing.simtransport import SimTransport
+from anabranch.testing.simtransport import LATENCY_S, PIECES, Mode, SimLink, SimTransport, Tap
 
 CONNECT_TIMEOUT_S = 120.0
 """How long the kernel of the caller retries a connection without an answer."""
@@ -158,7 +157,8 @@ class SimNetwork:
         assert port is not None
         process = PROCESS.get()
         name = process.name if process else "test"
-        link = self._link_to(name, host, port)
+        listening = self.servers.get((host, port))
+        link = self._link_of(name, self.rng.choice(listening)) if listening else self.link(name, host)
         await asyncio.sleep(link.delay_s())
         deadline = self.loop.time() + CONNECT_TIMEOUT_S
         while link.mode is not Mode.OPEN:
@@ -183,11 +183,6 @@ class SimNetwork:
         ours._schedule()
         return ours, protocol
 
-    def _link_to(self, name: str, host: str, port: int) -> SimLink:
-        """Return the link to one of the processes that listen at an address."""
-        listening = self.servers.get((host, port), ())
-        return self._link_of(name, self.rng.choice(listening)) if listening else self.link(name, host)
-
     def _link_of(self, name: str, server: SimServer) -> SimLink:
         return self.link(name, server.address[0] if server.process is None else server.process.name)
 
@@ -205,13 +200,10 @@ class SimNetwork:
         for server in [s for listening in self.servers.values() for s in listening]:
             if server.process is process:
                 self.forget(server)
-        for end in self._ends_of(process):
+        ends = [end for link in self._links.values() for end in link.ends if end.process is process]
+        for end in ends:
             if process.machine_lost:
                 end.vanish()
             else:
                 # The kernel closes the sockets of a killed process, with a reset if bytes were unread.
                 end.die(ConnectionResetError("reset by peer") if self.rng.random() < 0.5 else None)
-
-    def _ends_of(self, process: SimProcess) -> Iterator[SimTransport]:
-        for link in self._links.values():
-            yield from [end for end in link.ends if end.process is process]

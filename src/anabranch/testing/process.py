@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 START_TIMEOUT_S = 30.0
 
@@ -176,10 +175,5 @@ class BrokerProcess:
     def __enter__(self) -> BrokerProcess:
         return self.start() if self._process is None else self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.running:
-            self.stop()
-        else:
-            self._end(signal.SIGKILL)
+    def __exit__(self, *_error: object) -> None:
+        self.stop()

@@ -13,7 +13,7 @@ import errno
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -53,7 +53,6 @@ class Platter:
         self.holder: SimProcess | None = None
         self.holder_name = ""
         self.outcomes: Counter[str] = Counter()
-        """How often each kind of damage occurred."""
         self.faults: dict[str, list[int]] = {}
         """Error numbers for the next `append` or `sync` calls."""
         # Files before changes that no sync made durable; None is a file that did not exist.
@@ -203,8 +202,7 @@ class SimDisk:
             await self._sleep(self._platter.sync_latency_s)
             fault = self._platter.take_fault("sync")
             if fault is not None:
-                # Linux drops pages that it could not write and reports the error once; the next sync
-                # succeeds.
+                # Linux drops pages that it could not write; the next sync succeeds.
                 del file.data[file.durable :]
                 raise OSError(fault, os.strerror(fault), name)
             file.durable = max(file.durable, min(covered, len(file.data)))
@@ -267,14 +265,12 @@ class SimDisk:
                 raise SimulationError(f"{call} of {name} while {self._busy[name]} of it is under way")
             self._busy[name] = call
         self._platter.loop.note(f"disk {call} {' '.join(changing)}")
-        # Cancelling the caller does not stop a system call that has begun.
-        task = asyncio.ensure_future(work)
-        task.add_done_callback(self._release(changing))
-        return await asyncio.shield(task)
 
-    def _release(self, names: Sequence[str]) -> Callable[[asyncio.Task[Any]], None]:
-        def done(task: asyncio.Task[Any]) -> None:
-            for name in names:
+        def release(_: asyncio.Task[T]) -> None:
+            for name in changing:
                 del self._busy[name]
 
-        return done
+        # Cancelling the caller does not stop a system call that has begun.
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(release)
+        return await asyncio.shield(task)

@@ -15,7 +15,6 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, cast
 
 from anabranch.testing.simprocess import CLOSES_MAX, PROCESS, SimProcess, State, close_tasks, keep_task
@@ -193,11 +192,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def timers_of(self, process: SimProcess) -> list[asyncio.TimerHandle]:
         """Return the timers of a process that are set."""
-        return [
-            timer
-            for timer in self._scheduled
-            if timer._context.get(PROCESS) is process and not timer.cancelled()
-        ]
+        own = (timer for timer in self._scheduled if timer._context.get(PROCESS) is process)
+        return [timer for timer in own if not timer.cancelled()]
 
     def ready_again(self, handle: asyncio.Handle) -> None:
         """Queue a callback that was withheld."""
@@ -238,39 +234,28 @@ class SimLoop(asyncio.BaseEventLoop):
     def __enter__(self) -> SimLoop:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @staticmethod
     def _note_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         assert isinstance(loop, SimLoop)
         error = context.get("exception")
-        text = (
-            f"{context.get('message', '')}: {type(error).__name__}: {error}" if error else context["message"]
-        )
+        text = context["message"] + (f": {type(error).__name__}: {error}" if error else "")
         process = PROCESS.get()
         loop.errors.append(f"[{process.name if process else 'test'}] {text}")
         loop.note(f"error {text}")
 
     def _describe_tasks(self) -> str:
+        owned = [("test", self._orphans)]
+        owned += [(process.name, process._tasks) for process in self.processes if process.alive]
         lines = []
-        for process in [None, *self.processes]:
-            tasks = self._orphans if process is None else process._tasks
-            if process is not None and not process.alive:
-                continue
-            lines += sorted(
-                f"  {process.name if process else 'test'}: {task.get_name()} in {_where(task)}"
-                for task in tasks
-                if not task.done()
-            )
+        for owner, tasks in owned:
+            waiting = [task for task in tasks if not task.done()]
+            lines += sorted(f"  {owner}: {task.get_name()} in {_where(task)}" for task in waiting)
         return "\n".join(lines[:60])
 
 
 def _where(task: asyncio.Task[Any]) -> str:
     frames = task.get_stack(limit=1)
-    if not frames:
-        return "?"
-    frame = frames[-1]
-    return f"{frame.f_code.co_qualname} line {frame.f_lineno}"
+    return f"{frames[-1].f_code.co_qualname} line {frames[-1].f_lineno}" if frames else "?"

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 if TYPE_CHECKING:
     from anabranch.testing.simloop import SimLoop
 
-
 T = TypeVar("T")
 
 CLOSES_MAX = 50
@@ -63,11 +62,7 @@ class SimProcess:
         return self.loop.create_task(coroutine, name=name, context=self.context.copy())
 
     def kill(self, *, machine: bool = False) -> None:
-        """End the process between two callbacks; the callback that is running now is its last.
-
-        With `machine` the power of its host fails: peers are not notified, and bytes that no fsync made
-        durable may be lost.
-        """
+        """End the process after the running callback; with `machine` the power of its host fails too."""
         if self.state is State.DEAD:
             return
         self.loop.note(f"kill {self.name}{' with its machine' if machine else ''}")

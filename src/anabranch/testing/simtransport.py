@@ -1,4 +1,4 @@
-"""One end of a simulated connection: what asyncio calls a transport.
+"""One end of a simulated connection, which asyncio calls a transport, and the link that carries it.
 
 Bytes of one direction arrive in order, after a delay drawn from the seed, in pieces cut anywhere. Bytes sent
 before a process dies still arrive, then the connection breaks. Must not know what the bytes mean.
@@ -8,20 +8,64 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
 
-from anabranch.testing.simlink import Mode, SimLink
 from anabranch.testing.simprocess import PROCESS, SimProcess
 
 if TYPE_CHECKING:
     from anabranch.testing.network import SimNetwork
 
-
 WRITE_HIGH_WATER_BYTES = 64 * 1024
+LATENCY_S = (0.0001, 0.002)
+PIECES = 0.1
+
+
+class Mode(Enum):
+    """How a link treats bytes."""
+
+    OPEN = "open"
+    HELD = "held"
+    """Bytes wait and arrive after the link opens again: a short partition."""
+    BLACK_HOLE = "black hole"
+    """Bytes are lost without an error; a connection that lost bytes is reset at its next use."""
+
+
+@dataclass(slots=True)
+class SimLink:
+    """The latency and mode between two hosts, in both directions."""
+
+    rng: random.Random
+    latency_s: tuple[float, float] = LATENCY_S
+    pieces: float = PIECES
+    """Probability that a chunk arrives in two pieces."""
+    mode: Mode = Mode.OPEN
+    ends: dict[SimTransport, None] = field(default_factory=dict)
+    """Both ends of every open connection, oldest first."""
+
+    def delay_s(self) -> float:
+        return self.rng.uniform(*self.latency_s)
+
+
+class Tap(Protocol):
+    """Observes every connection and changes nothing; `end` is the side of the event."""
+
+    def sending(self, end: SimTransport, data: bytes) -> None:
+        """The process of this end has written bytes; they may still be lost."""
+
+    def receiving(self, end: SimTransport, data: bytes) -> None:
+        """The process of this end is about to receive bytes."""
+
+    def received(self, end: SimTransport) -> None:
+        """The process of this end has handled the bytes."""
+
+    def ended(self, end: SimTransport) -> None:
+        """The connection has ended at this end."""
 
 
 @dataclass(slots=True)
@@ -229,13 +273,11 @@ class SimTransport(asyncio.Transport):
 
     def _end(self, end: _End) -> None:
         protocol = self.get_protocol()
-        if end.error is None:
-            assert isinstance(protocol, asyncio.Protocol)
-            if protocol.eof_received():
-                return
-            self.close()
-        else:
+        assert isinstance(protocol, asyncio.Protocol)
+        if end.error is not None:
             self._lose(end.error)
+        elif not protocol.eof_received():
+            self.close()
 
     def _lose(self, error: Exception | None) -> None:
         if self._closing:

@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from anabranch.testing.network import SimNetwork
-from anabranch.testing.simlink import Mode, SimLink
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
-from anabranch.testing.simtransport import SimTransport
+from anabranch.testing.simtransport import Mode, SimLink, SimTransport
 
 
 class ProtocolRecorder(asyncio.Protocol):

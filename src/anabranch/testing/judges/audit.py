@@ -27,7 +27,7 @@ TAKEOVER_S = 2.0
 
 
 class Audit:
-    """The audit of one run; violations go to `found`, in words."""
+    """The audit of one run; set `witness` and `tap` before it starts; violations go to `found`, in words."""
 
     def __init__(self, cluster: Cluster, readers: Readers, asked: Requests, found: list[str]) -> None:
         self.found = found
@@ -35,12 +35,8 @@ class Audit:
         self._loop = cluster.loop
         self._readers = readers
         self._asked = asked
-        self._witness: Witness
-        self._tap: WireTap
-
-    def look_through(self, witness: Witness, tap: WireTap) -> None:
-        """Use these sources."""
-        self._witness, self._tap = witness, tap
+        self.witness: Witness
+        self.tap: WireTap
 
     async def run(self) -> None:
         """Check that no operation is unfinished, no garbage is left and no subscription is missing."""
@@ -67,11 +63,8 @@ class Audit:
                 self.found += self._absent(layout.segments[id_], log.cursors)
 
     def _absent(self, segment: Segment, cursors: Container[str]) -> list[str]:
-        due = [
-            name
-            for name, epoch in self._asked.late.items()
-            if segment.active or segment.created_epoch > epoch
-        ]
+        late = self._asked.late.items()
+        due = [name for name, epoch in late if segment.active or segment.created_epoch > epoch]
         absent = [name for name in [*self._readers.subscriptions, *due] if name not in cursors]
         return [f"segment {segment.id} lacks the subscription {name}" for name in absent]
 
@@ -91,12 +84,12 @@ class Audit:
         for name, segment in expected.items():
             wrong += self._look_at(segment, self._cluster.log_of(name))
         known = {*self._readers.kinds, *self._asked.late, *self._asked.attempted}
-        for sub, found in self._witness.subscriptions.items():
+        for sub, found in self.witness.subscriptions.items():
             if found.unfinished is not None:
                 wrong.append(f"the {found.unfinished.kind} of subscription {sub} is still under way")
             if sub not in known:
                 wrong.append(f"subscription {sub} was deleted and still exists")
-        return wrong + behind(self._tap.open_watches(), {str(TOPIC): record.epoch}) + self._leaders()
+        return wrong + behind(self.tap.open_watches(), {str(TOPIC): record.epoch}) + self._leaders()
 
     async def _look_at_other(self, wrong: list[str]) -> frozenset[str]:
         """Return the logs of the topic that is created and deleted again and again."""
@@ -114,17 +107,12 @@ class Audit:
             return [f"segment {segment.id} is {segment.state}, its log is not"]
         known = {*self._readers.subscriptions, *self._asked.late, *self._asked.attempted}
         orphans = [name for name in log.cursors if name not in known]
-        return [
-            f"segment {segment.id} has a cursor {name} of no subscription" for name in orphans
-        ] + self._absent(segment, log.cursors)
+        wrong = [f"segment {segment.id} has a cursor {name} of no subscription" for name in orphans]
+        return wrong + self._absent(segment, log.cursors)
 
     def _leaders(self) -> list[str]:
         """Exactly one broker leads the topic (V1)."""
-        leading = [
-            host.name
-            for host in self._cluster.hosts
-            if host.broker is not None and TOPIC in host.broker.controllers.layouts()
-        ]
+        leading = [host.name for host in self._cluster.hosts if self._cluster.leads(host.process, TOPIC)]
         return [] if len(leading) == 1 else [f"the topic is led by {leading or 'no broker'}"]
 
     async def watch_takeovers(self, shape: Shape) -> None:

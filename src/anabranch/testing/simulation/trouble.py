@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from anabranch.testing.host import Host
 from anabranch.testing.simdisk import Platter
-from anabranch.testing.simlink import Mode
 from anabranch.testing.simprocess import SimProcess
+from anabranch.testing.simtransport import Mode
 from anabranch.testing.simulation.clients import Clients
 from anabranch.testing.simulation.shape import Shape
 

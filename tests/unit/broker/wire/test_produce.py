@@ -13,8 +13,8 @@ from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simlink import Mode
 from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simtransport import Mode
 from tests.fakes.storage import SlowStorage
 from tests.harness.cluster import Brokers
 from tests.harness.wire import TOPIC, batch, error_of, settle, single, values_of

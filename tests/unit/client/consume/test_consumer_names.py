@@ -10,7 +10,7 @@ import pytest
 from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.names import TopicName
-from anabranch.testing.simlink import Mode
+from anabranch.testing.simtransport import Mode
 from tests.harness.cluster import TOPIC, Brokers, drain
 
 KINDS = ["stream", "checkpoint"]
