@@ -22,7 +22,7 @@ from anabranch.model.ranges import FULL
 from anabranch.spark.decide.topology import Slice
 from anabranch.spark.live import LiveReader, LiveService, Session, close_sessions
 from anabranch.spark.options import read_sink_options, read_source_options
-from anabranch.spark.schema import COLUMNS
+from anabranch.spark.source import COLUMNS
 from anabranch.spark.source_reader import BatchReader
 from anabranch.spark.writer import write_batches
 from anabranch.testing.process import BrokerProcess

@@ -56,10 +56,7 @@ class WireProducers:
         return taken
 
     def run(self) -> float:
-        """Publish all frames with at most WINDOW unanswered, then close.
-
-        Returns the seconds to the last receipt.
-        """
+        """Publish all frames with at most WINDOW unanswered; return the seconds to the last receipt."""
         room = threading.Semaphore(WINDOW // 100)
         blocks = [b"".join(self.frames[at : at + 100]) for at in range(0, len(self.frames), 100)]
         began = time.perf_counter()

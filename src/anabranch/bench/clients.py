@@ -19,10 +19,6 @@ OURS = "topic://public/default/bench"
 THEIRS = "persistent://public/default/bench-official"
 
 
-def _messages(fast: bool) -> int:
-    return 100_000 if fast else 500_000
-
-
 async def _publish_each(url: str, count: int) -> float:
     async with AsyncClient(url) as client:
         producer = await client.create_producer(OURS)
@@ -77,7 +73,7 @@ def _publish_official(url: str, count: int, with_outcome: bool) -> float:
 
 
 def run_publish(scratch: Path, fast: bool) -> list[Row]:
-    count = _messages(fast)
+    count = 100_000 if fast else 500_000
     with BrokerProcess(scratch / "data") as broker:
         each = asyncio.run(_publish_each(broker.url, count))
         bulk = asyncio.run(_publish_bulk(broker.url, count))
@@ -139,7 +135,7 @@ def _consume_official(url: str, count: int) -> float:
 
 
 def run_consume(scratch: Path, fast: bool) -> list[Row]:
-    count = _messages(fast)
+    count = 100_000 if fast else 500_000
     with BrokerProcess(scratch / "data") as broker:
         asyncio.run(_publish_bulk(broker.url, count))
         _publish_official(broker.url, count, False)

@@ -1,8 +1,4 @@
-"""The cost of splits and merges for producers and consumers, and the storage and memory they leave behind.
-
-All figures are measured from outside: on the wire, through our client, the admin API, the data directory and
-the kernel.
-"""
+"""The cost of splits and merges for producers and consumers, and the storage and memory they leave behind."""
 
 from __future__ import annotations
 
@@ -15,13 +11,20 @@ from pathlib import Path
 
 from anabranch import AsyncClient, AsyncStreamConsumer
 from anabranch.admin.client import AdminClient
-from anabranch.bench.layout_operator import BY_HAND, KEYS, NAME, active_segments, change_layout
-from anabranch.bench.layout_sending import measure_client, measure_wire
+from anabranch.bench.layout_sending import (
+    KEYS,
+    NAME,
+    active_segments,
+    change_layout,
+    measure_client,
+    measure_wire,
+)
 from anabranch.bench.results import Row, percentile_ms
 from anabranch.testing.process import BrokerProcess
 
 VALUE = b"x" * 100
 SETTLE_S_MAX = 10.0
+BY_HAND: dict[str, object] = {"scalableTopicAutoScaleEnabled": "false"}
 PRUNING = {"segment_retention_s": 0, "auto_scale_interval_s": 0.2}
 """Settings that let segments go as soon as they are drained."""
 

@@ -12,12 +12,46 @@ from multiprocessing import get_context
 
 from anabranch import AsyncClient, AsyncProducer
 from anabranch.admin.client import AdminClient
-from anabranch.bench.layout_operator import KEYS, NAME, Span, quiet_span, timed_change
 from anabranch.bench.results import Row, percentile_ms
 from anabranch.bench.wire_flood import WireFlood
+from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 
 IN_FLIGHT = 5000
+NAME = TopicName.parse("topic://public/default/bench-layout")
+KEYS = [f"key-{n}" for n in range(1000)]
+
+Span = tuple[float, float]
+"""Begin and end on the monotonic clock, which all processes share."""
+
+
+def active_segments(admin: AdminClient) -> list[int]:
+    """Return the ids of the active segments, by range."""
+    segments = admin.topic_metadata(NAME)["segments"].values()
+    active = [(s["hashRange"]["start"], s["segmentId"]) for s in segments if s["state"] == "ACTIVE"]
+    return [id_ for _, id_ in sorted(active)]
+
+
+def change_layout(admin: AdminClient, number: int) -> None:
+    """Split the only segment if `number` is even, else merge the two."""
+    active = active_segments(admin)
+    if number % 2 == 0:
+        admin.split(NAME, active[0])
+    else:
+        admin.merge(NAME, active)
+
+
+def quiet_span(seconds: float) -> Span:
+    began = time.perf_counter()
+    time.sleep(seconds)
+    return began, time.perf_counter()
+
+
+def timed_change(http_url: str, number: int) -> Span:
+    with AdminClient(http_url) as admin:
+        began = time.perf_counter()
+        change_layout(admin, number)
+        return began, time.perf_counter()
 
 
 def _latencies(sent: Sequence[float], answered: Sequence[float], spans: Sequence[Span]) -> list[float]:
@@ -124,11 +158,7 @@ class _Flood:
 
 
 async def _disturb(flood: _Flood, http_url: str, changes: int) -> list[Span]:
-    """Wait a second, then run the operations, each with a full window; return the span of each.
-
-    Another process requests them: a thread of this process would wait for the interpreter more than for the
-    broker.
-    """
+    """Wait a second, then change the layout from another process, each time with a full window."""
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(1, get_context("spawn")) as operator:
         await loop.run_in_executor(operator, time.perf_counter)

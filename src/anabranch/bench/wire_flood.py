@@ -60,8 +60,8 @@ class WireFlood:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
-        self._write(commands.encode(pb.CommandConnect(client_version="bench", protocol_version=21)))
-        self._write(commands.encode(pb.CommandScalableTopicLookup(session_id=1, topic=str(topic))))
+        self._output += commands.encode(pb.CommandConnect(client_version="bench", protocol_version=21))
+        self._output += commands.encode(pb.CommandScalableTopicLookup(session_id=1, topic=str(topic)))
 
     def close(self) -> None:
         self._socket.close()
@@ -107,9 +107,6 @@ class WireFlood:
         for part in encode_send(id_, number, 1, 0, entry):
             self._output += part
 
-    def _write(self, frame: bytes) -> None:
-        self._output += frame
-
     def _turn(self) -> None:
         """Wait for the socket, write and read."""
         readable, writable, _ = select.select(
@@ -146,7 +143,7 @@ class WireFlood:
         elif isinstance(command, pb.CommandScalableTopicUpdate):
             self._follow(command.dag)
         elif isinstance(command, pb.CommandPing):
-            self._write(commands.encode(pb.CommandPong()))
+            self._output += commands.encode(pb.CommandPong())
         elif isinstance(command, pb.CommandError):
             raise RuntimeError(command.message)
 
@@ -168,14 +165,12 @@ class WireFlood:
     def _open_segment(self, info: pb.SegmentInfoProto) -> None:
         self._segments[info.segment_id] = _FloodedSegment()
         name = self._topic.segment_name(HashRange(info.hash_start, info.hash_end), info.segment_id)
-        self._write(
-            commands.encode(
-                pb.CommandProducer(
-                    topic=str(name),
-                    producer_id=info.segment_id,
-                    request_id=info.segment_id,
-                    producer_name=PRODUCER_NAME,
-                    user_provided_producer_name=True,
-                )
+        self._output += commands.encode(
+            pb.CommandProducer(
+                topic=str(name),
+                producer_id=info.segment_id,
+                request_id=info.segment_id,
+                producer_name=PRODUCER_NAME,
+                user_provided_producer_name=True,
             )
         )

@@ -56,10 +56,7 @@ class Payload(NamedTuple):
 
 
 def open_entry(entry: bytes, limit: int) -> Payload:
-    """Check and unpack an entry of at most `limit` uncompressed bytes.
-
-    Raises the errors of `protocol.batches.decode_columns`.
-    """
+    """Check and unpack an entry; raises the errors of `protocol.batches.decode_columns`."""
     metadata, end = checked_metadata(entry)
     if metadata.encryption_keys:
         raise UnsupportedFeatureError("the entry is encrypted, which the Spark source cannot read")

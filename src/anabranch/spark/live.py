@@ -11,23 +11,22 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
 from anabranch.aio import new_event_loop, retry
 from anabranch.client.api import AsyncClient
-from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
+from anabranch.client.consume.segment_reader import RawEntry, SegmentReader, SegmentTails
 from anabranch.client.net.connection_pool import RECONNECT
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
-from anabranch.errors import TopicNotFoundError
+from anabranch.errors import OperationTimeoutError, TopicNotFoundError
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.encoding import RowEncoder
 from anabranch.spark.option_values import Settings
-from anabranch.spark.slices_ahead import SlicesAhead
 from anabranch.spark.topics import OutgoingRows, StoredEntry
 
 T = TypeVar("T")
@@ -38,6 +37,12 @@ SEALED_TAIL_TTL_S = 30.0
 
 OPERATION_TIMEOUT_S = 30.0
 """The client's own default."""
+
+READERS_AHEAD = 8
+"""Slices opened in advance, so that many small slices do not each wait for a round trip."""
+
+ROWS_AHEAD = 50_000
+"""Rows in opened slices from which on no further slice is opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +81,6 @@ class Session:
         else:
             self.run(work)
 
-    def now(self) -> float:
-        return self._loop.time()
-
     def close(self) -> None:
         """Close the client and its connections."""
         self.run(self.client.close())
@@ -105,6 +107,78 @@ def close_sessions() -> None:
     """Close the sessions of this thread; for tests, and for programs that continue after Spark."""
     for key in [key for key in _sessions if key[:2] == (os.getpid(), threading.get_ident())]:
         _sessions.pop(key).close()
+
+
+class SlicesAhead:
+    """Reads slices one after the other and requests the next ones in advance."""
+
+    def __init__(
+        self, open_slice: Callable[[Slice], Awaitable[SegmentReader | None]], slices: Sequence[Slice]
+    ) -> None:
+        self._open_slice = open_slice
+        self._slices = slices
+        self._opened = 0
+        self._readers: dict[int, SegmentReader | None] = {}
+        self._reads: deque[tuple[int, asyncio.Task[list[RawEntry]]]] = deque()
+        self._rows_ahead = 0
+
+    async def next(self, timeout_s: float) -> tuple[int, list[RawEntry]] | None:
+        """Return the next entries with the number of their slice; None at the end."""
+        while True:
+            self._open_more()
+            if not self._reads:
+                return None
+            number, reading = self._reads[0]
+            try:
+                async with asyncio.timeout(timeout_s):
+                    entries = await reading
+            except TimeoutError:
+                part = self._slices[number]
+                raise OperationTimeoutError(
+                    f"segment {part.segment} of topic {part.topic} gave no message within {timeout_s:g} s; "
+                    "check the broker or raise pollTimeoutMs"
+                ) from None
+            if entries:
+                # Read on while the caller works on these entries.
+                self._reads[0] = (number, asyncio.ensure_future(self._more(number)))
+                return number, entries
+            self._reads.popleft()
+            self._readers.pop(number, None)
+            self._rows_ahead -= self._slices[number].rows
+
+    def _open_more(self) -> None:
+        while (
+            self._opened < len(self._slices)
+            and len(self._reads) < READERS_AHEAD
+            and (len(self._reads) < 2 or self._rows_ahead < ROWS_AHEAD)
+        ):
+            number = self._opened
+            self._opened += 1
+            self._rows_ahead += self._slices[number].rows
+            self._reads.append((number, asyncio.ensure_future(self._first(number))))
+
+    async def _first(self, number: int) -> list[RawEntry]:
+        self._readers[number] = await self._open_slice(self._slices[number])
+        return await self._more(number)
+
+    async def _more(self, number: int) -> list[RawEntry]:
+        reader = self._readers[number]
+        try:
+            return [] if reader is None else await reader.read()
+        except TopicNotFoundError:
+            # The segment was pruned after the lookup; the caller finds the slice too short.
+            return []
+
+    async def close(self) -> None:
+        """Cancel all reads."""
+        reads = [reading for _, reading in self._reads]
+        self._reads.clear()
+        for reading in reads:
+            reading.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+        for reader in self._readers.values():
+            if reader is not None:
+                await reader.close()
 
 
 class LiveReader:
@@ -158,7 +232,7 @@ class LiveReader:
         )
 
     async def _tails(self, names: list[str]) -> dict[str, SegmentSpan]:
-        now = self._session.now()
+        now = asyncio.get_running_loop().time()
         known = {
             name: tail
             for name, (tail, asked_at) in self._sealed.items()
@@ -197,13 +271,10 @@ class LiveWriter:
         self._producer: AsyncProducer[bytes] = session.run(creating)
 
     def write(self, rows: OutgoingRows) -> None:
-        self._session.run(self._write(rows))
-
-    async def _write(self, rows: OutgoingRows) -> None:
         # Rows without a key go to the next bucket, batch by batch.
         self._turn += 1
         encoder = RowEncoder(rows, self._entry_bytes, self._turn)
-        self._waiting.append(await self._producer.enqueue_encoded(encoder))
+        self._waiting.append(self._session.run(self._producer.enqueue_encoded(encoder)))
         # Report an error of earlier rows now and not after the last row.
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()

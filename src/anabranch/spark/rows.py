@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Flags, Numbers, Words, binary_column, hash_column, hash_spans
 from anabranch.spark.decide.topology import Slice
 from anabranch.spark.entries import Payload, Spans, find_spans
-from anabranch.spark.schema import arrow_schema
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 4 * 2**20
@@ -42,6 +42,11 @@ class _Piece(NamedTuple):
     def take(self) -> int:
         """Number of messages of the entry in the slice."""
         return min(self.part.hi - self.first, self.payload.count) - self.skip
+
+
+def arrow_schema(schema: Any) -> Any:
+    """Return the Arrow schema that Spark requires of batches."""
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 class RowBuilder:

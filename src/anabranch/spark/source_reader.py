@@ -62,9 +62,6 @@ class PlannedPartition(InputPartition):  # type: ignore[misc]
     def __init__(self, runs: Partition) -> None:
         self.runs = runs
 
-    def __repr__(self) -> str:
-        return f"PlannedPartition({self.runs!r})"
-
 
 @dataclass(frozen=True)
 class SourceReader:
@@ -102,9 +99,13 @@ class SourceReader:
         planned = plan_in_key_order(slices, options.max_partitions or PARTITIONS_MAX, options.buckets)
         return [PlannedPartition(runs) for runs in planned]
 
-    def position_limits(self, most: int | None, fewest: int | None) -> PartitionLimits:
+    def plan_by_position(
+        self, slices: Sequence[Slice], sizes: Sizes, most: int | None, fewest: int | None
+    ) -> list[PlannedPartition]:
         options = self.options
-        return PartitionLimits(options.split_bytes or SPLIT_BYTES, most, fewest, options.max_partition_rows)
+        split_bytes = options.split_bytes or SPLIT_BYTES
+        limits = PartitionLimits(split_bytes, most, fewest, options.max_partition_rows)
+        return [PlannedPartition(runs) for runs in plan_by_position(slices, limits, sizes)]
 
     def read_partition(self, partition: InputPartition) -> Iterator[Any]:
         """Yield Arrow batches of the runs, in their order."""
@@ -207,8 +208,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             return source.plan_in_key_order(slices)
         sizes = source.sizes(reader, slices)
         fewest = options.min_partitions or (2 if sizes.total(slices) > SHARED_BYTES else None)
-        limits = source.position_limits(options.max_partitions, fewest)
-        return [PlannedPartition(runs) for runs in plan_by_position(slices, limits, sizes)]
+        return source.plan_by_position(slices, sizes, options.max_partitions, fewest)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self.source.read_partition(partition)

@@ -23,7 +23,6 @@ from pyspark.sql.streaming.datasource import (
 
 from anabranch.errors import DataLossError, InvalidConfigurationError, TopicNotFoundError
 from anabranch.spark.decide.offsets import Cut, Start, TopicCut, decode, encode
-from anabranch.spark.decide.partitions import plan_by_position
 from anabranch.spark.decide.planner import advance
 from anabranch.spark.decide.slices import forget_gone, slices_between
 from anabranch.spark.decide.starts import resolve, tails_cut
@@ -32,7 +31,6 @@ from anabranch.spark.options import SourceOptions
 from anabranch.spark.source_reader import (
     PARTITIONS_MAX,
     POSITION_ONLY,
-    PlannedPartition,
     SourceReader,
     log,
     refuse_set,
@@ -126,9 +124,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         slices = slices_between(before, after, topologies, source.lost)
         if options.ordering != "none":
             return source.plan_in_key_order(slices)
-        limits = source.position_limits(options.max_partitions or PARTITIONS_MAX, options.min_partitions)
-        sizes = source.sizes(reader, slices)
-        return [PlannedPartition(runs) for runs in plan_by_position(slices, limits, sizes)]
+        most = options.max_partitions or PARTITIONS_MAX
+        return source.plan_by_position(slices, source.sizes(reader, slices), most, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self.source.read_partition(partition)

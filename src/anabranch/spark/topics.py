@@ -25,7 +25,6 @@ class TopicReader(Protocol):
 
     def topology(self, topic: str) -> Topology:
         """Return the newest layout with the extents of its segments; raises TopicNotFoundError."""
-        ...
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         """Yield the entries of each slice in turn, a few at a time, with the index of their slice.
@@ -33,7 +32,6 @@ class TopicReader(Protocol):
         Entries are in order and without gaps; the first and the last may reach beyond the slice. Raises
         OperationTimeoutError when no entry arrives within the time.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +53,12 @@ class TopicWriter(Protocol):
 
     def write(self, rows: OutgoingRows) -> None:
         """Send rows; may return before they are stored."""
-        ...
 
     def finish(self) -> None:
         """Wait until all rows are stored; raises the error of a row that could not be stored."""
-        ...
 
     def close(self) -> None:
         """Release the producer; safe after a failure and after `finish`."""
-        ...
 
 
 class Service(Protocol):
@@ -71,8 +66,6 @@ class Service(Protocol):
 
     def reader(self) -> TopicReader:
         """Return the reader of this process, made on first use."""
-        ...
 
     def writer(self, topic: str, flush_bytes: int, compression: str | None) -> TopicWriter:
         """Return a writer that makes entries of up to about `flush_bytes`."""
-        ...

@@ -8,7 +8,7 @@ from typing import Any
 
 from anabranch.spark.decide.topology import Topology
 from anabranch.spark.options import read_source_options
-from anabranch.spark.schema import source_schema
+from anabranch.spark.source import source_schema
 from anabranch.spark.source_reader import BatchReader
 from anabranch.spark.stream_reader import StreamReader
 from tests.spark.files import FileService, FileTopic

@@ -15,8 +15,8 @@ from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.decide.topology import Slice
 from anabranch.spark.entries import open_entry
-from anabranch.spark.rows import RowBuilder
-from anabranch.spark.schema import COLUMNS, arrow_schema, check_source_schema, source_schema
+from anabranch.spark.rows import RowBuilder, arrow_schema
+from anabranch.spark.source import COLUMNS, check_source_schema, source_schema
 
 ALL = source_schema(event_time=True, headers=True, key_hash=True)
 PUBLISHED_MS = 1_700_000_000_123

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush, heapreplace
 from itertools import groupby, pairwise
 from math import ceil
 
@@ -62,8 +62,7 @@ def plan_in_key_order(slices: Iterable[Slice], max_partitions: int, buckets: int
             for piece in part.parts(cuts):
                 weight = sum(s.rows * _share(piece, s.range) for s in members)
                 runs.append((weight, KeyedRun(tuple(members), (piece,))))
-    bins = _pack(runs, max_partitions)
-    return [tuple(_joined(runs)) for runs in bins]
+    return [tuple(_joined(group)) for group in _pack(runs, max_partitions)]
 
 
 def plan_by_position(
@@ -156,7 +155,6 @@ def _pack(runs: Sequence[tuple[float, KeyedRun]], count: int) -> list[list[Keyed
     """Make at most `count` groups of about equal weight: each run, largest first, joins the lightest."""
     groups: list[list[KeyedRun]] = [[] for _ in range(min(count, len(runs)))]
     lightest = [(0.0, index) for index in range(len(groups))]
-    heapify(lightest)
     for weight, run in sorted(runs, key=lambda item: -item[0]):
         load, index = lightest[0]
         groups[index].append(run)
