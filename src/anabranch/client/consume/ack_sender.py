@@ -1,8 +1,4 @@
-"""Sending the acknowledgements of one segment's consumer until the broker has confirmed them.
-
-Every acknowledgement asks for an answer. After a lost connection unanswered ones are sent again, before the
-broker delivers anything new.
-"""
+"""Sending the acknowledgements of one segment's consumer until the broker has confirmed them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The checkpoint consumer: all segments in key order, with positions that only the application keeps.
 
-The broker has no cursor for it. The consumer reads a segment when all its ancestors are read to their end; it
-asks for the end of a sealed segment once, because that never changes. The members of a group share the
-segments and report finished ones to the leader, which assigns children only after that. No member knows the
-positions of another, so a member that gains a segment begins it where its own start says.
+The broker has no cursor for it. The consumer reads a segment when all its ancestors are read to their end.
+The members of a group share the segments and report finished ones to the leader, which then assigns their
+children. No member knows the positions of another, so each begins a segment where its own start says.
 """
 
 from __future__ import annotations
@@ -25,12 +24,7 @@ from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.net.registration import Registration, RegistrationOptions
 from anabranch.client.options import log, text_pairs
 from anabranch.client.schema import Codec
-from anabranch.errors import (
-    AlreadyClosedError,
-    AnabranchError,
-    DataLossError,
-    TopicNotFoundError,
-)
+from anabranch.errors import AlreadyClosedError, AnabranchError, DataLossError, TopicNotFoundError
 from anabranch.model.assignment import Assignment
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import LATEST, MessageId

@@ -1,8 +1,6 @@
 """Cumulative acknowledgement over several segments.
 
-Messages carry numbers in the order they were handed out. An acknowledgement of a number covers the messages
-of every segment up to it, so this module turns the number into positions of the segments. It does not decide
-when acknowledgements are sent.
+Messages are numbered in the order they were handed out; an acknowledged number covers all messages up to it.
 """
 
 from __future__ import annotations
@@ -60,9 +58,8 @@ class CumulativeAcks:
             last = bits.bit_length()
             source.acks.add_up_to(ledger, position, entry.whole >> last << last)
         index = bits.bit_length() - 1 if entry.batch_size else -1
-        self._last_acked[source.segment_id] = MessageId(
-            source.segment_id, ledger, position, index, entry.batch_size
-        )
+        id_ = source.segment_id
+        self._last_acked[id_] = MessageId(id_, ledger, position, index, entry.batch_size)
         entry.first_number += bits.bit_count()
         entry.wanted &= ~bits
 

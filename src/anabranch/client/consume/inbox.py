@@ -1,8 +1,7 @@
 """The half of a consumer that receives: entries of several segments in, messages out, one or many at a time.
 
 Segments with entries take turns, an entry each. The entry whose turn it is becomes the *run*: its messages
-are made at once and numbered in the order they leave, so that a number tells which messages were handed out
-before. A cancelled `receive` has taken no message.
+are made at once and numbered in the order they leave. A cancelled `receive` has taken no message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The queue consumer: all segments of a topic in any order, acknowledged message by message.
 
-It follows the layout and subscribes to every segment, including sealed ones. The application may give a
-message back, at once or after a delay; a message that is delivered too often goes to a dead letter topic if
-the application named one.
+It follows the layout and subscribes to every segment, including sealed ones.
 """
 
 from __future__ import annotations
@@ -24,12 +22,7 @@ from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.options import Seconds, log, seconds
 from anabranch.client.schema import Codec
-from anabranch.errors import (
-    AlreadyClosedError,
-    AnabranchError,
-    ConsumerBusyError,
-    SubscriptionNotFoundError,
-)
+from anabranch.errors import AlreadyClosedError, AnabranchError, ConsumerBusyError, SubscriptionNotFoundError
 from anabranch.model.ids import MessageId
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

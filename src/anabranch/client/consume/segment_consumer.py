@@ -1,7 +1,6 @@
 """The consumer of one segment: it subscribes, asks for messages and buffers the delivered entries.
 
-After a lost connection it subscribes again, and leaves out messages that the application already holds. The
-consumer of the topic decides which segments are read, and in which order their messages are handed out.
+After a lost connection it subscribes again, and leaves out messages that the application already holds.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from anabranch.client.decide.permits import Intake, Permits
 from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
 from anabranch.client.message import Received
 from anabranch.client.net.connection import end_consumer
-from anabranch.client.net.reconnector import Reconnector
-from anabranch.client.net.segment_owner import SegmentOwner
+from anabranch.client.net.reconnector import Reconnector, SegmentOwner
 from anabranch.client.options import log
 from anabranch.errors import AlreadyClosedError, AnabranchError, NotConnectedError
 from anabranch.model.ids import MessageId
@@ -68,7 +66,6 @@ class SegmentConsumer(AckSender):
 
     @property
     def released(self) -> bool:
-        """Whether the consumer takes no more messages and only sends acknowledgements."""
         return self.intake is _RELEASED
 
     def delivered(self, delivery: Delivery) -> None:

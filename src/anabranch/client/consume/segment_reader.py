@@ -1,8 +1,7 @@
 """Raw access to segments for bulk readers such as Spark: whole entries from a message index on, and tails.
 
-Positions are indexes of messages, which the broker counts from 0 without gaps inside a segment. Entries stay
-encoded, because the bulk reader knows which columns it needs. Only Anabranch's brokers support the start
-index and the extended answer about the tail.
+The broker counts messages from 0 without gaps inside a segment. Entries stay encoded, because the bulk reader
+knows which columns it needs. Only Anabranch's brokers support this.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ PERMITS = 20_000
 
 
 class RawEntry(NamedTuple):
-    """One stored entry."""
-
     first_index: int
-    """Index of the first message in the entry."""
     message_count: int
     ledger: int
     entry: int

@@ -110,9 +110,8 @@ class AsyncStreamConsumer(Inbox[T]):
     async def flush_acks(self) -> None:
         """Send grouped acknowledgements and return when the broker has confirmed them.
 
-        Raises ConsumerBusyError when some can never be confirmed because the leader gave their segment to
-        another consumer, which gets those messages again. Raises the same error as `receive` when this
-        consumer has lost its registration.
+        Raises ConsumerBusyError when the leader gave a segment to another consumer, which gets its messages
+        again, and the same error as `receive` when this consumer has lost its registration.
         """
         self._send_acks()
         await self._acks_confirmed()
@@ -138,12 +137,10 @@ class AsyncStreamConsumer(Inbox[T]):
         self._assignment = {segment.segment_id: segment for segment in assignment.segments}
         self._generation = assignment.generation if assignment.generation != UNCOUNTED else None
         self.opened_in = self._registration.opened_in
-        names = {segment.segment_id: segment.topic for segment in assignment.segments}
-        removed = tuple(
-            self.sources[id_].topic for id_ in sorted(before) if id_ not in names and id_ in self.sources
-        )
+        gone = before - self._assignment.keys()
+        removed = tuple(self.sources[id_].topic for id_ in sorted(gone) if id_ in self.sources)
         self._reconcile()
-        added = tuple(topic for id_, topic in names.items() if id_ not in before)
+        added = tuple(segment.topic for id_, segment in self._assignment.items() if id_ not in before)
         if self._options.on_assignment is not None and (added or removed):
             try:
                 self._options.on_assignment(added, removed)

@@ -1,7 +1,6 @@
 """Acknowledgements of one segment until the broker has confirmed them. Pure.
 
-An acknowledgement waits, is sent, and is forgotten when the broker confirms it. When the connection is lost,
-unanswered acknowledgements wait again. This module knows neither connections nor when something is sent.
+An acknowledgement waits, is sent, and waits again if the connection is lost before the broker confirms it.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ LedgerEntry = tuple[int, int]
 
 
 class Acknowledgements:
-    """The acknowledgements of one consumer of one segment.
-
-    A set bit stands for a message of an entry that is not acknowledged.
-    """
+    """The acknowledgements of one consumer; a set bit stands for a message that is not acknowledged."""
 
     def __init__(self) -> None:
         self._up_to: tuple[int, int, int] | None = None

@@ -2,8 +2,7 @@
 
 Each bucket of the segment has one open batch, and a batch never mixes buckets. Limits count over all open
 batches of the segment; when a limit is reached, all batches close together and leave in the order of their
-highest sequence ids, because the broker recognises a repeated entry by a number that must only rise. The
-module knows no connection, timer or future: time is an argument.
+highest sequence ids, because the broker recognises a repeated entry by a number that must only rise.
 """
 
 from __future__ import annotations
@@ -137,9 +136,9 @@ class Outgoing:
             properties = columns.properties[index] if columns.properties else None
             event_time = columns.event_times[index] if columns.event_times else 0
             unusual = value is None or properties or event_time or self.deliver_at_ms
-            extras = (
-                Extras(properties or None, event_time, value is None, self.deliver_at_ms) if unusual else None
-            )
+            extras = None
+            if unusual:
+                extras = Extras(properties or None, event_time, value is None, self.deliver_at_ms)
             found.append(((value or b"", columns.keys[index], columns.sequence_ids[index], 0), extras))
         return found
 
@@ -185,10 +184,7 @@ class OpenBucket:
 
 
 class SegmentBatcher:
-    """The open batches of one segment.
-
-    `room` and `bytes_left` say how many messages and bytes still fit before the open batches must close.
-    """
+    """The open batches of one segment; `room` messages and `bytes_left` still fit before all must close."""
 
     __slots__ = ("_splits", "buckets", "bytes_left", "limits", "opened", "owner", "room")
 

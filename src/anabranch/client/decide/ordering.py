@@ -1,8 +1,7 @@
 """The order of a reader that keeps its positions itself: which segments it may read, and how far it is. Pure.
 
-The reader hands out nothing of a segment before all ancestors that the layout still lists are read to their
-end. Each segment has a position from the beginning: its start, then the last message handed out. Positions
-become checkpoints, which only the application keeps.
+Each segment has a position from the beginning: its start, then the last message handed out. Positions become
+checkpoints, which only the application keeps.
 """
 
 from __future__ import annotations
@@ -127,10 +126,7 @@ class ReadPositions:
     def checkpoint(
         self, entry: Received | None, left: int, known: Collection[int] | None = None
     ) -> Checkpoint:
-        """The checkpoint while an entry is handed out, of which `left` messages are not handed out yet.
-
-        With `known` it contains only those segments.
-        """
+        """The checkpoint while `left` messages of an entry wait; `known` limits it to some segments."""
         positions = {
             id_: position for id_, position in self.positions.items() if known is None or id_ in known
         }

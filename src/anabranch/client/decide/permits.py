@@ -48,10 +48,7 @@ class Permits:
             self._used_up = True
 
     def give_back(self, count: int) -> int:
-        """Note that `count` messages left the buffer; returns the permits to grant now.
-
-        That is 0 until half of the buffer is free, which makes a command worth its cost.
-        """
+        """Note that `count` messages left, return the permits to grant: 0 until half the buffer is free."""
         self._returned += count
         return self._returned if self._returned * 2 >= self.size else 0
 

@@ -1,9 +1,8 @@
 """The life of a producer of one segment: a state, a table of transitions, and the effects of each transition.
 
-The producer starts in ATTACHING. A broker's word that the segment is sealed is provisional, because the seal
-may still fail; a layout without the segment is final. In both cases the producer settles: it finds out which
-of the sent entries the segment has stored. The machine knows no connection, entry or timer; the shell in
-`produce/segment_producer.py` carries out the effects and reports their results as events.
+A broker's word that the segment is sealed is provisional, because the seal may still fail; a layout without
+the segment is final. In both cases the producer settles: it finds out which of the sent entries the segment
+has stored. The shell in `produce/segment_producer.py` carries out the effects and reports their results.
 """
 
 from __future__ import annotations

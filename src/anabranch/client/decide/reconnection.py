@@ -1,8 +1,4 @@
-"""The life of an attachment to a broker that comes back by itself. Pure.
-
-A segment's consumer, a registration and a layout watch live alike: they attach, lose their connection and
-attach again, until they end. The phase tells the shell its next step; this module knows no connection.
-"""
+"""The life of a segment's consumer, a registration or a layout watch: it attaches until it ends. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +16,6 @@ class ReconnectPhase(Enum):
 
 
 class ReconnectEvent(Enum):
-    """The events in the life of an attachment."""
-
     BEGUN = "an attempt begins; earlier events do not make it out of date"
     ATTACHED = "the attempt succeeded"
     FAILED = "the attempt failed and may succeed later"

@@ -1,8 +1,4 @@
-"""One connection to a broker: requests matched to answers, and commands passed on to their receivers.
-
-A lost connection is reported to every producer, consumer and watch that uses it; each of them attaches again
-by itself, because only it knows what must be sent again. This module knows nothing of batches or layouts.
-"""
+"""One connection to a broker: requests matched to answers, and commands passed on to their receivers."""
 
 from __future__ import annotations
 
@@ -157,7 +153,6 @@ class BrokerConnection:
     # Called by the pump.
 
     def connected(self, pump: Pump) -> None:
-        """The handshake is done."""
         self.pump = pump
         pump.on_writable = self._writable
 
@@ -181,7 +176,7 @@ class BrokerConnection:
                     handler(command)
 
     def closed(self, pump: Pump, error: BaseException | None) -> None:
-        """Report the lost connection once to every request, producer, consumer, watch and registration."""
+        """Report the loss once to every user of the connection; each attaches again by itself."""
         if self.closed_by is not None:
             return
         self.closed_by = error or NotConnectedError(f"{self._peer} closed the connection")

@@ -1,7 +1,4 @@
-"""The connections of one client: one per broker address, found by address, by service host or by topic.
-
-The pool knows nothing of segments, batches or layouts.
-"""
+"""The connections of one client: one per broker address, found by address, by service host or by topic."""
 
 from __future__ import annotations
 
@@ -31,11 +28,7 @@ FIRST_TIMEOUT_S = 1.0
 
 
 class GrowingTimeouts:
-    """The timeout of requests to each address: short at first, twice as long after each timeout in a row.
-
-    A paused broker accepts connections and never answers, so the first timeout is short. A slow broker does
-    answer, so the timeout grows.
-    """
+    """The timeout of requests to each address: short for a paused broker, and growing for a slow one."""
 
     def __init__(self, limit_s: float) -> None:
         self._timeouts = Backoff(min(FIRST_TIMEOUT_S, limit_s), limit_s)
@@ -107,10 +100,7 @@ class ConnectionPool:
         raise error
 
     async def connection_for(self, topic: str, url: str | None = None) -> BrokerConnection:
-        """The connection to the broker that serves a topic; a known broker `url` saves the look-up.
-
-        After a look-up without an answer the pool uses the next service host, so a repeated call may succeed.
-        """
+        """The connection to the broker that serves a topic; a known broker `url` saves the look-up."""
         if url:
             return await self.connection(address_of(url))
         connection = await self.any_connection()
@@ -149,6 +139,7 @@ class ConnectionPool:
         try:
             reply = await connection.request(command, pb.CommandLookupTopicResponse, timeout_s)
         except OperationTimeoutError:
+            # The next call uses the next service host.
             self._look_ups.expired(connection.address)
             self._forget(connection)
             if connection.open:
@@ -161,8 +152,7 @@ class ConnectionPool:
 
     async def _dial(self, address: Address) -> BrokerConnection:
         host, port = address
-        loop = asyncio.get_running_loop()
-        machine = ClientMachine(now=loop.time(), keep_alive_s=self._keep_alive_s)
+        machine = ClientMachine(now=asyncio.get_running_loop().time(), keep_alive_s=self._keep_alive_s)
         connection = BrokerConnection(address, machine, self._forget)
         try:
             timeout_s = self._handshakes.timeout_s(address)

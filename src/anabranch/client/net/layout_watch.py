@@ -1,7 +1,6 @@
 """The newest layout of a topic, with the owner of each segment and the broker that leads the topic.
 
-While its connection is lost a watch keeps the last layout in use, and it attaches again for ever. Within one
-session an older layout never replaces a newer one. The watch does not decide what follows a change.
+While its connection is lost a watch keeps the last layout in use, and it attaches again for ever.
 """
 
 from __future__ import annotations
@@ -58,9 +57,8 @@ def layout_from_wire(update: pb.CommandScalableTopicUpdate, asked: TopicName) ->
         )
         for info in dag.segments
     }
-    name = TopicName.parse(update.resolved_topic_name) if update.resolved_topic_name else asked.topic
     return TopicLayout(
-        name=name,
+        name=TopicName.parse(update.resolved_topic_name) if update.resolved_topic_name else asked.topic,
         layout=Layout(dag.epoch, max(segments, default=-1) + 1, segments),
         owners={owner.segment_id: owner.broker_url for owner in dag.segment_brokers},
         controller_url=dag.controller_broker_url or None,

@@ -1,4 +1,4 @@
-"""The shell around `Reconnection`: makes attempts, pauses between them and waits while attached."""
+"""Attempts to reach a broker and the pauses between them: for attachments, and for the owner of a segment."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from contextlib import suppress
 from random import Random
 
 from anabranch.client.decide.reconnection import ReconnectEvent, Reconnection, ReconnectPhase
-from anabranch.client.net.connection_pool import RECONNECT
+from anabranch.client.net.connection import BrokerConnection, address_of
+from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
 from anabranch.client.options import log
 from anabranch.errors import AnabranchError
 
 
 class Reconnector:
-    """Keeps one consumer, registration or watch attached until it ends.
+    """The shell around `Reconnection`: keeps one consumer, registration or watch attached until it ends.
 
     `attach` makes one attempt. `failed` is called with the error of an attempt; True ends the attachment.
     """
@@ -60,3 +61,56 @@ class Reconnector:
             log.debug("%s: %s", self.name, error)
             return ReconnectEvent.ENDED if self._failed(error) else ReconnectEvent.FAILED
         return ReconnectEvent.ATTACHED
+
+
+class SegmentOwner:
+    """The broker of one segment; `url` is the owner in the layout at the start, None to look it up."""
+
+    def __init__(self, pool: ConnectionPool, topic: str, url: str | None) -> None:
+        self._pool = pool
+        self._topic = topic
+        self.named = self._url = url
+        """The owner in the newest layout."""
+        self._limit: asyncio.Timeout | None = None
+        """The timeout of the attempt or pause under way."""
+
+    def layout_named(self, url: str | None, used: BrokerConnection | None) -> bool:
+        """Note the owner in a layout; True when the connection `used` leads to another broker."""
+        if url == self.named:
+            return False
+        self.named = url
+        if url is None:
+            return False
+        self._url = url
+        if self._limit is not None:
+            limit, self._limit = self._limit, None
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
+        return used is not None and used.address != address_of(url)
+
+    def look_up_again(self) -> None:
+        """Look the segment up next time, because its broker did not answer or is gone."""
+        self._url = None
+
+    async def connection(self) -> BrokerConnection:
+        return await self._pool.connection_for(self._topic, self._url)
+
+    async def attempt(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do `work`; False when it was cancelled because a layout names another broker."""
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._limit = limit
+                await work()
+            return True
+        except TimeoutError:
+            if limit.expired():
+                return False
+            raise
+        finally:
+            if self._limit is limit:
+                self._limit = None
+
+    async def pause(self, delay_s: float) -> None:
+        """Wait for `delay_s`, or until a layout names another broker."""
+        await self.attempt(lambda: asyncio.sleep(delay_s))

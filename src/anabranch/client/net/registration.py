@@ -1,8 +1,7 @@
 """The registration of a consumer with the leader of its topic, which assigns segments to it.
 
-After a lost connection the registration is made again, for ever and under the same name, so that the leader
-finds the consumer's share; also when the topic is deleted and created again. It ends when another consumer
-has the name, or the subscription was deleted. An assignment that is older than the current one is ignored.
+After a lost connection the registration is made again under the same name, so that the leader finds the
+consumer's share. It ends when another consumer has the name, or the subscription was deleted.
 """
 
 from __future__ import annotations
@@ -142,10 +141,7 @@ class Registration:
         return True
 
     def _is_final(self, error: BaseException) -> TypeGuard[AnabranchError]:
-        """Whether the leader refuses this consumer for good.
-
-        Brokers of other vendors do not recognise a consumer that registers again, so their refusal passes.
-        """
+        # Brokers of other vendors do not recognise a consumer that registers again, so their refusal passes.
         return self._broker_is_ours and isinstance(error, (ConsumerBusyError, SubscriptionNotFoundError))
 
     async def _register(self) -> None:

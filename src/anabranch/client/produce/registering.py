@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anabranch.client.net.connection import BrokerConnection, ProducerEnd
-from anabranch.client.net.segment_owner import SegmentOwner
+from anabranch.client.net.reconnector import SegmentOwner
 from anabranch.client.options import AccessMode
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.layout import Segment
