@@ -1,7 +1,4 @@
-"""Generic asyncio helpers: task registries, shared attempts, keyed locks, backoff, retries, event loops.
-
-Every helper here is free of domain knowledge: it knows no topic, segment, broker or client.
-"""
+"""Asyncio helpers without domain knowledge: tasks, shared attempts, keyed locks, backoff, retries, loops."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TaskRegistry:
-    """Background tasks of one owner; each runs until it is done or the owner calls `stop`.
-
-    A TaskGroup would end all tasks when one fails; the tasks of a registry are independent of each other.
-    """
+    """Independent background tasks of one owner; each runs until it is done or the owner calls `stop`."""
 
     def __init__(self) -> None:
         # A dict, because a set has no order and a simulated run must be repeatable.
@@ -93,10 +87,7 @@ def mark_retrieved(done: asyncio.Future[Any]) -> None:
 
 
 class SharedAttempts(Generic[K, T]):
-    """At most one attempt per key at a time; all callers of a key share it.
-
-    A caller that is cancelled leaves the attempt running for the other callers.
-    """
+    """At most one attempt per key at a time, shared by all callers; a cancelled caller leaves it running."""
 
     def __init__(self) -> None:
         self._running: dict[K, asyncio.Task[T]] = {}
@@ -197,16 +188,13 @@ async def in_batches(calls: Iterable[Coroutine[Any, Any, object]], size: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Growing waits between attempts: `initial` seconds, then `multiplier` times longer, up to `maximum`.
-
-    Each wait is varied by up to `jitter` of itself, so that many clients do not come back at one moment. A
-    multiplier of 1 gives a constant wait.
-    """
+    """Growing waits between attempts: `initial` seconds, then `multiplier` times longer, up to `maximum`."""
 
     initial: float = 0.1
     maximum: float = 60.0
     multiplier: float = 2.0
     jitter: float = 0.1
+    """Each wait is varied by up to this part of itself, so that clients do not come back at one moment."""
 
     def __post_init__(self) -> None:
         if not 0 < self.initial <= self.maximum or not math.isfinite(self.maximum):

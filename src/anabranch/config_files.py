@@ -1,7 +1,4 @@
-"""Reads the settings of a broker from a file and from `key=value` texts, and writes the default file.
-
-Files are TOML; a setting may have its own name or its name in Pulsar's broker.conf.
-"""
+"""Reads the settings of a broker from a TOML file and `key=value` texts, and writes the default file."""
 
 from __future__ import annotations
 

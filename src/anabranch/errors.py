@@ -15,6 +15,11 @@ class AnabranchError(Exception):
 
     retryable: ClassVar[bool] = False
 
+    def __init_subclass__(cls, *, retryable: bool | None = None) -> None:
+        super().__init_subclass__()
+        if retryable is not None:
+            cls.retryable = retryable
+
 
 def in_words(error: BaseException) -> str:
     """Class and text of an error, for a reader without its traceback."""
@@ -69,52 +74,40 @@ class ConflictError(AnabranchError):
     """Another operation or another process prevents this one."""
 
 
-class HeldError(ConflictError):
+class HeldError(ConflictError, retryable=True):
     """Another process holds a lock; `holder` is the name of that process."""
-
-    retryable = True
 
     def __init__(self, text: str, holder: str = "") -> None:
         super().__init__(text)
         self.holder = holder
 
 
-class VersionConflictError(ConflictError):
+class VersionConflictError(ConflictError, retryable=True):
     """A compare-and-set lost a race; load the record again and decide again."""
 
-    retryable = True
 
-
-class ConnectError(AnabranchError, ConnectionError):
+class ConnectError(AnabranchError, ConnectionError, retryable=True):
     """No connection could be made."""
 
-    retryable = True
 
-
-class NotConnectedError(AnabranchError, ConnectionError):
+class NotConnectedError(AnabranchError, ConnectionError, retryable=True):
     """The connection was lost during the call."""
-
-    retryable = True
 
 
 class AlreadyClosedError(AnabranchError):
     """The object was closed."""
 
 
-class OperationTimeoutError(AnabranchError, TimeoutError):
+class OperationTimeoutError(AnabranchError, TimeoutError, retryable=True):
     """The operation was not answered in time."""
-
-    retryable = True
 
 
 class SendTimeoutError(OperationTimeoutError):
     """The message was not stored within the send timeout; it may still be stored."""
 
 
-class ReceiveTimeoutError(AnabranchError, TimeoutError):
+class ReceiveTimeoutError(AnabranchError, TimeoutError, retryable=True):
     """No message came within the timeout."""
-
-    retryable = True
 
 
 class AuthenticationError(AnabranchError, PermissionError):
@@ -129,34 +122,24 @@ class ServerError(AnabranchError):
     """The broker refused the request; the subclass gives the reason."""
 
 
-class MetadataError(ServerError):
+class MetadataError(ServerError, retryable=True):
     """The metadata store failed, or a record is invalid."""
 
-    retryable = True
 
-
-class PersistenceError(ServerError):
+class PersistenceError(ServerError, retryable=True):
     """The entry could not be made durable."""
 
-    retryable = True
 
-
-class ServiceNotReadyError(ServerError):
+class ServiceNotReadyError(ServerError, retryable=True):
     """The broker cannot serve this request yet; retry."""
 
-    retryable = True
 
-
-class TooManyRequestsError(ServerError):
+class TooManyRequestsError(ServerError, retryable=True):
     """A limit on concurrent work was reached; retry later."""
 
-    retryable = True
 
-
-class UnknownServerError(ServerError):
+class UnknownServerError(ServerError, retryable=True):
     """The broker failed without a specific error code."""
-
-    retryable = True
 
 
 class NotAllowedError(ServerError):
@@ -167,10 +150,8 @@ class UnsupportedFeatureError(ServerError):
     """The peer does not know this feature."""
 
 
-class QuotaExceededError(ServerError):
+class QuotaExceededError(ServerError, retryable=True):
     """The backlog quota of the topic is used up."""
-
-    retryable = True
 
 
 class TopicTerminatedError(ServerError):
@@ -185,42 +166,32 @@ class ProducerFencedError(ServerError):
     """A newer exclusive producer replaced this one."""
 
 
-class ConsumerBusyError(ServerError):
+class ConsumerBusyError(ServerError, retryable=True):
     """Other consumers of the subscription exclude this consumer; it may be free later."""
 
-    retryable = True
 
-
-class ConsumerAssignError(ServerError):
+class ConsumerAssignError(ServerError, retryable=True):
     """The requested hash ranges overlap those of another consumer."""
-
-    retryable = True
 
 
 class IncompatibleSchemaError(ServerError):
     """The schema does not fit the schema of the topic."""
 
 
-class NotOwnerError(ServerError):
+class NotOwnerError(ServerError, retryable=True):
     """This broker does not own the segment; look up the owner and try there."""
 
-    retryable = True
 
-
-class NotLeaderError(ServerError):
+class NotLeaderError(ServerError, retryable=True):
     """This broker does not lead the topic; ask the leader."""
-
-    retryable = True
 
 
 class StaleTermError(ServerError):
     """A newer leader has acted; changes of an older term are refused."""
 
 
-class MemoryBufferFullError(AnabranchError):
+class MemoryBufferFullError(AnabranchError, retryable=True):
     """The client's memory limit for waiting messages is reached."""
-
-    retryable = True
 
 
 class ProtocolError(AnabranchError):

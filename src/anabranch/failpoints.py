@@ -2,9 +2,8 @@
 
 Production code awaits `reach("split.sealed")` between two effects; the default does nothing. `from_text`
 parses the ANABRANCH_FAILPOINTS variable: `name=action[,name=action...]` with the actions `kill` (SIGKILL to
-this process), `stop` (SIGSTOP) and `raise`. With `@FILE` each step reads the actions from a file, so that a
-test can choose them while processes run. The first process that reaches a step of the file removes the file
-and acts, so the action happens once.
+this process), `stop` (SIGSTOP) and `raise`. With `@FILE` each step reads the actions from a file; the first
+process that reaches a step of the file removes the file and acts.
 """
 
 from __future__ import annotations

@@ -35,10 +35,9 @@ class Holder(NamedTuple):
 
 
 def take(file: Path, name: str = "", *, fence: str | None = None) -> int:
-    """Lock the file for this process until the returned descriptor is closed; HeldError when it is held.
+    """Lock the file until the returned descriptor is closed; a holder with the name `fence` is killed.
 
-    A holder whose name is `fence` is killed if the kernel confirms that it holds the lock; any other holder
-    is left alone.
+    HeldError if the lock has another holder, or one that the kernel does not confirm.
     """
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
@@ -55,7 +54,6 @@ def take(file: Path, name: str = "", *, fence: str | None = None) -> int:
 
 
 def read_holder(fd: int) -> Holder:
-    """The holder that the lock file names."""
     pid, _, name = os.pread(fd, 256, 0).decode("utf-8", "replace").strip().partition(" ")
     return Holder(int(pid) if pid.isdigit() else 0, name)
 
@@ -80,11 +78,8 @@ def kernel_holder(file: Path, kind: str, at: int = 0) -> int | None:
 
 
 def holds(pid: int, file: Path, kind: str, at: int = 0) -> bool:
-    """Whether a process has locked the byte `at` of a file exclusively, according to the kernel.
-
-    Reads the open files of the process: on some file systems the device and inode numbers in the kernel's
-    list of all locks differ from those that `stat` returns.
-    """
+    """Whether a process has locked the byte `at` of a file exclusively, according to the kernel."""
+    # On some file systems the inode numbers in the kernel's list of all locks differ from those of `stat`.
     try:
         wanted = file.stat()
         for opened in Path(f"/proc/{pid}/fd").iterdir():
@@ -126,13 +121,11 @@ class _Lock(NamedTuple):
 
 
 def kill_holder(pid: int, holds: Callable[[], bool]) -> bool:
-    """Kill a process if `holds` returns true; False when it has ended or holds no lock any more.
-
-    The process is pinned by a pidfd first, so a later process with the same number is never killed.
-    """
+    """Kill a process if `holds` returns true; False when it has ended or holds no lock any more."""
     if pid in (0, os.getpid()):
         return False
     try:
+        # A pidfd never refers to a later process with the same number.
         with _pinned(pid) as pinned:
             if not holds():
                 return False

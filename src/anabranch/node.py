@@ -27,8 +27,7 @@ from typing import Any
 from anabranch import locks
 from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
-from anabranch.broker.broker import Broker
-from anabranch.broker.environment import BrokerEnvironment, Endpoint
+from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
 from anabranch.clock import SystemClock
 from anabranch.config import BrokerConfig
 from anabranch.errors import ConflictError, HeldError, InvalidConfigurationError
@@ -56,14 +55,12 @@ ORPHANS_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One broker process: its number, its listening sockets, and its link to the process that started it.
-
-    The first listener of each kind has the address at which clients reach this process and no other.
-    """
+    """One broker process: its number, its listening sockets, and its link to the process that started it."""
 
     id: int
     listeners: Sequence[socket.socket]
     http_listeners: Sequence[socket.socket]
+    """The first listener of each kind has the address at which clients reach this process and no other."""
     ready: Callable[[], None]
     parent: socket.socket | None = None
     """Readable once the process that started this one has ended."""
@@ -99,10 +96,7 @@ def set_up_logging(config: BrokerConfig, prefix: str = "") -> None:
 
 
 def lock_data(config: BrokerConfig) -> int:
-    """Lock the data directory for this process and its children; HeldError when it is in use.
-
-    Workers of a killed supervisor hold the lock until they stop; workers that do not stop are killed.
-    """
+    """Lock the data directory, or raise HeldError; workers that outlive their supervisor are ended."""
     root = Path(config.data).absolute()
     try:
         make_root(root)
@@ -151,7 +145,6 @@ def listen(host: str, port: int, option: str) -> socket.socket:
 
 
 def url_of(scheme: str, config: BrokerConfig, listener: socket.socket) -> str:
-    """The URL at which clients reach a socket."""
     return config.url_of(scheme, listener.getsockname()[1])
 
 
@@ -191,16 +184,14 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
 
 
 def _metadata_store(config: BrokerConfig) -> SqliteStore:
-    several = config.workers > 1
-
     def is_worker(pid: int) -> bool:
         return locks.holds(pid, Path(config.data).absolute() / LOCK_FILE, "FLOCK")
 
     return SqliteStore(
         Path(config.data) / METADATA_FILE,
         lease_s=config.lease_s,
-        poll_s=POLL_S if several else None,
-        alone=not several,
+        poll_s=POLL_S if config.workers > 1 else None,
+        alone=config.workers == 1,
         may_end=is_worker,
     )
 
@@ -242,14 +233,14 @@ def cache_of_each_store(config: BrokerConfig) -> int:
 
 
 def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore) -> Broker:
-    cache_bytes = cache_of_each_store(config)
     clock = SystemClock()
+    limits = StorageLimits(cache_of_each_store(config), config.journal_bytes_max)
 
     def storage_of(number: int) -> FileStorage:
         return FileStorage(
             OsDisk(Path(config.data) / STORES / str(number)),
             clock=clock,
-            limits=StorageLimits(cache_bytes=cache_bytes, journal_bytes_max=config.journal_bytes_max),
+            limits=limits,
         )
 
     async def accept(factory: Callable[[], Pump]) -> list[asyncio.Server]:
@@ -263,8 +254,8 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore) -> Br
     broker = Broker(
         config,
         BrokerEnvironment(storage_of, store, clock, random.Random(), failpoints),
+        Endpoint(url, http_url, accept),
         id=worker.id,
-        endpoint=Endpoint(url, http_url, accept),
     )
     # Before the broker listens: other workers may call its logs before its HTTP stack is loaded.
     serve_logs(broker)

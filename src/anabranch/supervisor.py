@@ -143,12 +143,11 @@ class Supervisor:
         return True
 
     def _wait(self, awake: socket.socket) -> None:
-        due = [w.start_at_s for w in self._workers if not w.pid] if self._stop_at_s is None else []
-        due += [] if self._stop_at_s is None else [self._stop_at_s]
+        stopped = [worker for worker in self._workers if not worker.pid]
+        due = [w.start_at_s for w in stopped] if self._stop_at_s is None else [self._stop_at_s]
         timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
         channels = {w.channel: w for w in self._workers if w.channel is not None and not w.ready}
-        unserved = [w.listeners[0] for w in self._workers if not w.pid]
-        unserved += [w.http_listeners[0] for w in self._workers if not w.pid]
+        unserved = [one for w in stopped for one in (w.listeners[0], w.http_listeners[0])]
         found, _, _ = select.select([awake, *channels, *unserved], [], [], timeout_s)
         for one in found:
             if one is awake:
@@ -160,12 +159,15 @@ class Supervisor:
                     one.accept()[0].close()
             elif one.recv(1) == READY:
                 channels[one].ready = True
-                if not self._all_were_ready and all(worker.ready for worker in self._workers):
-                    self._all_were_ready = True
-                    self._on_ready()
+                self._note_ready()
             else:
                 # The worker died before it was ready; the next step reaps it.
                 self._close_channel(channels[one])
+
+    def _note_ready(self) -> None:
+        if not self._all_were_ready and all(worker.ready for worker in self._workers):
+            self._all_were_ready = True
+            self._on_ready()
 
     def _start(self, worker: WorkerProcess) -> None:
         ours, theirs = socket.socketpair()

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer, Checkpoint, Message
-from anabranch.broker.broker import Broker
-from anabranch.broker.environment import BrokerEnvironment
+from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
 from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
 from anabranch.config import BrokerConfig
 from anabranch.controller.topic.controller import TopicController
@@ -26,6 +25,8 @@ from anabranch.testing.network import SimNetwork
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simtransport import Mode
+from anabranch.transport.dialing import listen
+from anabranch.transport.pump import Pump
 from tests.harness.wire import WireClient
 
 TOPIC = "topic://public/default/orders"
@@ -81,11 +82,16 @@ class Brokers:
         """Start a broker in a new process."""
         process = self.processes[number] = SimProcess(self.loop, host_of(number))
         store = self.stores[number] = MemoryStore(self.tree)
+        config = dataclasses.replace(self.config, host=host_of(number))
+        rng = self.loop.random(host_of(number))
+
+        async def accept(factory: Callable[[], Pump]) -> list[asyncio.Server]:
+            return [await listen(config.host, config.port, factory)]
+
         broker = Broker(
-            dataclasses.replace(self.config, host=host_of(number)),
-            BrokerEnvironment(
-                self._storage_of, store, self.clock, self.loop.random(host_of(number)), NoFailpoints()
-            ),
+            config,
+            BrokerEnvironment(self._storage_of, store, self.clock, rng, NoFailpoints()),
+            Endpoint(config.url_of("pulsar", config.port), config.url_of("http", config.http_port), accept),
             id=number,
         )
         self.living[number] = broker

@@ -60,8 +60,7 @@ async def remove_subscription(call: Call, *, force: bool) -> None:
 async def check_unused(call: Call, subscription: str | None = None) -> None:
     """Raise ConsumerBusyError while the topic, or the given subscription, has consumers.
 
-    The leader knows registered consumers only. Other consumers would lose their position, or attach again and
-    create the subscription again.
+    Consumers that the leader does not know would attach again and create the subscription again.
     """
 
     async def used(segment: Segment) -> list[str]:

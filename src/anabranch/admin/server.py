@@ -1,7 +1,4 @@
-"""The admin API and metrics over HTTP: all routes in one app, served on sockets that listen already.
-
-Must not decide anything: it translates between HTTP and what broker and controller offer.
-"""
+"""The admin API and metrics over HTTP: all routes in one app, served on sockets that listen already."""
 
 from __future__ import annotations
 

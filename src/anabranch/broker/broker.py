@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from anabranch.aio import TaskRegistry
@@ -12,7 +14,7 @@ from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
-from anabranch.broker.catalog.stores import Stores
+from anabranch.broker.catalog.stores import StorageOf, Stores
 from anabranch.broker.catalog.trimming import Trimming
 from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.directory import Directory
@@ -29,7 +31,6 @@ from anabranch.broker.cluster.routing import (
     BrokerLeaders,
     PlaceRouter,
 )
-from anabranch.broker.environment import BrokerEnvironment, Endpoint, configured_endpoint
 from anabranch.broker.serving.context import LogContext, SubscriptionLimits
 from anabranch.broker.serving.served_log import RateMeter
 from anabranch.broker.wire.connection import ServerConnection
@@ -37,13 +38,16 @@ from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.handlers.lookup import owner_of
 from anabranch.broker.wire.liveness import ListeningMachine
 from anabranch.broker.wire.services import Services
+from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.errors import AnabranchError, PersistenceError
+from anabranch.failpoints import Failpoints
 from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -64,6 +68,28 @@ FEATURES = pb.FeatureFlags(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerEnvironment:
+    """The outside world of one broker: storage, metadata, time, randomness and injected faults."""
+
+    storage_of: StorageOf
+    store: MetadataStore
+    clock: Clock
+    rng: random.Random
+    failpoints: Failpoints
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The addresses of a broker, and how it accepts connections."""
+
+    url: str
+    """The address at which clients reach this broker and no other."""
+    http_url: str
+    listen: Callable[[Callable[[], Pump]], Awaitable[Sequence[asyncio.AbstractServer]]]
+    """Accept connections from now on, with one pump from the given factory for each."""
+
+
 class Broker:
     """Serves topics; owns its stores while it runs, but not the metadata store."""
 
@@ -71,11 +97,10 @@ class Broker:
         self,
         config: BrokerConfig,
         environment: BrokerEnvironment,
-        *,
+        endpoint: Endpoint,
         id: int = 0,  # noqa: A002
-        endpoint: Endpoint | None = None,
     ) -> None:
-        """`id` is its number among all brokers. Without `endpoint` it listens as configured."""
+        """`id` is its number among all brokers."""
         self.config = config
         self.id = id
         self.failed = asyncio.Event()
@@ -85,8 +110,8 @@ class Broker:
         self.records = TopicStore(environment.store)
         self.stores = Stores(environment.storage_of, self._store_failed)
         self.clock = environment.clock
-        self._endpoint = endpoint or configured_endpoint(config)
-        self.url, self.http_url = self._endpoint.url, self._endpoint.http_url
+        self._endpoint = endpoint
+        self.url, self.http_url = endpoint.url, endpoint.http_url
         self._servers: Sequence[asyncio.AbstractServer] = ()
         self._tasks = TaskRegistry()
         self._unwatch: Callable[[], None] = lambda: None
@@ -184,10 +209,7 @@ class Broker:
         self.failed.set()
 
     def serve(self, target: str, port: Port[P], local: P, **members: Any) -> P:
-        """Let other brokers call `local` at this broker; returns the port over all stores.
-
-        Every verb takes a place, and the broker that owns it carries the verb out; `members` are no verbs.
-        """
+        """Let other brokers call `local`; returns the port whose calls reach the owner of their place."""
 
         async def find(rest: str) -> object:
             return local

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from anabranch.broker.broker import Broker
-from anabranch.broker.environment import BrokerEnvironment, Endpoint
+from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
 from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
@@ -109,8 +108,8 @@ class Cluster:
         broker = Broker(
             replace(self.config, host=host.name, port=PORT),
             BrokerEnvironment(storage_of, store, clock, rng, HostFailpoints(self, process)),
+            Endpoint(f"pulsar://{host.name}:{PORT}", "", listen),
             id=host.number,
-            endpoint=Endpoint(f"pulsar://{host.name}:{PORT}", "", listen),
         )
         started = BrokerLife(process, broker, store, clock)
         process.on_death.append(started.ended.set)

@@ -99,10 +99,7 @@ class ClassicTopics:
         return tuple(stores[(start + number) % len(stores)] for number in range(count))
 
     async def _create_here(self, name: TopicName) -> None:
-        """Record a topic in a store of this broker, because a lookup sent a client here.
-
-        Some clients do not look up a topic again when this broker refuses them.
-        """
+        """Record a topic in a store of this broker: some clients do not look it up again when refused."""
         opened = sorted(self._logs.stores.opened)
         if name.partition is None and opened and await self.store_of(name) not in opened:
             await self.create(name, stores=(opened[key_hash(str(name)) % len(opened)],))
@@ -117,11 +114,7 @@ class ClassicTopics:
         *,
         stores: tuple[int, ...] = (),
     ) -> None:
-        """Record a topic, whose logs are created on first use; TopicExistsError.
-
-        ConflictError when a scalable topic has the name: clients that know both kinds would not find this
-        one.
-        """
+        """Record a topic, but no logs yet; ConflictError if a scalable topic has the name."""
         await self._records.namespaces.load_namespace(name.namespace_name)
         twin = await self._records.find(name.partitioned_topic.topic)
         if twin is not None and not twin.deleted:
@@ -186,10 +179,7 @@ class ClassicTopics:
         return record is not None and record.migrated
 
     async def _is_declared(self, name: TopicName) -> bool:
-        """Whether the name is a partition of a recorded topic.
-
-        TopicNotFoundError for a partition number beyond the count: a typing error must not create a topic.
-        """
+        """Whether the name is a partition of a recorded topic; TopicNotFoundError for a number too high."""
         if name.partition is None:
             return False
         whole = await self._records.find_classic(name.partitioned_topic)

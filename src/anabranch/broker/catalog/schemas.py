@@ -54,10 +54,7 @@ class SchemaRegistry:
         return (known[number], version) if 0 <= number < len(known) else None
 
     async def register(self, topic: TopicName, schema: pb.Schema, now_ms: int) -> bytes:
-        """The version of a schema, which is added if it is new; empty without a schema.
-
-        Raises IncompatibleSchemaError if the topic has a schema of another type.
-        """
+        """The version of a schema, which is added if it is new; empty without a schema."""
         if schema.type in _NO_SCHEMA:
             return b""
         asked = StoredSchema(
@@ -88,7 +85,6 @@ class SchemaRegistry:
         )
 
     async def delete(self, topic: TopicName) -> None:
-        """Remove all versions."""
         if await self._store.get(_path(topic)) is not None:
             await self._store.delete(_path(topic))
 

@@ -52,10 +52,7 @@ class ServedLogs:
         return found
 
     async def make(self, name: TopicName, store: int) -> ServedLog:
-        """The log of that name, created in this store if there is none; durable when it returns.
-
-        Raises NotOwnerError when the store is not open here.
-        """
+        """The log of that name, created in this store if there is none; durable when it returns."""
         found = self.get(name)
         if found is not None:
             return found

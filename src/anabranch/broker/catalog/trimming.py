@@ -29,10 +29,9 @@ LOGS_PER_TURN = 200
 
 
 def plan_trim(marks: Iterable[int], kept: int, next_ordinal: int) -> int:
-    """The ordinal below which a log may be dropped.
+    """The first ordinal to keep, from the marks of all cursors and the first ordinal that retention keeps.
 
-    `marks` are the lowest unacknowledged ordinals of its durable cursors, `kept` is the first ordinal that
-    retention protects. The last entry always stays, so that clients can ask for the last message id.
+    The last entry always stays, so that clients can ask for the last message id.
     """
     return max(0, min(kept, next_ordinal - 1, *marks))
 
@@ -64,7 +63,6 @@ class Trimming:
         self._failing: set[str] = set()
 
     async def run(self) -> None:
-        """Trim all logs at intervals, until cancelled."""
         while True:
             await asyncio.sleep(ROUND_S)
             await self.round()

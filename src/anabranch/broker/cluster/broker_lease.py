@@ -1,7 +1,4 @@
-"""The record that shows the other brokers that this broker lives; it vanishes when the lease is over.
-
-This module must not know stores.
-"""
+"""The record that shows the other brokers that this broker lives; it vanishes when the lease is over."""
 
 from __future__ import annotations
 

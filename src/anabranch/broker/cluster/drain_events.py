@@ -48,10 +48,9 @@ class DrainEvents:
 
 
 class DrainMessenger:
-    """Sends events to leaders at other brokers until the leader has accepted them.
+    """Sends events to leaders at other brokers until they accept them.
 
-    An event that is lost with this process is made good: the next owner of the segment reports it again, and
-    a leader that takes the topic over asks every segment.
+    The next owner of a segment reports an event again that was lost with this process.
     """
 
     def __init__(self, tasks: TaskRegistry, leader: Callable[[TopicName], Awaitable[TopicLeader]]) -> None:

@@ -23,15 +23,12 @@ from anabranch.model.ranges import FULL
 
 
 class LocalSegments:
-    """Carries out the requests of controllers.
-
-    The newest term of each topic is kept in memory only: after a restart of this process, topics are led in
-    newer terms.
-    """
+    """Carries out the requests of controllers."""
 
     def __init__(self, logs: ServedLogs, drains: DrainEvents) -> None:
         self._logs = logs
         self._drains = drains
+        # In memory only: after a restart of this process, topics are led in newer terms.
         self._terms: dict[TopicName, int] = {}
 
     async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> None:

@@ -113,10 +113,7 @@ class Peers:
         self._closed = False
 
     async def call(self, url: str, target: str, call: VerbCall, *, timeout_s: float = CALL_S) -> Any:
-        """The result of a verb at another broker.
-
-        Raises the error of the other broker, NotConnectedError, ConnectError or OperationTimeoutError.
-        """
+        """The result of a verb; raises the error of the other broker, or that it could not be reached."""
         async with _answered_within(timeout_s, url, target, call):
             link = await self._link(url)
             return await link.call(target, call)
@@ -124,10 +121,7 @@ class Peers:
     async def open_session(
         self, url: str, target: str, call: VerbCall, *, timeout_s: float = CALL_S
     ) -> tuple[Any, RemoteSession]:
-        """The result of a verb that opens a session at another broker, and the session. Raises as `call`.
-
-        If the caller is cancelled, or the time is over, a session that comes to be later is ended.
-        """
+        """The result of a verb that opens a session, and the session; it is ended if the caller gave up."""
         async with _answered_within(timeout_s, url, target, call):
             link = await self._link(url)
             async with link.slot(target):

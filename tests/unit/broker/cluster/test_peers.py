@@ -211,9 +211,7 @@ def echo(caller: Caller) -> Echo:
     return ECHO.proxy(caller)
 
 
-async def test_calls_are_answered_out_of_order_over_one_connection(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
-) -> None:
+async def test_calls_are_answered_out_of_order_over_one_connection(host: PeerHost, echo: Echo) -> None:
     slow = asyncio.get_running_loop().create_task(echo.hang())
     said = await asyncio.gather(*(echo.say(str(number), 2) for number in range(50)))
     assert said == [str(number) * 2 for number in range(50)]
@@ -224,7 +222,7 @@ async def test_calls_are_answered_out_of_order_over_one_connection(
 
 
 async def test_an_error_is_raised_as_its_own_class_and_a_bug_stays_where_it_is(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
+    peers: Peers, echo: Echo, caller: Caller
 ) -> None:
     with pytest.raises(LayoutError, match="the layout says no"):
         await echo.fail("layout")
@@ -240,7 +238,7 @@ async def test_an_error_is_raised_as_its_own_class_and_a_bug_stays_where_it_is(
 
 
 async def test_a_call_fails_in_time_and_when_the_connection_is_lost_and_the_next_one_dials_again(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, echo: Echo
 ) -> None:
     with pytest.raises(OperationTimeoutError, match="did not answer hang"):
         await echo.hang()
@@ -257,7 +255,7 @@ async def test_a_call_fails_in_time_and_when_the_connection_is_lost_and_the_next
 
 
 async def test_a_call_does_not_wait_for_the_address_of_a_broker_that_is_gone(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, peers: Peers, echo: Echo
 ) -> None:
     waiting = asyncio.get_running_loop().create_task(echo.say("hello"))
     await asyncio.sleep(0)
@@ -269,7 +267,7 @@ async def test_a_call_does_not_wait_for_the_address_of_a_broker_that_is_gone(
 
 
 async def test_calls_under_way_are_bounded_and_others_wait_for_their_turn(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller, monkeypatch: pytest.MonkeyPatch
+    host: PeerHost, echo: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_link, "PENDING_MAX", 3)
     monkeypatch.setattr(peer_link, "WAITING_MAX", 5)
@@ -287,9 +285,7 @@ async def test_calls_under_way_are_bounded_and_others_wait_for_their_turn(
     await asyncio.gather(*slow)
 
 
-async def test_a_call_that_is_too_large_fails_and_the_connection_lives(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
-) -> None:
+async def test_a_call_that_is_too_large_fails_and_the_connection_lives(host: PeerHost, echo: Echo) -> None:
     await echo.say("hello")
     with pytest.raises(LocalProtocolError):
         await echo.say("x" * 200_000)
@@ -306,7 +302,7 @@ async def test_a_session_whose_result_is_too_large_is_ended(host: PeerHost, echo
 
 
 async def test_pushes_come_until_the_session_ends_and_none_when_the_connection_does(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
+    host: PeerHost, echo: Echo, caller: Caller
 ) -> None:
     one: list[str | None] = []
     two: list[str | None] = []
@@ -329,9 +325,7 @@ async def test_pushes_come_until_the_session_ends_and_none_when_the_connection_d
     assert host.echo.forgotten == [1, 2]
 
 
-async def test_a_notification_arrives_before_later_calls(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
-) -> None:
+async def test_a_notification_arrives_before_later_calls(host: PeerHost, echo: Echo) -> None:
     await echo.follow("a", print)
     await echo.say("first")
     echo.note("second")
@@ -344,9 +338,7 @@ async def test_a_notification_arrives_before_later_calls(
     assert host.echo.noted == ["first", "second", "third", "fourth"]
 
 
-async def test_a_session_that_opens_after_its_caller_gave_up_is_ended(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
-) -> None:
+async def test_a_session_that_opens_after_its_caller_gave_up_is_ended(host: PeerHost, echo: Echo) -> None:
     await echo.say("connect")
     task = asyncio.get_running_loop().create_task(echo.follow("a", print))
     await asyncio.sleep(0)
@@ -356,9 +348,7 @@ async def test_a_session_that_opens_after_its_caller_gave_up_is_ended(
     assert [connection.pushes.sessions for connection in host.connections] == [{}]
 
 
-async def test_a_dead_broker_is_hung_up_on_at_once(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
-) -> None:
+async def test_a_dead_broker_is_hung_up_on_at_once(peers: Peers, echo: Echo) -> None:
     waiting = asyncio.get_running_loop().create_task(echo.hang())
     await asyncio.sleep(1.0)
     peers.keep([URL])
@@ -370,17 +360,13 @@ async def test_a_dead_broker_is_hung_up_on_at_once(
 
 
 @pytest.mark.parametrize("secret", [b"guess", b""])
-async def test_a_peer_without_the_secret_is_no_broker(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
-) -> None:
+async def test_a_peer_without_the_secret_is_no_broker(host: PeerHost, echo: Echo) -> None:
     with pytest.raises((NotConnectedError, ConnectError)):
         await echo.say("let me in")
     assert host.echo.noted == []
 
 
-async def test_a_client_cannot_call_what_brokers_call(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
-) -> None:
+async def test_a_client_cannot_call_what_brokers_call(host: PeerHost) -> None:
     client = await connect("Anabranch-Test")
     arguments = ECHO.verb("say").encode_arguments({"text": "hello"})
     answer = await client.request(
@@ -390,9 +376,7 @@ async def test_a_client_cannot_call_what_brokers_call(
     assert host.echo.noted == []
 
 
-async def test_a_client_that_claims_to_be_a_broker_is_disconnected(
-    host: PeerHost, peers: Peers, echo: Echo, caller: Caller
-) -> None:
+async def test_a_client_that_claims_to_be_a_broker_is_disconnected(host: PeerHost) -> None:
     client = await connect(PEER_VERSION)
     await asyncio.sleep(0.5)
     assert client.hung_up
