@@ -1,8 +1,4 @@
-"""A producer made of frames only: it measures layout changes without the help or delay of a client.
-
-The producer keeps a number of sends unanswered on one connection, follows the layout watch, and sends the
-messages that a sealed segment refused to its children, in order. Every message is an entry of its own.
-"""
+"""A producer made of frames only: it measures layout changes without the help or delay of a client."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ class _FloodedSegment:
 
 
 class WireFlood:
-    """Sends rising numbers as values, with `in_flight` of them unanswered; the keys take turns."""
+    """Sends rising numbers, one in each entry, with `in_flight` of them unanswered; the keys take turns."""
 
     def __init__(self, port: int, topic: TopicName, keys: Sequence[str], in_flight: int) -> None:
         self.sent: list[float] = []

@@ -79,18 +79,15 @@ def draw(nodes: Sequence[Node], epoch: int, width: int) -> list[list[Span]] | No
         return None
     lines: list[list[Span]] = [[(" " * margin, ""), *_ruler(columns)]]
     for row in sorted({node.created_epoch for node in nodes}):
-        alive = [node for node in nodes if node.alive(row)]
         label = f"epoch {row}".rjust(margin - 1) + " "
         cells = [
             (node, _open(node, columns) if node.created_epoch == row else _side(node, columns))
-            for node in alive
+            for node in nodes
+            if node.alive(row)
         ]
         lines.append([(label, "dim"), *_line(cells, columns)])
-    active = [node for node in nodes if node.active]
-    lines.append(
-        [("now".rjust(margin - 1) + " ", "dim"), *_line([(n, _close(n, columns)) for n in active], columns)]
-    )
-    return lines
+    closed = [(node, _close(node, columns)) for node in nodes if node.active]
+    return [*lines, [("now".rjust(margin - 1) + " ", "dim"), *_line(closed, columns)]]
 
 
 def _left(node: Node, columns: int) -> int:

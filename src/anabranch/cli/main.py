@@ -27,7 +27,6 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code."""
     arguments = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
     try:
         return int(arguments.run(arguments))

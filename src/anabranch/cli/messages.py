@@ -19,7 +19,6 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def produce(arguments: argparse.Namespace) -> int:
-    """Send messages and wait until all of them are stored."""
     if arguments.count is not None and arguments.count < 1:
         raise InvalidConfigurationError("--count must be 1 or more")
     began = time.monotonic()

@@ -16,7 +16,6 @@ from anabranch.model.names import TopicName
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run one action."""
     with AdminClient(arguments.admin_url) as admin:
         if arguments.action == "brokers":
             _list_brokers(admin, arguments)
@@ -84,8 +83,7 @@ def _migrate(admin: AdminClient, name: TopicName, arguments: argparse.Namespace)
 def _split(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
     points = _slots("--points", arguments.points)
     admin.split(name, arguments.segment, points=points, parts=arguments.parts)
-    children = _children(admin, name, arguments.segment)
-    print(f"split segment {arguments.segment} into {children}")
+    print(f"split segment {arguments.segment} into {_children(admin, name, arguments.segment)}")
 
 
 def _merge(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:

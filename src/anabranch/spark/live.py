@@ -71,7 +71,6 @@ class Session:
         self.reader = LiveReader(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the loop until the work is done."""
         return self._loop.run_until_complete(work)
 
     def leave(self, work: Coroutine[Any, Any, None]) -> None:
@@ -82,7 +81,6 @@ class Session:
             self.run(work)
 
     def close(self) -> None:
-        """Close the client and its connections."""
         self.run(self.client.close())
         self._loop.close()
 
@@ -170,7 +168,6 @@ class SlicesAhead:
             return []
 
     async def close(self) -> None:
-        """Cancel all reads."""
         reads = [reading for _, reading in self._reads]
         self._reads.clear()
         for reading in reads:

@@ -1,7 +1,4 @@
-"""Outgoing messages as columns of bytes, joined by Arrow without a Python object per row.
-
-Knows the header of a message inside a batch; must not know segments and buckets.
-"""
+"""Outgoing messages as columns of bytes, joined by Arrow without a Python object per row."""
 
 from __future__ import annotations
 

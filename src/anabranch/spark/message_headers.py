@@ -1,7 +1,4 @@
-"""Reads the headers of many messages at once, one field of all of them at a time.
-
-Knows the header of a message inside a batch and nothing of the payloads around it.
-"""
+"""Reads the headers of many messages at once, one field of all of them at a time."""
 
 from __future__ import annotations
 

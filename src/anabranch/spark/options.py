@@ -1,7 +1,4 @@
-"""The options of a source or sink, read and checked once, when Spark plans a query.
-
-Spark passes option names in lower case. This module must not know how an option takes effect.
-"""
+"""The options of a source or sink, read and checked once, when Spark plans a query."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""From stored entries to Arrow batches with the columns of the source.
-
-Spark accepts a batch only with exactly the expected schema, so every column gets the type that Spark derives
-from the requested schema.
-"""
+"""From stored entries to Arrow batches of exactly the types that Spark derives from the requested schema."""
 
 from __future__ import annotations
 
@@ -45,7 +41,6 @@ class _Piece(NamedTuple):
 
 
 def arrow_schema(schema: Any) -> Any:
-    """Return the Arrow schema that Spark requires of batches."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -61,7 +56,6 @@ class RowBuilder:
 
     @property
     def full(self) -> bool:
-        """Whether enough rows for a batch are collected."""
         return self._rows >= BATCH_ROWS or self._bytes >= BATCH_BYTES
 
     def add(self, payload: Payload, first: int, part: Slice, keep: tuple[HashRange, ...] | None) -> None:
@@ -119,8 +113,7 @@ class _Rows:
 
     def _within_entry(self) -> Numbers:
         """Return the index of each message in its entry."""
-        total = int(self._counts.sum())
-        return np.arange(total, dtype=np.int64) - np.repeat(self._firsts, self._counts)
+        return np.arange(int(self._counts.sum()), dtype=np.int64) - np.repeat(self._firsts, self._counts)
 
     def _of_entry(self, values: list[int]) -> Numbers:
         return np.repeat(np.array(values, np.int64), self._counts)

@@ -1,8 +1,4 @@
-"""The reader of batch queries, and the parts that it shares with the reader of streams.
-
-The parts are views of topics, planning by position and reading a partition. A `SourceReader` is pickled into
-the tasks of a job, so it is a value and remembers nothing between calls.
-"""
+"""The reader of batch queries, and the parts that it shares with the reader of streams."""
 
 from __future__ import annotations
 
@@ -65,14 +61,13 @@ class PlannedPartition(InputPartition):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class SourceReader:
-    """The service, the options and the schema of one query."""
+    """A query; pickled into the tasks of a job, so it is a value and remembers nothing between calls."""
 
     service: Service
     options: SourceOptions
     schema: Any
 
     def topologies(self, reader: TopicReader) -> dict[str, Topology]:
-        """Return the current topology of every topic."""
         return {topic: self.topology(reader, topic) for topic in self.options.topics}
 
     def topology(self, reader: TopicReader, topic: str) -> Topology:
@@ -94,7 +89,6 @@ class SourceReader:
         log.warning("%s; continuing, because failOnDataLoss is false", text)
 
     def plan_in_key_order(self, slices: Sequence[Slice]) -> list[PlannedPartition]:
-        """Plan tasks of which no two read the same key."""
         options = self.options
         planned = plan_in_key_order(slices, options.max_partitions or PARTITIONS_MAX, options.buckets)
         return [PlannedPartition(runs) for runs in planned]

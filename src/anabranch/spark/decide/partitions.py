@@ -147,8 +147,7 @@ def _newest_runs(slices: Sequence[Slice]) -> list[HashRange]:
 
 
 def _share(part: HashRange, whole: HashRange) -> float:
-    width = min(part.end, whole.end) - max(part.start, whole.start) + 1
-    return width / whole.width
+    return (min(part.end, whole.end) - max(part.start, whole.start) + 1) / whole.width
 
 
 def _pack(runs: Sequence[tuple[float, KeyedRun]], count: int) -> list[list[KeyedRun]]:

@@ -1,8 +1,4 @@
-"""How far the next micro-batch reads: a cut of the DAG is moved forward, parents before children.
-
-Pure: layouts, extents, a cut and a limit in; the next cut out. `partitions` turns the slices between two cuts
-into Spark partitions.
-"""
+"""How far the next micro-batch reads: a cut of the DAG is moved forward, parents before children. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A topic as the planner sees it: its layout, the extent of each segment, and slices of segments.
-
-Plain values. This module must not know how the values are obtained or what is decided with them.
-"""
+"""A topic as the planner sees it: its layout, the extent of each segment, and slices of segments."""
 
 from __future__ import annotations
 
@@ -62,7 +59,6 @@ class Sizes:
         return max(1.0, self.known.get((topic, segment), self.otherwise))
 
     def total(self, slices: Iterable[Slice]) -> float:
-        """Return the bytes of all slices together."""
         return sum(part.rows * self.of(part.topic, part.segment) for part in slices)
 
 
