@@ -15,8 +15,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from anabranch.model.hashing import key_hash, segment_hash
-from anabranch.model.layout import Layout
-from anabranch.model.routing import Router
+from anabranch.model.layout import Layout, Router
 from anabranch.spark.decide.offsets import Cut, TopicCut, decode, encode
 from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_by_position, plan_in_key_order
 from anabranch.spark.decide.planner import advance

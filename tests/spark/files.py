@@ -18,8 +18,7 @@ from typing import Any
 
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.hashing import key_hash
-from anabranch.model.layout import Layout
-from anabranch.model.routing import Router
+from anabranch.model.layout import Layout, Router
 from anabranch.protocol.batches import MessageBatch
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.option_values import Settings

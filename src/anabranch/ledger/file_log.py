@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anabranch.errors import PersistenceError, TopicNotFoundError, TopicTerminatedError
-from anabranch.ledger.callbacks import Watchers, report_failure
 from anabranch.ledger.format.commits import LogInherited, LogSealed, LogTrimmed, piece_records
 from anabranch.ledger.format.records import HEAD_BYTES, OFFSET_MAX, record_head
 from anabranch.ledger.journal import Journal
 from anabranch.ledger.ledgers import Batch, Closed, Ledger, LedgerStart
-from anabranch.ledger.storage import AppendDone, Entry, StoredSequences
+from anabranch.ledger.storage import AppendDone, Entry, StoredSequences, Watchers, report_failure
 from anabranch.ledger.stored_log import LedgerFiles, StoredLog
 from anabranch.model.inheritance import Pieces
 
@@ -28,11 +27,6 @@ class SharedParts:
     ledger_bytes_max: int
     ledger_age_max_ms: int
     next_ledger: int = 0
-
-    def take_ledger_id(self) -> int:
-        taken = self.next_ledger
-        self.next_ledger += 1
-        return taken
 
 
 class FileLog:
@@ -122,7 +116,8 @@ class FileLog:
         else:
             ordinal = before.first_ordinal + before.queued_entries
             index = before.first_index + before.queued_messages
-        start = LedgerStart(self._shared.take_ledger_id(), ordinal, index, timestamp_ms)
+        start = LedgerStart(self._shared.next_ledger, ordinal, index, timestamp_ms)
+        self._shared.next_ledger += 1
         return self.stored.make_ledger(start)
 
     def _check_writable(self) -> None:

@@ -23,10 +23,9 @@ from anabranch.ledger.file_log import FileLog, SharedParts
 from anabranch.ledger.format.catalog import Catalog, encode_catalog
 from anabranch.ledger.format.commits import LogCreated, LogDeleted
 from anabranch.ledger.journal import Journal, journal_file
-from anabranch.ledger.reading import LedgerReader
+from anabranch.ledger.ledger_files import LedgerReader, WriteBehind
 from anabranch.ledger.recovery import CATALOG, Recovery
 from anabranch.ledger.stored_log import LedgerFiles, StoredLog
-from anabranch.ledger.write_behind import WriteBehind
 
 LEDGER_BYTES_MAX = 2**30
 """Upper bound of `ledger_bytes_max`: offsets are 32-bit numbers, and the last entry may exceed the bound."""

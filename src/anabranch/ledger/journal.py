@@ -148,11 +148,7 @@ class Journal:
         self.failed(self.failure)
 
     async def run(self, after_commit: Callable[[], None], room: asyncio.Event) -> None:
-        """Commit until stopped or failed.
-
-        `after_commit` is called between two commits. No commit begins while `room` is clear, because ledger
-        files or a checkpoint must catch up first.
-        """
+        """Commit until stopped or failed, only while `room` is set; `after_commit` runs between commits."""
         try:
             while self.failure is None:
                 await self._wake.wait()

@@ -11,10 +11,9 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from anabranch.errors import AlreadyClosedError, PersistenceError, TopicNotFoundError, TopicTerminatedError
-from anabranch.ledger.callbacks import Watchers, report_failure
 from anabranch.ledger.cursors import DurableCursor, LogCursors
 from anabranch.ledger.memory_extent import MemoryExtent
-from anabranch.ledger.storage import AppendDone, Entry, StoredSequences
+from anabranch.ledger.storage import AppendDone, Entry, StoredSequences, Watchers, report_failure
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName

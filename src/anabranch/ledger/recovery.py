@@ -36,10 +36,10 @@ from anabranch.ledger.format.commits import (
 from anabranch.ledger.format.records import ROW_BYTES, Rows, checksum, rows_from_records, seed
 from anabranch.ledger.journal import FOLDER as JOURNALS
 from anabranch.ledger.journal import journal_file
+from anabranch.ledger.ledger_files import WriteBehind
 from anabranch.ledger.ledgers import FOLDER as LEDGERS
 from anabranch.ledger.ledgers import Ledger
 from anabranch.ledger.stored_log import StoredLog
-from anabranch.ledger.write_behind import WriteBehind
 from anabranch.model.acks import AckSet
 
 CATALOG = "catalog"

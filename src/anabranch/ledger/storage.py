@@ -8,6 +8,7 @@ a restart.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -76,10 +77,7 @@ class LogExtent(Protocol):
         """First ordinal whose broker timestamp is at or after the time, or the end."""
 
     def ordinal_keeping(self, size_bytes: int) -> int:
-        """First ordinal of the newest ledger from which at least `size_bytes` are stored.
-
-        `first_ordinal` if the log stores less; a trim below the result keeps at least `size_bytes`.
-        """
+        """First ordinal of the newest ledger with `size_bytes` from it on, else `first_ordinal`."""
 
 
 class StoredSequences(NamedTuple):
@@ -148,10 +146,7 @@ class SegmentLog(Protocol):
         """Drop the whole ledgers below `ordinal`."""
 
     async def inherit(self, pieces: Pieces) -> None:
-        """Store sequence ids of the logs that this log follows; durable when it returns.
-
-        The given pieces replace those of an earlier call.
-        """
+        """Replace the sequence ids of the logs that this log follows; durable when it returns."""
 
 
 class SegmentStorage(Protocol):
@@ -181,7 +176,36 @@ class SegmentStorage(Protocol):
         """Return the log of that name; create it if it is missing. Durable when it returns."""
 
     async def delete(self, name: str) -> None:
-        """Delete the log with its cursors; durable when it returns. Deleting an unknown name changes nothing.
+        """Delete the log with its cursors if it exists; durable when this call, or a second one, returns."""
 
-        A second call for the same log waits for the first. A new log may take the name afterwards.
-        """
+
+class Watchers:
+    """The callbacks that want to know when one log moved."""
+
+    def __init__(self, log_name: str) -> None:
+        self._log_name = log_name
+        self._watchers: list[Callable[[], None]] = []
+
+    def add(self, advanced: Callable[[], None]) -> Callable[[], None]:
+        """Call `advanced` on each `notify`; returns the undo."""
+        self._watchers.append(advanced)
+
+        def undo() -> None:
+            if advanced in self._watchers:
+                self._watchers.remove(advanced)
+
+        return undo
+
+    def notify(self) -> None:
+        for advanced in list(self._watchers):
+            try:
+                advanced()
+            except Exception as error:
+                report_failure(self._log_name, error)
+
+
+def report_failure(log_name: str, error: Exception) -> None:
+    """Report an exception of a callback to the event loop's exception handler."""
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": f"callback on {log_name} failed", "exception": error}
+    )

@@ -16,10 +16,9 @@ from anabranch.ledger.format.catalog import CursorRecord, LogRecord
 from anabranch.ledger.format.commits import Group, piece_records, pieces_of
 from anabranch.ledger.format.extent import LedgerExtent
 from anabranch.ledger.format.records import Rows
+from anabranch.ledger.ledger_files import LedgerReader, WriteBehind
 from anabranch.ledger.ledgers import Closed, Ledger, LedgerStart
-from anabranch.ledger.reading import LedgerReader
 from anabranch.ledger.storage import Entry, StoredSequences
-from anabranch.ledger.write_behind import WriteBehind
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from anabranch.errors import AlreadyClosedError, NotFoundError, VersionConflictError
-from anabranch.metadata.store import ABSENT, Stored
-from anabranch.metadata.watches import Watches, check_key, check_prefix
+from anabranch.metadata.store import ABSENT, Stored, Watches, check_key, check_prefix
 
 
 class _Value(NamedTuple):

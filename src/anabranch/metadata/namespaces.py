@@ -10,7 +10,7 @@ from anabranch.errors import ConflictError, NotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.record_store import RecordStore
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
-from anabranch.model.names import decode_part, parse_namespace
+from anabranch.model.names import decode_part, encode_part, parse_namespace
 
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "public/default"
@@ -62,7 +62,7 @@ class NamespaceStore(RecordStore):
 
     async def of_tenant(self, tenant: str) -> tuple[str, ...]:
         """The namespaces of a tenant as `tenant/namespace`."""
-        parts = await self.store.children(_namespaces_path(tenant))
+        parts = await self.store.children(f"{records.NAMESPACES}/{encode_part(tenant)}")
         return tuple(f"{tenant}/{decode_part(part)}" for part in parts)
 
     async def load_namespace(self, namespace: str) -> NamespaceRecord:
@@ -98,10 +98,6 @@ class NamespaceStore(RecordStore):
         missing = NotFoundError(f"namespace {namespace} does not exist")
         path = records.namespace_path(records.NAMESPACES, namespace)
         return await self.change_record(NamespaceRecord, path, change, missing)
-
-
-def _namespaces_path(tenant: str) -> str:
-    return f"{records.NAMESPACES}/{records.tenant_path(tenant).rsplit('/', 1)[1]}"
 
 
 def retention_of(policies: dict[str, Any], default_s: float | None) -> Retention:

@@ -17,8 +17,7 @@ from typing import TypeVar
 from anabranch.errors import AlreadyClosedError, MetadataError, NotFoundError
 from anabranch.metadata.sqlite_file import BUSY_TIMEOUT_S, SCHEMA_VERSION, WriteLock, delete_sessions
 from anabranch.metadata.sqlite_thread import Answer, ConnectionThread, Request, SqliteOptions, Work
-from anabranch.metadata.store import ABSENT, Stored
-from anabranch.metadata.watches import Watches, check_key, check_prefix
+from anabranch.metadata.store import ABSENT, Stored, Watches, check_key, check_prefix
 
 T = TypeVar("T")
 

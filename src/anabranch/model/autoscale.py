@@ -21,8 +21,7 @@ from anabranch.model.observed import (
 )
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.model.scale_merges import plan_merge
-from anabranch.model.scale_splits import plan_splits
+from anabranch.model.scale_plans import plan_merge, plan_splits
 from anabranch.model.scale_steps import Action, Cap, Keep, Merge, Rebucket, Split, Verdict, time_left_s
 from anabranch.model.weights import balanced_points
 

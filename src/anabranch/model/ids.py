@@ -38,19 +38,13 @@ Vector = tuple[tuple[int, "MessageId"], ...]
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def _value(cls: type[_T]) -> type[_T]:
-    """A dataclass that is frozen for type checkers only.
-
-    A client creates an id per message, and a dataclass frozen at run time takes five times as long to create.
-    """
+    """A dataclass frozen for type checkers only: at run time that makes creation five times slower."""
     return dataclass(slots=True, eq=False)(cls)
 
 
 @_value
 class MessageId:
-    """Identifies one message for ever; ordered by segment, position, partition and index in the batch.
-
-    Messages of different segments are ordered by segment id, not by time.
-    """
+    """Identifies one message; ordered by segment id (not time), position, partition and batch index."""
 
     segment: int
     ledger: int

@@ -53,11 +53,7 @@ def handed_on(
     *,
     bytes_max: int = BYTES_MAX,
 ) -> Pieces:
-    """The pieces that a segment passes to its children: its own sequence ids hold in its whole range.
-
-    The ids of a producer rise on a segment, so the segment stored every message of its range up to the last
-    id.
-    """
+    """The pieces that a segment passes to its children; its own ids rise, so they hold in its whole range."""
     pieces = [Piece(piece.range, _highest(piece.sequences, own)) for piece in _filled(inherited, own_range)]
     return tuple(_lightened(_coalesced(pieces), bytes_max))
 
@@ -96,10 +92,7 @@ class Known:
 
 
 def _filled(pieces: Iterable[Piece], whole: HashRange) -> list[Piece]:
-    """The pieces cut to a range, with empty pieces in gaps, and the lowest ids where pieces overlap.
-
-    Only pieces of classic topics overlap, because their keys lie anywhere on the ring.
-    """
+    """The pieces cut to a range, empty in gaps; where pieces of classic topics overlap, the lowest ids."""
     given = [piece for piece in pieces if piece.range.overlaps(whole)]
     cuts = {whole.start, *(piece.range.start for piece in given), *(piece.range.end + 1 for piece in given)}
     starts = sorted(cut for cut in cuts if cut in whole)

@@ -136,10 +136,7 @@ def spare_buckets(observed: Observed, policy: AutoScalePolicy) -> int:
 
 
 def advance_history(history: LoadHistory, observed: Observed, policy: AutoScalePolicy) -> LoadHistory:
-    """Update the times since which segments are cold; call it before each `decide`, and store the result.
-
-    A segment whose load is unknown does not count as cold.
-    """
+    """Update since when segments are known to be cold; call it before each `decide`, store the result."""
     now_s = observed.now_s
     cold: dict[int, float] = {}
     surplus: dict[int, float] = {}

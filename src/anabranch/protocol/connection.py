@@ -91,10 +91,7 @@ class _Machine:
 
 
 class ServerMachine(_Machine):
-    """The broker's end: the first command must be CONNECT, which the machine answers.
-
-    The machine answers PING at any time, but PING does not extend the time for the handshake.
-    """
+    """The broker's end: CONNECT must come first, and a PING does not extend the time for the handshake."""
 
     _handled_here = frozenset((pb.CommandPing, pb.CommandPong, pb.CommandConnect))
 
@@ -140,10 +137,7 @@ class ServerMachine(_Machine):
 
 
 class ClientMachine(_Machine):
-    """The client's end; `start` gives the CONNECT to send first.
-
-    `receive` raises the error that the broker answered instead of CONNECTED, such as AuthenticationError.
-    """
+    """The client's end; `start` gives the CONNECT, and `receive` raises the error in the broker's answer."""
 
     _handled_here = frozenset((pb.CommandPing, pb.CommandPong, pb.CommandConnected, pb.CommandAuthChallenge))
 

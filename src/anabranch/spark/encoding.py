@@ -71,7 +71,7 @@ class _Buckets:
     """The buckets of all active segments, numbered."""
 
     def __init__(self, layout: Layout, turn: int) -> None:
-        # Segments that are all classic are the partitions of a classic topic; see `model.routing`.
+        # Segments that are all classic are the partitions of a classic topic; see `model.layout`.
         self._by_modulo = all(segment.is_classic for segment in layout.active)
         active = sorted(layout.active, key=lambda s: s.id) if self._by_modulo else layout.active
         self._starts = np.array([segment.range.start for segment in active])

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
-from anabranch.model.layout import Layout
-from anabranch.model.routing import Router
+from anabranch.model.layout import Layout, Router
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.entries import Columns, decode_columns
 from anabranch.spark.columns import hash_column

@@ -18,8 +18,7 @@ from anabranch.client.produce.futures import BulkFuture, move
 from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.client.produce.sending import SegmentSender
 from anabranch.model.hashing import key_hash, stand_in_hash
-from anabranch.model.layout import Segment
-from anabranch.model.routing import Router
+from anabranch.model.layout import Router, Segment
 
 if TYPE_CHECKING:
     from anabranch.client.produce.publisher import Publisher

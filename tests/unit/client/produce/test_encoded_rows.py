@@ -10,8 +10,7 @@ import pytest
 from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import AlreadyClosedError
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
-from anabranch.model.layout import Layout
-from anabranch.model.routing import Router
+from anabranch.model.layout import Layout, Router
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.entries import checked_metadata, decode_columns
 from tests.harness.cluster import TOPIC, Brokers, Orders, read_all, stored_messages
