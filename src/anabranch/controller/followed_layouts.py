@@ -1,8 +1,4 @@
-"""Layouts of topics that other brokers lead, as the metadata store shows them.
-
-The leader of a topic offers its layouts to watchers directly; all other brokers follow the record. Must not
-know which broker leads a topic.
-"""
+"""Layouts of topics as their records show them; must not know which other broker leads a topic."""
 
 from __future__ import annotations
 

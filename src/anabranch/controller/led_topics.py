@@ -1,8 +1,4 @@
-"""The topics that this broker leads, one controller each.
-
-A broker leads the topics whose home store it owns. Must not know what a controller does with its topic, nor
-how to reach the leaders at other brokers.
-"""
+"""The topics whose home store this broker owns, one controller each; must not know leaders elsewhere."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ class TopicRecovery:
         self._context = context
         self._led = led
         self._tasks = tasks
+        self._delete_storage = partial(lifecycle.delete_storage, context)
         self._locks = KeyedLocks()
         self._unwatch: Callable[[], None] | None = None
         self._closed = False
@@ -110,9 +111,6 @@ class TopicRecovery:
         async with self._locks.held(name):
             await lifecycle.forget_topic(self._context, name)
         return await self._delete_storage(name)
-
-    async def _delete_storage(self, name: TopicName) -> bool:
-        return await lifecycle.delete_storage(self._context, name)
 
     def _record_changed(self, name: TopicName) -> None:
         if name not in self._led and name not in self._changed:

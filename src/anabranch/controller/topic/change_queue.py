@@ -1,8 +1,7 @@
 """The one queue of a topic's changes, and the runner that finishes earlier changes before each change.
 
-All layout and subscription changes pass through the queue, so they never overlap. A cancelled caller does not
-cancel its change once it has begun: half a split is worse than a whole one. `decide.after_change` says what
-follows a failure; the runner takes that step. Must not know what a change does.
+Changes never overlap. A cancelled caller does not cancel its change once it has begun: half a split is worse
+than a whole one. Must not know what a change does.
 """
 
 from __future__ import annotations

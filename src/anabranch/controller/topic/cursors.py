@@ -1,8 +1,4 @@
-"""The cursors of a topic's subscriptions on its segments.
-
-Creates, moves and deletes cursors as a subscription's record says, and asks owners for drained segments.
-Every command may be repeated. Must not know how records are stored, nor which consumers read.
-"""
+"""Cursors of subscriptions on segments; must not know how records are stored, nor which consumers read."""
 
 from __future__ import annotations
 
@@ -50,11 +46,9 @@ class Cursors:
             # A segment created after that time holds only later messages, even if clients' clocks were wrong.
             after = segment.created_ms >= unfinished.timestamp_ms
             await segments.seek(place, sub, 0 if after else unfinished.timestamp_ms, term)
-        elif segment.active:
+        elif segment.active or record.initial_position == "earliest":
             assert record.initial_position is not None
             await segments.create_subscription(place, sub, record.initial_position, term)
-        elif record.initial_position == "earliest":
-            await segments.create_subscription(place, sub, "earliest", term)
 
     async def in_use(self, sub: str) -> bool:
         """Whether any consumer is attached, registered or not."""

@@ -1,8 +1,4 @@
-"""The registered consumers of one topic while they are connected: name holds, grace timers and pushes.
-
-Carries out the effects of the pure `NameHolds`. All times are the event loop's. Must not know how membership
-is stored: it reports the end of a grace period and learns when a consumer is gone.
-"""
+"""The name holds, grace timers and pushes of connected consumers; must not know how membership is stored."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The observations and the last decisions of one topic's auto-scaling.
-
-Collects the loads for the pure `model.autoscale.decide` and keeps its last decisions with their reasons. Must
-not know how a decision is carried out.
-"""
+"""The loads and last decisions of one topic's auto-scaling; must not know how a decision is carried out."""
 
 from __future__ import annotations
 
