@@ -51,8 +51,7 @@ async def workers(call: Call) -> Any:
 async def leader(call: Call) -> Any:
     """The first broker: Pulsar's tools ask for a leader of all brokers, which this cluster does not have."""
     first = min(call.broker.directory.brokers.values(), key=lambda broker: broker.id, default=call.broker)
-    url = first.http_url
-    return {"brokerId": urlsplit(url).netloc, "serviceUrl": url}
+    return {"brokerId": urlsplit(first.http_url).netloc, "serviceUrl": first.http_url}
 
 
 async def lookup(call: Call) -> Any:

@@ -34,13 +34,11 @@ class Family:
     values: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
 
     def add(self, value: float, **labels: str) -> None:
-        """Add to the value of these labels."""
         key = tuple(sorted(labels.items()))
         self.values[key] = self.values.get(key, 0) + value
 
 
 def render(families: Iterable[Family]) -> str:
-    """The metrics in the text format of Prometheus."""
     lines = []
     for family in families:
         lines += [f"# HELP {family.name} {family.about}", f"# TYPE {family.name} {family.kind}"]

@@ -1,9 +1,7 @@
 """`/admin/v2/segments`: requests about one segment, which Pulsar's brokers send each other.
 
-A segment belongs to the layout of its topic, and only the leader of the topic creates, seals and removes
-segments. So these calls report whether that is done, and raise ConflictError if it is not. A request about a
-subscription of the topic applies to all of its segments: moving it on one segment would break the order of
-keys.
+Only the leader of a topic creates, seals and removes segments, so these calls raise ConflictError until that
+is done. A request about a subscription applies to all segments of the topic, which keeps the order of keys.
 """
 
 from __future__ import annotations

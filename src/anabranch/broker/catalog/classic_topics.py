@@ -114,7 +114,7 @@ class ClassicTopics:
         *,
         stores: tuple[int, ...] = (),
     ) -> None:
-        """Record a topic, but no logs yet; ConflictError if a scalable topic has the name."""
+        """Record a topic, but no logs yet; TopicExistsError, or ConflictError beside a scalable topic."""
         await self._records.namespaces.load_namespace(name.namespace_name)
         twin = await self._records.find(name.partitioned_topic.topic)
         if twin is not None and not twin.deleted:

@@ -61,7 +61,8 @@ class Directory:
 
     async def start(self) -> None:
         """Read the records once, and follow their changes from then on."""
-        self._undo = [self._store.watch(root, self._note) for root in (records.BROKERS, records.STORES)]
+        roots = (records.BROKERS, records.STORES)
+        self._undo = [self._store.watch(root, lambda path: self._changed.set()) for root in roots]
         await self.look()
         self._tasks.spawn(self._follow())
 
@@ -94,9 +95,6 @@ class Directory:
             if stored is not None:
                 found[int(part)] = records.decode(kind, stored.value)
         return found
-
-    def _note(self, path: str) -> None:
-        self._changed.set()
 
     async def _follow(self) -> None:
         while True:

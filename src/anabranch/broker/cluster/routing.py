@@ -97,19 +97,14 @@ class BrokerLeaders:
 
     def __init__(self, me: int, directory: Directory, peers: Peers, owns: Callable[[int], bool]) -> None:
         """`me` is the number of this broker."""
+        self.owns = owns
+        self.watch = directory.watch
         self._me = me
         self._directory = directory
         self._peers = peers
-        self._owns = owns
-
-    def owns(self, store: int) -> bool:
-        return self._owns(store)
 
     def remote(self, store: int, name: TopicName) -> TopicLeader | None:
         owner = self._directory.owner_of(store)
-        if owner is None or self._owns(store) or owner.id == self._me:
+        if owner is None or self.owns(store) or owner.id == self._me:
             return None
         return LEADER.proxy(_RemoteLeader(self._peers, owner.url, name))
-
-    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        return self._directory.watch(changed)
