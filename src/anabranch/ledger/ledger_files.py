@@ -94,11 +94,7 @@ class LedgerReader:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._ahead = ReadAhead()
-
-    def forget(self, ledgers: Sequence[int]) -> None:
-        """Drop the kept bytes of ledgers that were dropped."""
-        self._ahead.forget(ledgers)
+        self.ahead = ReadAhead()
 
     async def read(
         self, log: str, ledger: Ledger, first: int, max_entries: int, max_bytes: int
@@ -110,7 +106,7 @@ class LedgerReader:
         start = ledger.start_of(first)
         beyond = bisect_right(ends, start + max_bytes, first, flushed)
         last = max(min(beyond, first + max_entries), first + 1)
-        block = self._ahead.take(ledger.id, start, ends[last - 1])
+        block = self.ahead.take(ledger.id, start, ends[last - 1])
         if block is None:
             want = max(ends[last - 1], min(start + BLOCK_BYTES, ends[flushed - 1]))
             block = Block(start, await self._disk.read(ledger.data_file, start, want - start))
@@ -136,5 +132,5 @@ class LedgerReader:
                 )
             )
             start = end
-        self._ahead.put(ledger.id, start, block)
+        self.ahead.put(ledger.id, start, block)
         return found

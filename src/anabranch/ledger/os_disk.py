@@ -25,11 +25,7 @@ LOCK_FILE = "LOCK"
 
 
 class OsDisk:
-    """Files of the operating system.
-
-    Synced appends, all other changes, and reads run in separate threads. So a long sync of cold files or a
-    slow read never delays a group commit.
-    """
+    """Files of the operating system; commits, other changes and reads do not wait for each other."""
 
     def __init__(self, root: str | os.PathLike[str], *, open_files_max: int = 256) -> None:
         self._root = Path(root).absolute()

@@ -85,7 +85,7 @@ class StoredLog:
         dropped = self.extent.drop_below(ordinal)
         for ledger in dropped:
             ledger.dropped = True
-        self._files.reader.forget([ledger.id for ledger in dropped])
+        self._files.reader.ahead.forget([ledger.id for ledger in dropped])
         return dropped
 
     def drop_all(self) -> list[Ledger]:
