@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from anabranch.testing.simloop import SimLoop
@@ -17,16 +18,6 @@ from anabranch.testing.simtransport import LATENCY_S, PIECES, Mode, SimLink, Sim
 
 CONNECT_TIMEOUT_S = 120.0
 """How long the kernel of the caller retries a connection without an answer."""
-
-
-class SimSocket:
-    """A socket with an address and nothing else."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._address = address
-
-    def getsockname(self) -> tuple[str, int]:
-        return self._address
 
 
 class SimServer(asyncio.AbstractServer):
@@ -40,7 +31,7 @@ class SimServer(asyncio.AbstractServer):
         self.address = address
         self.process = PROCESS.get()
         self.context = contextvars.copy_context()
-        self.sockets = (SimSocket(address),)
+        self.sockets = (SimpleNamespace(getsockname=lambda: address),)
 
     def close(self) -> None:
         self._network.forget(self)
@@ -111,13 +102,10 @@ class SimNetwork:
                 broken += 1
         return broken
 
-    def cut(self, link: SimLink) -> bool:
-        """Break one connection within the first bytes of its next write; False if none is open."""
-        ends = list(link.ends)
-        if not ends:
-            return False
-        link.rng.choice(ends).cut_next(link.rng.randrange(1, 40))
-        return True
+    def cut(self, link: SimLink) -> None:
+        """Break one open connection within the first bytes of its next write."""
+        if link.ends:
+            link.rng.choice(list(link.ends)).cut_next(link.rng.randrange(1, 40))
 
     def listen(
         self,

@@ -207,10 +207,9 @@ def pytest_fixture_setup(
     if request.scope != "function":
         raise pytest.UsageError(f"asynchronous fixture {fixturedef.argname} must have function scope")
     request.getfixturevalue("loop")
+    bound: Callable[..., Any] = function
     if inspect.ismethod(function) and request.instance is not None:
-        bound: Callable[..., Any] = function.__func__.__get__(request.instance)
-    else:
-        bound = function
+        bound = function.__func__.__get__(request.instance)
     driven = _driven_generator if inspect.isasyncgenfunction(function) else _driven_function
     # pytest calls `fixturedef.func` below this hook; the attribute is read-only for annotations alone.
     fixturedef.func = driven(bound, request.node.stash[RUNTIME])  # type: ignore[misc]

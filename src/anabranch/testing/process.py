@@ -101,7 +101,6 @@ class BrokerProcess:
         self._end(signal.SIGKILL)
 
     def children(self) -> list[int]:
-        """Return the running child processes."""
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
     def owner_of(self, store: int) -> tuple[int, int] | None:

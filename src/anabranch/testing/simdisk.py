@@ -83,7 +83,7 @@ class Platter:
 
     def lose_power(self) -> None:
         """Keep durable bytes, and of the others those that the seed picks."""
-        for name, before in list(self._before.items()):
+        for name, before in self._before.items():
             if self.rng.random() < 0.5:
                 self.outcomes["change undone"] += 1
                 if before is None:

@@ -110,9 +110,8 @@ class ClientHistory:
 
     def acknowledge(self, subscription: str, uids: Iterable[str]) -> None:
         """Note acknowledgements that the broker confirmed as durable."""
-        if subscription in self.rewound:
-            return
-        self.acknowledged.setdefault(subscription, {}).update(dict.fromkeys(uids))
+        if subscription not in self.rewound:
+            self.acknowledged.setdefault(subscription, {}).update(dict.fromkeys(uids))
 
     def rewind(self, subscription: str) -> None:
         """Forget the acknowledgements of a subscription, because it seeks back."""
@@ -266,8 +265,7 @@ def violations(
     exact: Sequence[str] = (),
 ) -> list[str]:
     """Return all violations; the names are subscriptions, and `exact` ones are in `ordered` too."""
-    found = [*history.witnessed, *bad_layouts(history), *stored_twice(history)]
-    found += opened_early(history)
+    found = [*history.witnessed, *bad_layouts(history), *stored_twice(history), *opened_early(history)]
     for subscription in ordered:
         found += out_of_order(history, subscription)
         found += skipped(history, subscription)

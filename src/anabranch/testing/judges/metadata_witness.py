@@ -1,7 +1,6 @@
 """Judges changes of the metadata and of memberships at the moment they happen.
 
-Sees every change of the metadata tree and every registration on the wire. A violation goes into the history
-in words. Knows the invariants and not how the system under test keeps them.
+Knows the invariants and not how the system under test keeps them.
 """
 
 from __future__ import annotations
@@ -58,9 +57,7 @@ class WitnessSettings:
     grace_s: float
     """A consumer without a connection keeps its place for this long."""
     log_of: Callable[[str], SegmentLog | None]
-    """Returns the log of a segment at its owner."""
     leads: Callable[[SimProcess | None], bool]
-    """Whether a process leads the topic."""
     committed: Callable[[Layout], None]
     """Called with each new layout."""
 
@@ -217,8 +214,6 @@ class MetadataWitness(WireListener):
         )
         return members, fields, None if self.record is None else self.record.epoch
 
-    # Registered consumers.
-
     def registered(self, member: RegistrationSeen, assignment: pb.ScalableConsumerAssignment) -> None:
         key = member.subscription, member.name
         if self._lost_at.pop(key, None) is not None:
@@ -259,9 +254,7 @@ class MetadataWitness(WireListener):
                     self._cut_off_at.setdefault(member, self._loop.time())
 
     def _log(self, segment: int) -> SegmentLog | None:
-        layout = self.layout
-        if layout is None or segment not in layout.segments:
+        if self.layout is None or segment not in self.layout.segments:
             return None
-        return self._settings.log_of(
-            str(self._settings.topic.segment_name(layout.segments[segment].range, segment))
-        )
+        name = self._settings.topic.segment_name(self.layout.segments[segment].range, segment)
+        return self._settings.log_of(str(name))

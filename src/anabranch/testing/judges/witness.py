@@ -1,8 +1,6 @@
-"""Judges deliveries and acknowledgements at the moment they happen.
+"""Judges deliveries and acknowledgements at the moment they happen, from the wire and the logs of owners.
 
-Sees every command on the wire and the logs at their owners. A violation goes into the history in words; an
-event that can be judged only at the end goes there as a value. Knows the invariants and not how the system
-under test keeps them.
+A violation goes into the history in words; an event that can be judged only at the end goes there as a value.
 """
 
 from __future__ import annotations
@@ -64,9 +62,7 @@ class Witness(MetadataWitness):
         sub, segment = consumer.subscription, consumer.segment
         bucket = self._bucket(consumer, delivery)
         log = self._log(segment)
-        for other in self._consumers:
-            if other is consumer or (other.subscription, other.segment) != (sub, segment):
-                continue
+        for other in self._others(consumer):
             self._forget_acknowledged(other, log)
             held = [
                 at
@@ -74,7 +70,7 @@ class Witness(MetadataWitness):
                 if consumer.alone or other.alone or self._bucket(other, given) == bucket
             ]
             if held:
-                at = f"{other} at {_where(other)}"
+                at = f"{other} at {'no broker' if other.broker is None else other.broker.name}"
                 self._doubt(other, f"{sub}: {consumer} was given {position} while {at} holds {held[0]}")
         generation = self._since.get((sub, consumer.name, segment), -1)
         former = self._owners.get((sub, segment, bucket))
@@ -108,17 +104,10 @@ class Witness(MetadataWitness):
             self._history.early.append(Early(consumer.subscription, consumer.name, *place, tuple(waiting)))
 
     def acknowledging(self, consumer: AttachSeen) -> None:
-        """A former reader of a segment acknowledges no entry that the present reader holds (W2).
-
-        The present reader may: an earlier connection of it received the entry.
-        """
+        """A former reader of a segment acknowledges no entry that its present reader holds (W2)."""
+        # The present reader may acknowledge it: an earlier connection of it received the entry.
         if consumer.subscription in self._settings.ordered and not self._owns(consumer):
-            self._held[consumer] = [
-                other
-                for other in self._consumers
-                if other is not consumer
-                and (other.subscription, other.segment) == (consumer.subscription, consumer.segment)
-            ]
+            self._held[consumer] = self._others(consumer)
             log = self._log(consumer.segment)
             for other in self._held[consumer]:
                 self._forget_acknowledged(other, log)
@@ -147,6 +136,12 @@ class Witness(MetadataWitness):
     def ack_refused(self, consumer: AttachSeen) -> None:
         self._counts["acknowledgement refused"] += 1
 
+    def _others(self, consumer: AttachSeen) -> list[AttachSeen]:
+        """Return the other consumers of the same subscription and segment."""
+        place = consumer.subscription, consumer.segment
+        alike = [other for other in self._consumers if (other.subscription, other.segment) == place]
+        return [other for other in alike if other is not consumer]
+
     def _owns(self, consumer: AttachSeen) -> bool:
         record = self.subscriptions.get(consumer.subscription)
         member = None if record is None else record.consumers.get(consumer.name)
@@ -158,11 +153,8 @@ class Witness(MetadataWitness):
             return
         for at in list(consumer.in_flight):
             ordinal = log.extent.ordinal_of(at)
-            if (
-                ordinal >= log.extent.next_ordinal
-                or log.extent.position_of(ordinal) != at
-                or ordinal in cursor.acks
-            ):
+            exists = ordinal < log.extent.next_ordinal and log.extent.position_of(ordinal) == at
+            if not exists or ordinal in cursor.acks:
                 del consumer.in_flight[at]
 
     def _doubt(self, other: AttachSeen, text: str) -> None:
@@ -175,13 +167,10 @@ class Witness(MetadataWitness):
         self._doubts.clear()
 
     def _bucket(self, consumer: AttachSeen, delivery: Delivery) -> int:
-        layout = self.layout
-        segment = None if layout is None else layout.segments.get(consumer.segment)
-        return (
-            0
-            if segment is None
-            else bucket_index(segment.bucket_splits, read_outer(delivery.data).bucket_hash)
-        )
+        segment = None if self.layout is None else self.layout.segments.get(consumer.segment)
+        if segment is None:
+            return 0
+        return bucket_index(segment.bucket_splits, read_outer(delivery.data).bucket_hash)
 
     def stored(self, topic: TopicName, position: Position) -> None:
         """A child stores an entry only after its parents are sealed (L2)."""
@@ -215,7 +204,3 @@ def behind(watches: Iterable[Watch], newest: Mapping[str, int]) -> list[str]:
         for watch in watches
         if watch.sent < newest.get(watch.topic, -1)
     ]
-
-
-def _where(consumer: AttachSeen) -> str:
-    return "no broker" if consumer.broker is None else consumer.broker.name

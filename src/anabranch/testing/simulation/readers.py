@@ -57,9 +57,8 @@ class Readers:
         self._shape = shape
         self._counts = counts
         self._saved: bytes | None = None
-        """The last checkpoint as bytes."""
         self._saved_count = 0
-        """The number of deliveries up to that checkpoint."""
+        """The number of deliveries up to the saved checkpoint."""
 
     @property
     def subscriptions(self) -> list[str]:

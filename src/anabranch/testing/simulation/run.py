@@ -120,8 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.trace.write_text("\n".join(trace))
     if result.found:
         _report(result)
-    outcome = "failed" if result.found else "ok"
-    print(f"seed {result.seed}: {outcome}, digest {result.digest:08x}")
+    print(f"seed {result.seed}: {'failed' if result.found else 'ok'}, digest {result.digest:08x}")
     return 1 if result.found else 0
 
 

@@ -39,7 +39,6 @@ class Shape:
     consumers: int
     queue_consumers: int
     checkpoints: bool
-    """Whether a checkpoint consumer reads, too."""
     keys: int
     messages: int
     operations: int
