@@ -1,7 +1,4 @@
-"""The owner of each slot of a Key_Shared subscription: one class per mode.
-
-A *slot* is the unit whose order is kept: a hash of the key, or a bucket.
-"""
+"""The owner of each slot, a hash of the key or a bucket, of a Key_Shared subscription, by its mode."""
 
 from __future__ import annotations
 
@@ -92,10 +89,7 @@ class Sticky:
 
 
 class Buckets:
-    """Bucket i of N goes to one of k receivers in the order of (name, id), in equal runs of buckets.
-
-    A closed bucket has no owner, so its entries wait.
-    """
+    """Receivers in the order of (name, id) get equal runs of buckets; entries of a closed bucket wait."""
 
     def __init__(
         self, bucket_count: int, receivers: Sequence[Receiver], closed: frozenset[int] = frozenset()

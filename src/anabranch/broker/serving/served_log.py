@@ -84,10 +84,7 @@ class ServedLog:
     async def subscription(
         self, name: str, *, durable: bool, ordinal: int | None, properties: Mapping[str, str] | None = None
     ) -> Subscription:
-        """The subscription of that name, made at `ordinal` if new; durable when it returns.
-
-        Raises SubscriptionNotFoundError when it does not exist and `ordinal` is None.
-        """
+        """The subscription of that name, stored if `durable`; a new one needs the `ordinal` to start at."""
         if self.producers.closed is not None:
             raise ServiceNotReadyError(f"{self.name} {self.producers.closed}")
         found = self.subscriptions.get(name)
@@ -157,10 +154,7 @@ class ServedLog:
         self.check_drained()
 
     def close(self, reason: str = "is being deleted") -> None:
-        """Stop serving the log: all clients are disconnected, nothing stored changes.
-
-        Clients look the log up again; `reason` is the error text while the lookup still leads here.
-        """
+        """Disconnect all clients; `reason` is the error text while their lookups still lead here."""
         self._unwatch()
         self.producers.close(reason)
         for subscription in list(self.subscriptions.values()):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.subscription import Subscription
-from anabranch.broker.wire.services import Services
+from anabranch.broker.wire.command_handler import Services
 from anabranch.errors import AnabranchError
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -64,9 +64,6 @@ def _only_finishes(subscription: Subscription, consumer: ServedConsumer) -> bool
 
 
 def attach_and_close(connection: ServerConnection, command: pb.CommandSubscribe) -> None:
-    """Let a consumer attach whose segment went to another member, and close it at once.
-
-    The client goes on with its other segments, and repeats this SUBSCRIBE until its new assignment arrives.
-    """
+    """Accept and close a consumer whose segment went to another member; its client repeats SUBSCRIBE."""
     connection.send(pb.CommandSuccess(request_id=command.request_id))
     connection.send(pb.CommandCloseConsumer(consumer_id=command.consumer_id, request_id=NO_ID))

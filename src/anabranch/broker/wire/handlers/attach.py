@@ -7,8 +7,8 @@ from dataclasses import astuple
 from typing import Any
 
 from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.wire.command_handler import Services
 from anabranch.broker.wire.connection import Attached, ServerConnection
-from anabranch.broker.wire.services import Services
 from anabranch.errors import MetadataError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -68,11 +68,7 @@ def attached_consumer(connection: ServerConnection, consumer_id: int) -> Attache
 def close_once_begun(
     connection: ServerConnection, what: str, number: int, close: Callable[[], None]
 ) -> Coroutine[Any, Any, None] | None:
-    """Close a producer or consumer, also one that is still being made.
-
-    One that is not known yet may have come in the same read. The task that makes it has begun when the
-    returned coroutine runs.
-    """
+    """Close a producer or consumer; the coroutine closes one whose making begins only after this read."""
     known = connection.producer_logs if what == "producer" else connection.consumers
     if number in known or connection.cancel_opening(what, number):
         close()

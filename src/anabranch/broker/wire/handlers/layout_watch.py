@@ -1,7 +1,4 @@
-"""Layout watches (70-72): a layout on the wire, with the brokers that serve its segments.
-
-A watching client gets whole layouts, never a backlog of changes: a slow client skips to the newest.
-"""
+"""Layout watches (70-72): whole layouts and the brokers of their segments; a slow client skips some."""
 
 from __future__ import annotations
 
@@ -9,10 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from anabranch.broker.cluster.directory import Directory
-from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
+from anabranch.broker.wire.command_handler import CommandHandler, Services, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.java_m1 import understands_ends
-from anabranch.broker.wire.services import Services
 from anabranch.errors import NotAllowedError, TopicExistsError, TopicNotFoundError
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName

@@ -22,10 +22,7 @@ _NAMESPACE = "namespace"
 
 
 class NamespaceSession:
-    """One open namespace watch.
-
-    The topics are loaded once at a time, because a slow load that a later one overtook would be out of date.
-    """
+    """One open namespace watch; it loads topics once at a time, so that no load overtakes another."""
 
     def __init__(self, connection: ServerConnection, command: pb.CommandWatchScalableTopics) -> None:
         tenant, local = parse_namespace(command.namespace)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
+from anabranch.broker.wire.command_handler import CommandHandler, Services, refuse_with
 from anabranch.broker.wire.connection import Registered, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded
 from anabranch.broker.wire.java_m1 import understands_ends
-from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import ConsumerNotFoundError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
@@ -20,11 +19,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
 class AssignmentPush:
-    """Sends a consumer the newest of its assignments; older ones that were not sent are dropped.
-
-    When its leader is gone, the client is notified and registers with the next leader; the connection of a
-    client that does not understand the notice is closed.
-    """
+    """Sends a consumer the newest of its assignments; older ones that were not sent are dropped."""
 
     def __init__(self, connection: ServerConnection, consumer_id: int) -> None:
         self._connection = connection
@@ -38,18 +33,18 @@ class AssignmentPush:
             self._connection.pushes.send(("assignment", self._consumer_id), partial(self._send, assignment))
 
     async def alive(self) -> bool:
-        """Whether the client answers."""
         return await self._connection.alive()
 
     def _end(self) -> None:
-        """Notify the client that this broker leads its topic no more, so that it registers again."""
+        """Make the client register again, by a notice or else by the end of its connection."""
         if self.active:
             self.active = False
             self._connection.registrations.pop(self._consumer_id, None)
-            if not understands_ends(self._connection):
+            if understands_ends(self._connection):
+                close = pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=NO_ID)
+                self._connection.send(close)
+            else:
                 self._connection.hang_up()
-                return
-            self._connection.send(pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=NO_ID))
 
     def _send(self, assignment: Assignment) -> None:
         if self.active:

@@ -1,7 +1,4 @@
-"""Commands about the connection itself, and those whose features are not served.
-
-Every request gets an answer, so that a client which wants a transaction does not wait for it.
-"""
+"""Commands that need no action, and refusals of features that this broker does not serve."""
 
 from __future__ import annotations
 

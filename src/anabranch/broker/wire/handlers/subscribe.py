@@ -9,10 +9,9 @@ from anabranch.broker.serving.consumer import ConsumerOptions, ServedConsumer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire import java_m1
-from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.command_handler import CommandHandler, Services
 from anabranch.broker.wire.connection import Attached, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
-from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.errors import AnabranchError, ConsumerBusyError, NotAllowedError, ServiceNotReadyError
 from anabranch.metadata.records import InitialPosition, SubscriptionKind
@@ -78,10 +77,11 @@ def _make_consumer(
     admission: Admission,
 ) -> ServedConsumer:
     services = connection.services
+    has_epoch = command.HasField("consumer_epoch") and command.consumer_epoch != NO_ID
     options = ConsumerOptions(
         priority=command.priority_level,
         unacked_max=services.config.max_unacked_per_consumer or 2**62,
-        epoch=_epoch(command),
+        epoch=command.consumer_epoch if has_epoch else None,
         metadata=metadata,
         connected_at_ms=services.clock.wall_ms(),
         member=admission.member,
@@ -169,11 +169,6 @@ async def _detach_dead(segment: ServedLog, subscription: Subscription) -> None:
     for holder in list(subscription.consumers):
         if not await holder.link.alive():
             segment.detach(subscription, holder)
-
-
-def _epoch(command: pb.CommandSubscribe) -> int | None:
-    given = command.HasField("consumer_epoch") and command.consumer_epoch != NO_ID
-    return command.consumer_epoch if given else None
 
 
 HANDLERS = {pb.CommandSubscribe: CommandHandler(subscribe)}
