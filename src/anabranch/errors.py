@@ -15,11 +15,6 @@ class AnabranchError(Exception):
 
     retryable: ClassVar[bool] = False
 
-    def __init_subclass__(cls, *, retryable: bool | None = None) -> None:
-        super().__init_subclass__()
-        if retryable is not None:
-            cls.retryable = retryable
-
 
 def in_words(error: BaseException) -> str:
     """Class and text of an error, for a reader without its traceback."""
@@ -74,40 +69,52 @@ class ConflictError(AnabranchError):
     """Another operation or another process prevents this one."""
 
 
-class HeldError(ConflictError, retryable=True):
+class HeldError(ConflictError):
     """Another process holds a lock; `holder` is the name of that process."""
+
+    retryable = True
 
     def __init__(self, text: str, holder: str = "") -> None:
         super().__init__(text)
         self.holder = holder
 
 
-class VersionConflictError(ConflictError, retryable=True):
+class VersionConflictError(ConflictError):
     """A compare-and-set lost a race; load the record again and decide again."""
 
+    retryable = True
 
-class ConnectError(AnabranchError, ConnectionError, retryable=True):
+
+class ConnectError(AnabranchError, ConnectionError):
     """No connection could be made."""
 
+    retryable = True
 
-class NotConnectedError(AnabranchError, ConnectionError, retryable=True):
+
+class NotConnectedError(AnabranchError, ConnectionError):
     """The connection was lost during the call."""
+
+    retryable = True
 
 
 class AlreadyClosedError(AnabranchError):
     """The object was closed."""
 
 
-class OperationTimeoutError(AnabranchError, TimeoutError, retryable=True):
+class OperationTimeoutError(AnabranchError, TimeoutError):
     """The operation was not answered in time."""
+
+    retryable = True
 
 
 class SendTimeoutError(OperationTimeoutError):
     """The message was not stored within the send timeout; it may still be stored."""
 
 
-class ReceiveTimeoutError(AnabranchError, TimeoutError, retryable=True):
+class ReceiveTimeoutError(AnabranchError, TimeoutError):
     """No message came within the timeout."""
+
+    retryable = True
 
 
 class AuthenticationError(AnabranchError, PermissionError):
@@ -122,24 +129,34 @@ class ServerError(AnabranchError):
     """The broker refused the request; the subclass gives the reason."""
 
 
-class MetadataError(ServerError, retryable=True):
+class MetadataError(ServerError):
     """The metadata store failed, or a record is invalid."""
 
+    retryable = True
 
-class PersistenceError(ServerError, retryable=True):
+
+class PersistenceError(ServerError):
     """The entry could not be made durable."""
 
+    retryable = True
 
-class ServiceNotReadyError(ServerError, retryable=True):
+
+class ServiceNotReadyError(ServerError):
     """The broker cannot serve this request yet; retry."""
 
+    retryable = True
 
-class TooManyRequestsError(ServerError, retryable=True):
+
+class TooManyRequestsError(ServerError):
     """A limit on concurrent work was reached; retry later."""
 
+    retryable = True
 
-class UnknownServerError(ServerError, retryable=True):
+
+class UnknownServerError(ServerError):
     """The broker failed without a specific error code."""
+
+    retryable = True
 
 
 class NotAllowedError(ServerError):
@@ -150,8 +167,10 @@ class UnsupportedFeatureError(ServerError):
     """The peer does not know this feature."""
 
 
-class QuotaExceededError(ServerError, retryable=True):
+class QuotaExceededError(ServerError):
     """The backlog quota of the topic is used up."""
+
+    retryable = True
 
 
 class TopicTerminatedError(ServerError):
@@ -166,32 +185,42 @@ class ProducerFencedError(ServerError):
     """A newer exclusive producer replaced this one."""
 
 
-class ConsumerBusyError(ServerError, retryable=True):
+class ConsumerBusyError(ServerError):
     """Other consumers of the subscription exclude this consumer; it may be free later."""
 
+    retryable = True
 
-class ConsumerAssignError(ServerError, retryable=True):
+
+class ConsumerAssignError(ServerError):
     """The requested hash ranges overlap those of another consumer."""
+
+    retryable = True
 
 
 class IncompatibleSchemaError(ServerError):
     """The schema does not fit the schema of the topic."""
 
 
-class NotOwnerError(ServerError, retryable=True):
+class NotOwnerError(ServerError):
     """This broker does not own the segment; look up the owner and try there."""
 
+    retryable = True
 
-class NotLeaderError(ServerError, retryable=True):
+
+class NotLeaderError(ServerError):
     """This broker does not lead the topic; ask the leader."""
+
+    retryable = True
 
 
 class StaleTermError(ServerError):
     """A newer leader has acted; changes of an older term are refused."""
 
 
-class MemoryBufferFullError(AnabranchError, retryable=True):
+class MemoryBufferFullError(AnabranchError):
     """The client's memory limit for waiting messages is reached."""
+
+    retryable = True
 
 
 class ProtocolError(AnabranchError):
