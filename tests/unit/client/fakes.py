@@ -69,10 +69,6 @@ class FakeConnection:
         self.sent: list[ProtoMessage] = []
         self._answer = answer
 
-    @property
-    def writable(self) -> bool:
-        return self.pump.writable
-
     def send(self, message: ProtoMessage) -> None:
         self.sent.append(message)
 

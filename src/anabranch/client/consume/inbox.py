@@ -65,8 +65,7 @@ class Inbox(Generic[T]):
         self._asked = False
         """Whether a command asked the broker for more; it leaves only when the event loop runs."""
         self.opened_in: int | None = None
-        """The incarnation of the topic whose subscription is open. The broker does not create a deleted
-        subscription again in this incarnation."""
+        """The incarnation of the topic, in which the broker does not create a deleted subscription again."""
         self._closed = False
         self._failure: AnabranchError | None = None
         """Why no more messages can be handed out."""

@@ -34,8 +34,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 T = TypeVar("T")
 
 CAUGHT_UP_ACK_S = 0.005
-"""Longest wait of an acknowledgement when no message is left to hand out: the segment's next reader may be
-waiting for it."""
+"""Longest wait of an acknowledgement when no message is left: the segment's next reader may wait for it."""
 
 HAND_OVER_WARNING_S = 10.0
 

@@ -102,11 +102,6 @@ class BrokerConnection:
         """Whether the broker understands Anabranch's extensions of the protocol."""
         return self.machine.server_version.startswith(OUR_CLIENTS)
 
-    @property
-    def writable(self) -> bool:
-        """Whether the broker keeps up; if not, producers should fill larger batches instead of the queue."""
-        return self.pump.writable
-
     def send(self, message: ProtoMessage) -> None:
         """Send a command that has no answer."""
         if self.closed_by is None:

@@ -111,8 +111,7 @@ class LayoutWatch:
             return
         layout = layout_from_wire(update, self._topic)
         if self._first is not None:
-            # The first layout of a session counts even when its epoch is lower: the topic may have been
-            # deleted and created again.
+            # A topic that was deleted and created again begins with a lower epoch.
             self.current = layout
             if not self._first.done():
                 self._first.set_result(None)

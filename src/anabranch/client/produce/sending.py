@@ -71,9 +71,10 @@ class SegmentSender:
         if not self.batcher.opened or connection is None:
             # Without a connection batches may as well grow; the attachment sends them.
             return
-        if connection.writable:
+        if connection.pump.writable:
             self.close_batches()
         else:
+            # The broker does not keep up: larger batches are better than a longer queue.
             connection.on_writable[self._writable] = None
 
     def close_batches(self) -> None:
