@@ -33,11 +33,11 @@ from anabranch.broker.cluster.routing import (
 )
 from anabranch.broker.serving.context import LogContext, SubscriptionLimits
 from anabranch.broker.serving.served_log import RateMeter
-from anabranch.broker.wire.command_handler import Services
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.handlers.lookup import owner_of
 from anabranch.broker.wire.liveness import ListeningMachine
+from anabranch.broker.wire.services import Services
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService

@@ -18,10 +18,11 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
-from anabranch.broker.wire.command_handler import CommandHandler, Services
+from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.java_m1 import is_java_m1
 from anabranch.broker.wire.liveness import ListeningMachine, answers
 from anabranch.broker.wire.pushes import Pushes
+from anabranch.broker.wire.services import Services
 from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.errors import (
     AnabranchError,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.subscription import Subscription
-from anabranch.broker.wire.command_handler import Services
+from anabranch.broker.wire.services import Services
 from anabranch.errors import AnabranchError
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb

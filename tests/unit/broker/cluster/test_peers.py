@@ -22,9 +22,9 @@ from anabranch.broker.cluster.peers import (
     Target,
 )
 from anabranch.broker.cluster.remote_calls import Port, Verb, VerbCall
-from anabranch.broker.wire.command_handler import Services
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers import HANDLERS
+from anabranch.broker.wire.services import Services
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.verbs import ends_session, opens_session
 from anabranch.errors import (

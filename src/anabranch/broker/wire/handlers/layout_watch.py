@@ -6,9 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from anabranch.broker.cluster.directory import Directory
-from anabranch.broker.wire.command_handler import CommandHandler, Services, refuse_with
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.java_m1 import understands_ends
+from anabranch.broker.wire.services import Services
 from anabranch.errors import NotAllowedError, TopicExistsError, TopicNotFoundError
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName

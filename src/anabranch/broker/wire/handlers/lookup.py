@@ -5,8 +5,9 @@ from __future__ import annotations
 from google_crc32c import value as crc32c
 
 from anabranch.broker.catalog.schemas import to_wire
-from anabranch.broker.wire.command_handler import CommandHandler, Services, refuse_with
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.services import Services
 from anabranch.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.metadata.records import BrokerRecord
 from anabranch.model.names import TopicName, parse_namespace

@@ -8,9 +8,10 @@ from typing import Any
 
 from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.wire.command_handler import CommandHandler, Services
+from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded, close_once_begun, metadata_of, open_log
+from anabranch.broker.wire.services import Services
 from anabranch.errors import ServiceNotReadyError
 from anabranch.model.inheritance import UNKNOWN, Known
 from anabranch.model.names import TopicName, validate_subscription

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from anabranch.broker.wire.command_handler import CommandHandler, Services, refuse_with
+from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import Registered, ServerConnection
 from anabranch.broker.wire.handlers.attach import bounded
 from anabranch.broker.wire.java_m1 import understands_ends
+from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import ConsumerNotFoundError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError

@@ -1,0 +1,43 @@
+"""The parts of a broker that its connections share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from anabranch.aio import TaskRegistry
+from anabranch.broker.catalog.classic_topics import ClassicTopics
+from anabranch.broker.catalog.schemas import SchemaRegistry
+from anabranch.broker.catalog.served_logs import ServedLogs
+from anabranch.broker.cluster.broker_lease import BrokerLease
+from anabranch.broker.cluster.directory import Directory
+from anabranch.broker.cluster.peers import ClusterSecret, Targets
+from anabranch.clock import Clock
+from anabranch.config import BrokerConfig
+from anabranch.controller.service import ControllerService
+from anabranch.metadata.topics import TopicStore
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a broker that handlers call."""
+
+    config: BrokerConfig
+    clock: Clock
+    tasks: TaskRegistry
+    records: TopicStore
+    logs: ServedLogs
+    classic: ClassicTopics
+    controllers: ControllerService
+    schemas: SchemaRegistry
+    directory: Directory
+    lease: BrokerLease
+    secret: ClusterSecret
+    targets: Targets
+    """The ports that other brokers may call at this broker."""
+    _name_numbers: Iterator[int] = field(default_factory=count)
+
+    def make_producer_name(self) -> str:
+        """A name that no producer of this cluster ever had."""
+        return f"{self.config.cluster}-{self.lease.me.generation}-{next(self._name_numbers)}"
