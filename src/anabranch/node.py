@@ -96,7 +96,10 @@ def set_up_logging(config: BrokerConfig, prefix: str = "") -> None:
 
 
 def lock_data(config: BrokerConfig) -> int:
-    """Lock the data directory, or raise HeldError; workers that outlive their supervisor are ended."""
+    """Lock the data directory for this process and its children; HeldError when it is in use.
+
+    Workers of a killed supervisor hold the lock until they stop; workers that do not stop are killed.
+    """
     root = Path(config.data).absolute()
     try:
         make_root(root)

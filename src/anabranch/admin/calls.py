@@ -102,7 +102,11 @@ class Call:
         self._body: bytes | None = None
 
     async def once(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
-        """The result of the first `read` that succeeds, also when the handler is called again."""
+        """The result of the first `read` that succeeds, also when the handler is called again.
+
+        A handler reads the incarnation of a topic or the epoch of a layout through this function. Its leader
+        compares it, so a request that arrives twice changes nothing the second time.
+        """
         if key not in self._seen:
             self._seen[key] = await read()
         found: T = self._seen[key]
@@ -249,7 +253,10 @@ def render(answer: Any) -> Response:
 
 
 def refusal(error: BaseException, *, changing: bool = False) -> Response:
-    """The HTTP form of an error; an unexpected error is logged, and its text is not sent."""
+    """The HTTP form of an error; an unexpected error is logged, and its text is not sent.
+
+    An unavailable leader may have made the requested change, and the text says so.
+    """
     status = status_of(error)
     if not isinstance(error, AnabranchError):
         log.error("an admin call failed", exc_info=error)

@@ -119,7 +119,10 @@ class ControllerService:
             await self._recovery.finish_deletion(name)
 
     async def controller(self, name: TopicName) -> TopicLeader:
-        """The leader of the topic, here or at another broker; TopicNotFoundError, ServiceNotReadyError."""
+        """The leader of the topic, here or at another broker; TopicNotFoundError if there is no such topic.
+
+        ServiceNotReadyError if the topic's home store has no owner for `LEADER_WAIT_S`.
+        """
         name = name.topic
         loop = asyncio.get_running_loop()
         until_s = loop.time() + LEADER_WAIT_S

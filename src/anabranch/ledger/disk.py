@@ -36,7 +36,10 @@ class Disk(Protocol):
         """Bytes from `offset`, fewer at the end of the file; FileNotFoundError if the file is missing."""
 
     async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
-        """Put buffers at the end of files, also new ones; with `sync`, files and names are then durable."""
+        """Put buffers at the end of each file, in order; create files that do not exist.
+
+        With `sync` everything in these files, and their names, is durable when the call returns.
+        """
 
     async def sync(self, files: Sequence[str]) -> None:
         """Make the names of these files durable, and all bytes written to them before the call."""

@@ -149,7 +149,11 @@ class TopicName:
 
     @property
     def storage_name(self) -> str:
-        """A unique lower-case file name without dots; a long name is cut and ends with its digest."""
+        """The name as one component of a file path.
+
+        Different names give different results, also on file systems that ignore case; the result is
+        lower-case ASCII without dots. A long name is cut and ends with its digest.
+        """
         parts = [self.domain, self.tenant, self.namespace, self.local]
         if self.segment is not None:
             parts.append(str(self.segment))

@@ -90,7 +90,10 @@ def read_outer(entry: bytes) -> Outer:
 
 
 def read_slot(entry: bytes) -> int | None:
-    """The slot of the ring of an entry's only message; None for several messages or an unknown slot."""
+    """The slot of the ring of an entry's only message; None for several messages or an unknown slot.
+
+    Raises RemoteProtocolError when the metadata cannot be read.
+    """
     start, end = metadata_span(entry)
     try:
         metadata = _parse_metadata(entry[start:end])

@@ -1,4 +1,7 @@
-"""Outgoing messages as columns of bytes, joined by Arrow without a Python object per row."""
+"""Outgoing messages as columns of bytes, joined by Arrow without a Python object per row.
+
+Knows the header of a message inside a batch; must not know segments and buckets.
+"""
 
 from __future__ import annotations
 

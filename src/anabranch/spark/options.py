@@ -1,4 +1,7 @@
-"""The options of a source or sink, read and checked once, when Spark plans a query."""
+"""The options of a source or sink, read and checked once, when Spark plans a query.
+
+Spark passes option names in lower case. This module must not know how an option takes effect.
+"""
 
 from __future__ import annotations
 

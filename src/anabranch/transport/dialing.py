@@ -47,7 +47,11 @@ async def dial(
     timeout_s: float,
     tls: ssl.SSLContext | None = None,
 ) -> Pump:
-    """Finish the handshake; raises ConnectError, OperationTimeoutError, or the error that the broker sent."""
+    """Connect and finish the handshake.
+
+    Raises ConnectError, OperationTimeoutError, or the error that the broker answered, such as
+    AuthenticationError. The handler is called only after the handshake succeeded.
+    """
     loop = asyncio.get_running_loop()
     decided: asyncio.Future[None] = loop.create_future()
     pump: Pump | None = None

@@ -1,4 +1,7 @@
-"""The record that shows the other brokers that this broker lives; it vanishes when the lease is over."""
+"""The record that shows the other brokers that this broker lives; it vanishes when the lease is over.
+
+This module must not know stores.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,10 @@ class LogProducers:
         )
 
     async def attach(self, producer: ServedProducer, *, fresh_name: bool, topic_epoch: int | None) -> bool:
-        """Let a producer in; whether it may send at once or waits until its `promoted` is called."""
+        """Let a producer in; whether it may send at once or waits until its `promoted` is called.
+
+        Raises TopicTerminatedError, ProducerBusyError or ProducerFencedError.
+        """
         self._check_open()
         await self._detach_dead(producer.name, producer.link)
         async with self._admission:

@@ -190,7 +190,10 @@ class ServedProducer:
         self.when_idle(self.close)
 
     def _defer(self, sequence_id: int, highest: int, last: int, error: AnabranchError | None = None) -> None:
-        """Answer in its turn: with the error, or a repeated sequence id as a duplicate if it was stored."""
+        """Answer in its turn: with the error, or a repeated sequence id as a duplicate if it was stored.
+
+        An inherited message was stored for sure, and waits only for its turn.
+        """
         self._waiting.append((sequence_id, highest, _DEFERRED, last, error))
         if self._waiting[0][2] == _DEFERRED:
             self._answer_deferred()

@@ -84,7 +84,10 @@ class ServedLog:
     async def subscription(
         self, name: str, *, durable: bool, ordinal: int | None, properties: Mapping[str, str] | None = None
     ) -> Subscription:
-        """The subscription of that name, stored if `durable`; a new one needs the `ordinal` to start at."""
+        """The subscription of that name, made at `ordinal` if new; durable when it returns.
+
+        Raises SubscriptionNotFoundError when it does not exist and `ordinal` is None.
+        """
         if self.producers.closed is not None:
             raise ServiceNotReadyError(f"{self.name} {self.producers.closed}")
         found = self.subscriptions.get(name)

@@ -240,7 +240,10 @@ class Subscription:
             self.check_end()
 
     async def seek(self, ordinal: int, remaining: int | None = None) -> None:
-        """Disconnect all consumers and make this the first pending entry, or `remaining` messages of it."""
+        """Disconnect all consumers and make this the first entry not acknowledged, durably.
+
+        `remaining` are the messages of that entry which still count, when the aim is inside a batch.
+        """
         async with self.busy:
             self.close_consumers()
             self.admitting = None

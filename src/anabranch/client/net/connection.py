@@ -1,4 +1,8 @@
-"""One connection to a broker: requests matched to answers, and commands passed on to their receivers."""
+"""One connection to a broker: requests matched to answers, and commands passed on to their receivers.
+
+A lost connection is reported to every producer, consumer and watch that uses it; each of them attaches again
+by itself, because only it knows what must be sent again. This module knows nothing of batches or layouts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The connections of one client: one per broker address, found by address, by service host or by topic."""
+"""The connections of one client: one per broker address, found by address, by service host or by topic.
+
+The pool knows nothing of segments, batches or layouts.
+"""
 
 from __future__ import annotations
 

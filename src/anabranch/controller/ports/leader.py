@@ -72,7 +72,11 @@ class TopicLeader(Protocol):
         """Change these properties of the topic and leave the others; None removes a property."""
 
     async def delete(self, *, force: bool = False, incarnation: int | None = None) -> None:
-        """Make the topic vanish; ConsumerBusyError while members are connected, unless forced."""
+        """Make the topic vanish for all clients; the service removes its records and storage.
+
+        ConsumerBusyError while registered consumers are connected, unless forced. TopicNotFoundError if the
+        topic has another incarnation than the given one.
+        """
 
     async def ensure_subscription(
         self, sub: str, kind: SubscriptionKind, start: InitialPosition, opened_in: int | None = None

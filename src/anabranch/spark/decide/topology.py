@@ -1,4 +1,7 @@
-"""A topic as the planner sees it: its layout, the extent of each segment, and slices of segments."""
+"""A topic as the planner sees it: its layout, the extent of each segment, and slices of segments.
+
+Plain values. This module must not know how the values are obtained or what is decided with them.
+"""
 
 from __future__ import annotations
 

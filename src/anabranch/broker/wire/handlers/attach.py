@@ -68,7 +68,11 @@ def attached_consumer(connection: ServerConnection, consumer_id: int) -> Attache
 def close_once_begun(
     connection: ServerConnection, what: str, number: int, close: Callable[[], None]
 ) -> Coroutine[Any, Any, None] | None:
-    """Close a producer or consumer; the coroutine closes one whose making begins only after this read."""
+    """Close a producer or consumer, also one that is still being made.
+
+    One that is not known yet may have come in the same read. The task that makes it has begun when the
+    returned coroutine runs.
+    """
     known = connection.producer_logs if what == "producer" else connection.consumers
     if number in known or connection.cancel_opening(what, number):
         close()
