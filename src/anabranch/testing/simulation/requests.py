@@ -46,7 +46,7 @@ OVERTAKEN = (
 )
 """Errors of a retry whose earlier, interrupted attempt took effect."""
 
-ATTEMPTS_MAX = 20
+ATTEMPTS_MAX = 60
 
 REWIND_S = 20.0
 """A seek has taken effect after this time, even if it was interrupted."""
@@ -71,8 +71,8 @@ class Requests:
 
     async def change_layouts(self) -> None:
         if self._step:
-            # Another change or a refused store call may prevent the operation; retry until the broker died at
-            # the step.
+            # Another change or a refused store call may prevent the operation, and slow links may keep the
+            # parents empty; retry until the broker died at the step.
             for _ in range(ATTEMPTS_MAX):
                 await self._change(self._step.partition(".")[0])
                 if self._counts[f"died at {self._step}"]:
