@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from anabranch.aio import Backoff
-from anabranch.broker.cluster.broker_lease import BrokerLease
+from anabranch.broker.cluster.broker_lease import RETRIES, BrokerLease
 from anabranch.broker.cluster.decide.store_ownership import (
     OUTCOMES,
     StoreAim,
@@ -35,7 +34,6 @@ from anabranch.metadata.store import ABSENT, MetadataStore
 
 _logger = logging.getLogger(__name__)
 
-RETRIES: Final = Backoff(0.05, 1.0, jitter=0.0)
 STOP_S: Final = 12.0
 """How long a stop waits until all stores are given up in order; then the rest are closed one by one."""
 
