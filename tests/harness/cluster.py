@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer, Checkpoint, Message
@@ -175,7 +176,23 @@ class Brokers:
             for number in range(first, first + rounds):
                 await producer.send_many([b"%d" % number] * keys, keys=[f"key-{key}" for key in range(keys)])
 
-    async def trouble(
+    async def publish_in_trouble(self, producer: AsyncProducer[bytes]) -> None:
+        """Publish 80 numbers of each of 10 keys, with pauses, while the cluster is in trouble."""
+        async with self.trouble():
+            for number in range(80):
+                await producer.enqueue_many([b"%d" % number] * 10, keys=[f"key-{key}" for key in range(10)])
+                await asyncio.sleep(self.rng.uniform(0.0, 0.004))
+
+    @asynccontextmanager
+    async def trouble(self, **shares: float) -> AsyncIterator[None]:
+        """Change the layout, break connections and kill the broker while the block runs."""
+        over = asyncio.Event()
+        troubling = asyncio.ensure_future(self._trouble(over, **shares))
+        yield
+        over.set()
+        await troubling
+
+    async def _trouble(
         self,
         over: asyncio.Event,
         *,
@@ -184,7 +201,6 @@ class Brokers:
         resets: float = 0.15,
         pause_s_max: float = 0.03,
     ) -> None:
-        """Change the layout, break connections or kill the broker, until `over` is set."""
         rng = self.rng
         while not over.is_set():
             await asyncio.sleep(rng.uniform(0.001, pause_s_max))

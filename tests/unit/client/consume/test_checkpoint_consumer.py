@@ -102,7 +102,6 @@ async def test_restoring_again_and_again_gives_each_message_once_in_order(
     rng = brokers.rng
     client = brokers.client()
     producer = await client.create_producer(TOPIC)
-    over = asyncio.Event()
     orders = Orders()
 
     async def consume() -> None:
@@ -116,13 +115,8 @@ async def test_restoring_again_and_again_gives_each_message_once_in_order(
             checkpoint = consumer.checkpoint()
             await consumer.close()
 
-    troubling = asyncio.ensure_future(brokers.trouble(over))
     consuming = asyncio.ensure_future(consume())
-    for number in range(80):
-        await producer.enqueue_many([b"%d" % number] * 10, keys=[f"key-{key}" for key in range(10)])
-        await asyncio.sleep(rng.uniform(0.0, 0.004))
-    over.set()
-    await troubling
+    await brokers.publish_in_trouble(producer)
     await consuming
     orders.check(10, 80)
     await client.close()

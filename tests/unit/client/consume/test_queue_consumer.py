@@ -175,7 +175,6 @@ async def test_one_consumer_gets_each_message_once_through_kills_and_splits(
         TOPIC, "q", receiver_queue_size=rng.choice([5, 1000]), redelivery=Backoff(0.02, 0.02)
     )
     producer = await client.create_producer(TOPIC)
-    over = asyncio.Event()
     done: list[int] = []
 
     async def consume() -> None:
@@ -187,14 +186,12 @@ async def test_one_consumer_gets_each_message_once_through_kills_and_splits(
                     done.append(int(message.value))
                     await consumer.acknowledge(message)
 
-    troubling = asyncio.ensure_future(brokers.trouble(over, changes=0.6, resets=0.2))
     consuming = asyncio.ensure_future(consume())
-    for number in range(0, 600, 10):
-        values = [b"%d" % n for n in range(number, number + 10)]
-        await producer.enqueue_many(values, keys=[f"key-{n}" for n in range(10)])
-        await asyncio.sleep(rng.uniform(0.0, 0.004))
-    over.set()
-    await troubling
+    async with brokers.trouble(changes=0.6, resets=0.2):
+        for number in range(0, 600, 10):
+            values = [b"%d" % n for n in range(number, number + 10)]
+            await producer.enqueue_many(values, keys=[f"key-{n}" for n in range(10)])
+            await asyncio.sleep(rng.uniform(0.0, 0.004))
     await consuming
     assert sorted(done) == list(range(600))
     await client.close()

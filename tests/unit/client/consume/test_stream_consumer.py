@@ -230,7 +230,6 @@ async def test_one_consumer_gets_each_message_once_in_order_through_kills_and_sp
     )
     producer = await client.create_producer(TOPIC)
     orders = Orders()
-    over = asyncio.Event()
 
     async def consume() -> None:
         while orders.total < 10 * 80:
@@ -239,13 +238,8 @@ async def test_one_consumer_gets_each_message_once_in_order_through_kills_and_sp
             orders.take(messages)
             await consumer.acknowledge_cumulative(messages[-1])
 
-    troubling = asyncio.ensure_future(brokers.trouble(over))
     consuming = asyncio.ensure_future(consume())
-    for number in range(80):
-        await producer.enqueue_many([b"%d" % number] * 10, keys=[f"key-{key}" for key in range(10)])
-        await asyncio.sleep(rng.uniform(0.0, 0.004))
-    over.set()
-    await troubling
+    await brokers.publish_in_trouble(producer)
     await consuming
     orders.check(10, 80)
     await client.close()

@@ -63,29 +63,25 @@ async def test_columns_and_single_messages_keep_their_order_through_kills_and_sp
     rng = brokers.rng
     client = brokers.client()
     producer = await client.create_producer(TOPIC)
-    over = asyncio.Event()
-
-    troubling = asyncio.ensure_future(brokers.trouble(over, changes=0.4, interrupted=0.3, pause_s_max=0.02))
     waiting = []
     number = 0
-    while number < 150:
-        if rng.random() < 0.3:
-            for key in range(15):
-                waiting.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
-            number += 1
-        else:
-            count = rng.randrange(1, 10)
-            pairs = [
-                (f"key-{key}", b"%d" % n)
-                for n in range(number, min(number + count, 150))
-                for key in range(15)
-            ]
-            rows = ListRows([key for key, _ in pairs], [value for _, value in pairs])
-            waiting.append(await producer.enqueue_encoded(rows))  # type: ignore[arg-type]
-            number = min(number + count, 150)
-        await asyncio.sleep(rng.uniform(0.0, 0.004))
-    over.set()
-    await troubling
+    async with brokers.trouble(changes=0.4, interrupted=0.3, pause_s_max=0.02):
+        while number < 150:
+            if rng.random() < 0.3:
+                for key in range(15):
+                    waiting.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
+                number += 1
+            else:
+                count = rng.randrange(1, 10)
+                pairs = [
+                    (f"key-{key}", b"%d" % n)
+                    for n in range(number, min(number + count, 150))
+                    for key in range(15)
+                ]
+                rows = ListRows([key for key, _ in pairs], [value for _, value in pairs])
+                waiting.append(await producer.enqueue_encoded(rows))  # type: ignore[arg-type]
+                number = min(number + count, 150)
+            await asyncio.sleep(rng.uniform(0.0, 0.004))
     for outcome in waiting:
         await outcome
     await client.close()

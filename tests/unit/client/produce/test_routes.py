@@ -63,17 +63,13 @@ async def test_no_key_is_reordered_or_stored_twice_through_kills_and_splits(
     rng = brokers.rng
     client = brokers.client()
     producer = await client.create_producer(TOPIC, batching=Batching(max_messages=rng.choice([2, 7, 40])))
-    over = asyncio.Event()
-
-    troubling = asyncio.ensure_future(brokers.trouble(over, changes=0.4, interrupted=0.3, pause_s_max=0.02))
     outcomes: list[object] = []
-    for number in range(150):
-        for key in range(15):
-            outcomes.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
-        # Messages are always in flight, so that every fault hits some of them.
-        await asyncio.sleep(rng.uniform(0.0, 0.004))
-    over.set()
-    await troubling
+    async with brokers.trouble(changes=0.4, interrupted=0.3, pause_s_max=0.02):
+        for number in range(150):
+            for key in range(15):
+                outcomes.append(await producer.enqueue(b"%d" % number, key=f"key-{key}"))
+            # Messages are always in flight, so that every fault hits some of them.
+            await asyncio.sleep(rng.uniform(0.0, 0.004))
     await producer.flush()
     assert all(outcome.done() for outcome in outcomes)  # type: ignore[attr-defined]
     await client.close()
