@@ -20,6 +20,7 @@ from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, Pers
 from anabranch.ledger.cache import Cache
 from anabranch.ledger.disk import Disk
 from anabranch.ledger.file_log import FileLog, SharedParts
+from anabranch.ledger.findings import Finding
 from anabranch.ledger.format.catalog import Catalog, encode_catalog
 from anabranch.ledger.format.commits import LogCreated, LogDeleted
 from anabranch.ledger.journal import Journal, journal_file
@@ -67,6 +68,8 @@ class FileStorage:
         self._logs: dict[str, FileLog] = {}
         self._next_log = 1
         self._salt = 0
+        self.findings: list[Finding] = []
+        """Damage that the last `open` found; each finding was logged as a warning."""
         self._journals: dict[int, int] = {}
         self._catalog: Catalog | None = None
         self._checkpoint_wanted = False
@@ -81,6 +84,11 @@ class FileStorage:
 
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
         self._journal.failed = failed
+
+    @property
+    def store_id(self) -> int:
+        """Identity of the store, drawn when it was founded; 0 before `open`."""
+        return self._salt
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
         recovery = Recovery(self._disk, self._behind, self._make_log)

@@ -94,6 +94,22 @@ class Platter:
         for name in sorted(self.files):
             self._damage(name, self.files[name])
 
+    def flip_bit(self, prefix: str = "") -> str | None:
+        """Turn one bit over, as a decaying disk does; returns the place, or None if there is no byte.
+
+        The seed picks a file whose name starts with `prefix`, then a bit of it, so small files are hit too.
+        """
+        names = [name for name in sorted(self.files) if name.startswith(prefix) and self.files[name].data]
+        if not names:
+            return None
+        name = self.rng.choice(names)
+        data = self.files[name].data
+        at, bit = self.rng.randrange(len(data)), self.rng.randrange(8)
+        data[at] ^= 1 << bit
+        self.outcomes["bit flipped"] += 1
+        self.loop.note(f"flip {name} {at}.{bit}")
+        return f"{name} {at}.{bit}"
+
     def _damage(self, name: str, file: _File) -> None:
         if not file.named and self.rng.random() < 0.5:
             self.outcomes["name lost"] += 1

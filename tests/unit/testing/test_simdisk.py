@@ -187,3 +187,14 @@ async def test_cancelling_the_caller_does_not_stop_the_call(loop: SimLoop, platt
     call.cancel()
     await asyncio.sleep(1)
     assert content(platter, "a") == b"1"
+
+
+async def test_a_flipped_bit_changes_one_bit_of_one_file(loop: SimLoop, platter: Platter) -> None:
+    assert platter.flip_bit() is None
+    _, disk = start(loop, platter)
+    await disk.append([("a/x", [bytes(10)]), ("b/y", [bytes(10)])])
+    place = platter.flip_bit("b/")
+    assert place is not None
+    assert place.startswith("b/y ")
+    assert content(platter, "a/x") == bytes(10)
+    assert int.from_bytes(content(platter, "b/y"), "little").bit_count() == 1

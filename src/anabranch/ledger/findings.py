@@ -1,0 +1,38 @@
+"""Damage that recovery or a check found in a store: a value per damaged place. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One damaged place of a store."""
+
+    file: str
+    what: str
+    """A sentence: which bytes are damaged, and from which other bytes they were rebuilt."""
+    lost_entries: int = 0
+    """Entries that no file holds any more; 0 if everything was rebuilt."""
+    log: str = ""
+    """Name of the log, if the damage concerns one log only."""
+
+    def __str__(self) -> str:
+        where = f"{self.file}, {self.log}" if self.log else self.file
+        lost = f"; {self.lost_entries} entries are lost" if self.lost_entries else ""
+        return f"{where}: {self.what}{lost}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """The result of checking a whole store."""
+
+    store_id: int
+    """Identity of the store, drawn when it was founded; 0 if the directory holds no store."""
+    logs: int
+    entries: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def lost_entries(self) -> int:
+        return sum(finding.lost_entries for finding in self.findings)
