@@ -10,7 +10,7 @@ FAST ?=
 export PYTHONDONTWRITEBYTECODE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test sim process interop bench demo proto clean
+.PHONY: help install format check test sim process fuzz interop bench demo proto clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
 
 process: $(STAMP)  ## Real broker processes, killed at every step of every operation
 	$(BIN)/python -m pytest tests/process
+
+fuzz: $(STAMP)  ## Fuzz decoders, a live broker, recovery and REST bodies; FAST=1 takes a minute
+	$(BIN)/python -m tests.fuzz.run $(if $(FAST),--fast)
 
 interop: $(STAMP)  ## The official pulsar-client and the Java V5 client (needs Maven) against our broker
 	$(BIN)/python -m pytest tests/interop
