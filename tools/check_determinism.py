@@ -18,6 +18,7 @@ ALLOWED = (
     "failpoints.py",
     "locks.py",
     "config_files.py",
+    "descriptors.py",
     "node.py",
     "supervisor.py",
     "cli/",
@@ -33,6 +34,7 @@ ALLOWED = (
     "metadata/sqlite.py",
     "metadata/sqlite_file.py",
     "metadata/sqlite_thread.py",
+    "transport/accepting.py",
 )
 
 BANNED_MODULES = {

@@ -81,9 +81,27 @@ class BrokerConfig:
     )
     connections_max: int = _setting(
         10_000,
-        "Most connections at once; further connections are refused.",
+        "Most connections at once; further connections are refused. Fewer if file descriptors are few.",
         pulsar="brokerMaxConnections",
         low=1,
+    )
+    handshake_timeout_s: float = _setting(
+        10.0,
+        "A connection whose client has not sent CONNECT by then is closed.",
+        low=0.1,
+        high=15.0,
+    )
+    http_connections_max: int = _setting(
+        1000,
+        "Most HTTP connections at once; those without a whole request make room for new ones.",
+        pulsar="maxHttpServerConnections",
+        low=1,
+    )
+    http_request_timeout_s: float = _setting(
+        10.0,
+        "An HTTP client has this long to send the head of a request, and as long again for its body.",
+        low=0.1,
+        high=300.0,
     )
     deduplication: bool = _setting(
         True,

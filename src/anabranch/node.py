@@ -7,6 +7,7 @@ in order to listen are imported first, and the HTTP stack after it listens.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import gc
 import importlib
@@ -19,12 +20,11 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anabranch import locks
+from anabranch import descriptors, locks
 from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
 from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
@@ -35,13 +35,16 @@ from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
 from anabranch.ledger.file_storage import FileStorage, StorageLimits
 from anabranch.ledger.os_disk import LOCK_FILE, OsDisk, make_root
 from anabranch.metadata.sqlite import SqliteStore
+from anabranch.transport.accepting import Acceptor
+from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump
 
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.db"
 STORES = "stores"
-BACKLOG = 128
+BACKLOG = 1024
+"""Connections that wait to be accepted; a client beyond them has to try again after a second."""
 POLL_S = 0.01
 """How often a worker reads changes of other workers from the metadata store: it sees them within 20 ms."""
 
@@ -53,7 +56,7 @@ ORPHANS_S = 10.0
 """How long a start waits for the workers of a killed supervisor to stop, before it kills them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Worker:
     """One broker process: its number, its listening sockets, and its link to the process that started it."""
 
@@ -82,8 +85,15 @@ def run(config: BrokerConfig) -> int:
 
 def run_worker(config: BrokerConfig, worker: Worker) -> int:
     """Serve until a signal arrives or the parent ends; returns the exit code."""
+    demand = descriptors.Demand(
+        config.connections_max, config.http_connections_max, stores_of(config), config.workers
+    )
+    shares = descriptors.share_limit(demand)
+    config = dataclasses.replace(
+        config, connections_max=shares.connections, http_connections_max=shares.http_connections
+    )
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(serve(config, worker))
+        return runner.run(serve(config, worker, shares.files_per_store))
 
 
 def set_up_logging(config: BrokerConfig, prefix: str = "") -> None:
@@ -151,7 +161,7 @@ def url_of(scheme: str, config: BrokerConfig, listener: socket.socket) -> str:
     return config.url_of(scheme, listener.getsockname()[1])
 
 
-async def serve(config: BrokerConfig, worker: Worker) -> int:
+async def serve(config: BrokerConfig, worker: Worker, files_per_store: int) -> int:
     """Run one broker; returns the exit code, which is 1 when it stopped because a disk failed."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -160,7 +170,7 @@ async def serve(config: BrokerConfig, worker: Worker) -> int:
     if worker.parent is not None:
         loop.add_reader(worker.parent, stopping.set)
     store = _metadata_store(config)
-    broker = _make_broker(config, worker, store)
+    broker = _make_broker(config, worker, store, files_per_store)
     beside = [
         asyncio.ensure_future(_stop_when_failed(broker, stopping)),
         asyncio.ensure_future(_collect_garbage(broker)),
@@ -229,26 +239,30 @@ async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> b
         stopped.cancel()
 
 
+def stores_of(config: BrokerConfig) -> int:
+    """How many stores this process may have to serve: all stores of the directory."""
+    found = sum(1 for _ in (Path(config.data) / STORES).glob("*"))
+    return max(config.workers, found)
+
+
 def cache_of_each_store(config: BrokerConfig) -> int:
     """The cache of one store: all stores of the directory together may use the configured cache."""
-    found = sum(1 for _ in (Path(config.data) / STORES).glob("*"))
-    return config.cache_bytes // max(config.workers, found)
+    return config.cache_bytes // stores_of(config)
 
 
-def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore) -> Broker:
+def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, files_per_store: int) -> Broker:
     clock = SystemClock()
     limits = StorageLimits(cache_of_each_store(config), config.journal_bytes_max)
 
     def storage_of(number: int) -> FileStorage:
         return FileStorage(
-            OsDisk(Path(config.data) / STORES / str(number)),
+            OsDisk(Path(config.data) / STORES / str(number), open_files_max=files_per_store),
             clock=clock,
             limits=limits,
         )
 
-    async def accept(factory: Callable[[], Pump]) -> list[asyncio.Server]:
-        loop = asyncio.get_running_loop()
-        return [await loop.create_server(factory, sock=listener) for listener in worker.listeners]
+    async def accept(door: Door[Pump]) -> list[Acceptor[Pump]]:
+        return [Acceptor(listener, door) for listener in worker.listeners]
 
     text = os.environ.get("ANABRANCH_FAILPOINTS", "")
     failpoints: Failpoints = ProcessFailpoints.from_text(text) if text else NoFailpoints()

@@ -27,6 +27,7 @@ from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simtransport import Mode
 from anabranch.transport.dialing import listen
+from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump
 from tests.harness.wire import WireClient
 
@@ -86,8 +87,8 @@ class Brokers:
         config = dataclasses.replace(self.config, host=host_of(number))
         rng = self.loop.random(host_of(number))
 
-        async def accept(factory: Callable[[], Pump]) -> list[asyncio.Server]:
-            return [await listen(config.host, config.port, factory)]
+        async def accept(door: Door[Pump]) -> list[asyncio.Server]:
+            return [await listen(config.host, config.port, door.open)]
 
         broker = Broker(
             config,

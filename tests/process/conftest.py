@@ -23,8 +23,8 @@ def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
     """Makes brokers that are gone when the test ends, however it ends."""
     made: list[BrokerProcess] = []
 
-    def make(name: str = "data", **settings: object) -> BrokerProcess:
-        made.append(BrokerProcess(tmp_path / name, settings))
+    def make(name: str = "data", descriptors: int | None = None, **settings: object) -> BrokerProcess:
+        made.append(BrokerProcess(tmp_path / name, settings, descriptors=descriptors))
         return made[-1]
 
     yield make

@@ -43,6 +43,7 @@ from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
+from anabranch.descriptors import HANDSHAKES
 from anabranch.errors import AnabranchError, PersistenceError
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.namespaces import Retention
@@ -51,6 +52,7 @@ from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.transport.door import Door, Listener
 from anabranch.transport.pump import Pump
 
 _logger = logging.getLogger(__name__)
@@ -86,8 +88,8 @@ class Endpoint:
     url: str
     """The address at which clients reach this broker and no other."""
     http_url: str
-    listen: Callable[[Callable[[], Pump]], Awaitable[Sequence[asyncio.AbstractServer]]]
-    """Accept connections from now on, with one pump from the given factory for each."""
+    listen: Callable[[Door[Pump]], Awaitable[Sequence[Listener]]]
+    """Accept connections from now on, through the given door."""
 
 
 class Broker:
@@ -106,13 +108,14 @@ class Broker:
         self.failed = asyncio.Event()
         """Set when a store cannot be trusted any more: the process has to end, and another has to start."""
         self.connections: dict[ServerConnection, None] = {}
+        self.door = Door("the binary port", config.connections_max + HANDSHAKES, self._make_pump)
         self.directory = Directory(environment.store)
         self.records = TopicStore(environment.store)
         self.stores = Stores(environment.storage_of, self._store_failed)
         self.clock = environment.clock
         self._endpoint = endpoint
         self.url, self.http_url = endpoint.url, endpoint.http_url
-        self._servers: Sequence[asyncio.AbstractServer] = ()
+        self._servers: Sequence[Listener] = ()
         self._tasks = TaskRegistry()
         self._unwatch: Callable[[], None] = lambda: None
         drains = DrainEvents()
@@ -170,6 +173,7 @@ class Broker:
             directory=self.directory,
             lease=lease,
             secret=self._secret,
+            door=self.door,
             targets=self._targets,
         )
 
@@ -180,7 +184,7 @@ class Broker:
         await self.directory.start()
         self._unwatch = self.directory.watch(self._brokers_changed)
         await self._ownership.start()
-        self._servers = await self._endpoint.listen(self._accept)
+        self._servers = await self._endpoint.listen(self.door)
         self._tasks.spawn(self._sample_rates())
         self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, self._retention_of).run())
 
@@ -251,11 +255,12 @@ class Broker:
                     _logger.warning("%s: entries were not stored before the stop: %s", segment.name, error)
                     return
 
-    def _accept(self) -> Pump:
+    def _make_pump(self) -> Pump:
         loop = asyncio.get_running_loop()
         machine = ListeningMachine(
             now=loop.time(),
             keep_alive_s=self.config.keep_alive_s,
+            handshake_s=self.config.handshake_timeout_s,
             max_message_bytes=self.config.max_message_bytes,
             features=FEATURES,
         )

@@ -6,7 +6,6 @@ This module knows files and what makes them durable; knows nothing of logs, jour
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from anabranch import locks
+from anabranch.descriptors import patiently
 from anabranch.errors import AlreadyClosedError
 from anabranch.ledger.disk import Write
 
@@ -129,7 +129,8 @@ class _DiskThread:
         path = _path(self._root, file)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(path.name + ".new")
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        fd = patiently(lambda: os.open(draft, flags, 0o640), self._forget_all)
         try:
             _write_all(fd, (data,))
             os.fsync(fd)
@@ -158,13 +159,7 @@ class _DiskThread:
         while len(self._fds) >= self._open_files_max:
             os.close(self._fds.popitem(last=False)[1])
         path = _path(self._root, file)
-        try:
-            fd = _open_end(path)
-        except OSError as error:
-            if error.errno != errno.EMFILE:
-                raise
-            self._forget_all()
-            fd = _open_end(path)
+        fd = patiently(lambda: _open_end(path), self._forget_all)
         self._fds[file] = fd
         return fd
 
@@ -215,7 +210,7 @@ def _open_end(path: Path) -> int:
 
 
 def _read(path: Path, offset: int, length: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     try:
         data = os.pread(fd, length, offset)
         # Linux caps one read at 2 GiB, and a signal may shorten any read.
@@ -260,7 +255,7 @@ def _sync_folders(root: Path, files: Sequence[str]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = patiently(lambda: os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
         os.fsync(fd)
     finally:

@@ -22,6 +22,12 @@ OUR_CLIENTS: Final = "Anabranch"
 
 _HEARS_END_OF_TOPIC: Final = (OUR_CLIENTS, "Pulsar-Java")
 _AUTH_ROUNDS_MAX: Final = 10
+CONNECT_BYTES_MAX: Final = 64 * 2**10
+"""Largest frame before the handshake is done; CONNECT may carry a token of some kilobytes."""
+
+PROGRESS_BYTES_PER_S: Final = 4 * 2**10
+"""A peer that sends a large frame more slowly than this is taken for dead."""
+
 _PING: Final = encode(pb.CommandPing())
 _PONG: Final = encode(pb.CommandPong())
 
@@ -38,11 +44,20 @@ class _Machine:
         self._cutter = CommandCutter()
         self._output: list[bytes] = []
         self._ping_unanswered = False
+        self._received_bytes = 0
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return self._cutter.kept_bytes
 
     def receive(self, data: bytes, now: float) -> list[Command]:
         """The owner's commands in bytes of the peer; after RemoteProtocolError the owner must disconnect."""
-        self._ping_unanswered = False
         commands = self._cutter.read(data)
+        if commands:
+            self._ping_unanswered = False
+        else:
+            self._received_bytes += len(data)
         if self.established and self._handled_here.isdisjoint(map(type, commands)):
             return commands
         return [command for command in commands if self._is_for_owner(command, now)]
@@ -59,11 +74,14 @@ class _Machine:
         """Keep the connection alive; False when the peer is dead or never finished the handshake.
 
         Call it at `tick_at`; earlier calls do nothing. With `reading` False the owner did not read from the
-        peer, so a missing answer does not count.
+        peer, so a missing answer does not count. Part of a frame counts as an answer only if it is large,
+        because the answer to a PING waits behind a large frame.
         """
         if now < self.tick_at:
             return True
-        if not self.established or (self._ping_unanswered and reading):
+        large = self._received_bytes >= PROGRESS_BYTES_PER_S * self._keep_alive_s
+        self._received_bytes = 0
+        if not self.established or (self._ping_unanswered and reading and not large):
             return False
         self._output.append(_PING)
         self._ping_unanswered = True
@@ -91,26 +109,27 @@ class _Machine:
 
 
 class ServerMachine(_Machine):
-    """The broker's end: CONNECT must come first, and a PING does not extend the time for the handshake."""
+    """The broker's end: CONNECT must come first, and no other byte extends the time for the handshake."""
 
     _handled_here = frozenset((pb.CommandPing, pb.CommandPong, pb.CommandConnect))
 
     def __init__(
         self,
-        server_version: str = SERVER_VERSION,
         *,
         now: float,
         keep_alive_s: float = 30.0,
+        handshake_s: float = 30.0,
         max_message_bytes: int = MESSAGE_BYTES_MAX,
         features: pb.FeatureFlags | None = None,
     ) -> None:
         super().__init__(now, keep_alive_s)
+        self.tick_at = now + handshake_s
+        self._cutter.frame_bytes_max = CONNECT_BYTES_MAX
         self.peer_version = ""
         """The client version in CONNECT; empty before CONNECT."""
         self.peer_is_ours = False
         self.peer_hears_end_of_topic = False
         """Whether the client understands REACHED_END_OF_TOPIC; others drop the connection on it."""
-        self._server_version = server_version
         self._max_message_bytes = max_message_bytes
         self._features = features or pb.FeatureFlags(supports_scalable_topics=True)
 
@@ -126,7 +145,7 @@ class ServerMachine(_Machine):
         self._output.append(
             encode(
                 pb.CommandConnected(
-                    server_version=self._server_version,
+                    server_version=SERVER_VERSION,
                     protocol_version=min(PROTOCOL_VERSION, command.protocol_version),
                     max_message_size=self._max_message_bytes,
                     feature_flags=self._features,

@@ -49,6 +49,11 @@ class FrameCutter:
         self._rest = bytearray()
         self._wanted = 0
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the frame that is not complete yet."""
+        return len(self._rest)
+
     def feed(self, data: bytes, position: int = 0) -> list[Frame]:
         """Frames completed by `data`; raises RemoteProtocolError when the stream cannot be cut."""
         frames: list[Frame] = []

@@ -32,6 +32,7 @@ from anabranch.testing.simdisk import Platter, SimDisk
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess, State
 from anabranch.testing.simtransport import SimLink
+from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump
 
 T = TypeVar("T")
@@ -99,9 +100,9 @@ class Cluster:
                 self.platters[store] = Platter(self.loop, f"store {store}")
             return FileStorage(SimDisk(self.platters[store], process), clock=clock, limits=self._limits)
 
-        async def listen(factory: Callable[[], Pump]) -> Sequence[asyncio.AbstractServer]:
-            own = await self.loop.create_server(factory, host.name, PORT)
-            return [own, await self.loop.create_server(factory, SERVICE, PORT, reuse_port=True)]
+        async def listen(door: Door[Pump]) -> Sequence[asyncio.AbstractServer]:
+            own = await self.loop.create_server(door.open, host.name, PORT)
+            return [own, await self.loop.create_server(door.open, SERVICE, PORT, reuse_port=True)]
 
         rng = self.loop.random(f"{host.name} {life}")
         store = SimStore(self.tree, process, trouble=self.store_trouble, lease_s=self.config.lease_s)

@@ -20,9 +20,13 @@ class BrokerProcess:
     With a setting `workers` above 1 the process is the supervisor; its workers have numbers.
     """
 
-    def __init__(self, data: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, data: Path, settings: Mapping[str, object] | None = None, *, descriptors: int | None = None
+    ) -> None:
+        """`descriptors` is the limit of file descriptors, which the broker cannot raise."""
         self.data = data
         self.settings = dict(settings or {})
+        self.descriptors = descriptors
         self.port = 0
         self.http_port = 0
         self.started_in_s = 0.0
@@ -54,6 +58,8 @@ class BrokerProcess:
         command += ["--port", str(self.port), "--http-port", str(self.http_port)]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
+        if self.descriptors is not None:
+            command = ["sh", "-c", f'ulimit -n {self.descriptors}; exec "$@"', "sh", *command]
         began = time.monotonic()
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -170,6 +176,15 @@ class BrokerProcess:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         raise RuntimeError("the kernel did not report the resident memory")
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that the broker has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def open_files(self) -> int:
+        """Return the number of file descriptors of the broker."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def __enter__(self) -> BrokerProcess:
         return self.start() if self._process is None else self

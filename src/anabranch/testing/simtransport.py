@@ -224,11 +224,14 @@ class SimTransport(asyncio.Transport):
             self._timer = None
         self._schedule()
 
-    def accept(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Create the protocol of a new connection, in the server's process."""
+    def accept(self, factory: Callable[[], asyncio.BaseProtocol | None]) -> None:
+        """Create the protocol of a new connection, in the server's process; without one hang up."""
         if self._closing:
             return
         self._protocol = factory()
+        if self._protocol is None:
+            self.abort()
+            return
         self._protocol.connection_made(self)
         self._schedule()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from typing import cast
 
 from anabranch.errors import AnabranchError, ConnectError, OperationTimeoutError
 from anabranch.protocol.commands import Command
@@ -76,7 +77,8 @@ async def dial(
 
 
 async def listen(
-    host: str, port: int, factory: Callable[[], Pump], *, tls: ssl.SSLContext | None = None
+    host: str, port: int, factory: Callable[[], Pump | None], *, tls: ssl.SSLContext | None = None
 ) -> asyncio.Server:
     """Accept connections; `factory` makes the pump of each."""
-    return await asyncio.get_running_loop().create_server(factory, host, port, ssl=tls)
+    make = cast(Callable[[], Pump], factory)
+    return await asyncio.get_running_loop().create_server(make, host, port, ssl=tls)

@@ -4,7 +4,7 @@ import pytest
 
 from anabranch.errors import AuthenticationError, RemoteProtocolError, ServiceNotReadyError
 from anabranch.protocol.commands import NO_ID, Command, Send, encode
-from anabranch.protocol.connection import CLIENT_VERSION, ClientMachine, ServerMachine
+from anabranch.protocol.connection import CLIENT_VERSION, SERVER_VERSION, ClientMachine, ServerMachine
 from anabranch.protocol.frames import FrameCutter
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -44,14 +44,14 @@ def answer_of(server: ServerMachine) -> Command:
 
 def test_both_ends_learn_about_each_other() -> None:
     client = ClientMachine(now=0.0)
-    server = ServerMachine("Anabranch 9", now=0.0, max_message_bytes=10**7)
+    server = ServerMachine(now=0.0, max_message_bytes=10**7)
     (connect,) = server.receive(client.start(), 1.0)
     assert isinstance(connect, pb.CommandConnect)
     assert server.peer_version == CLIENT_VERSION
     assert (server.peer_is_ours, server.peer_hears_end_of_topic) == (True, True)
     (answer,) = client.receive(b"".join(server.take_output()), 1.0)
     assert isinstance(answer, pb.CommandConnected)
-    assert client.server_version == "Anabranch 9"
+    assert client.server_version == SERVER_VERSION
     assert client.max_message_bytes == 10**7
     assert client.server_features.supports_scalable_topics
 
@@ -155,12 +155,21 @@ def test_ping_is_answered_in_any_state() -> None:
     assert client.take_output() == [PONG]
 
 
-def test_pings_do_not_replace_the_handshake() -> None:
-    server = ServerMachine(now=0.0, keep_alive_s=30.0)
-    server.receive(PING, 29.0)
-    assert server.tick_at == 30.0
-    assert server.tick(29.9)
-    assert not server.tick(30.0)
+@pytest.mark.parametrize("sent", [PING, b"\0"])
+def test_neither_pings_nor_single_bytes_extend_the_time_for_the_handshake(sent: bytes) -> None:
+    server = ServerMachine(now=0.0, keep_alive_s=30.0, handshake_s=10.0)
+    for second in range(7):
+        server.receive(sent, float(second))
+    assert server.tick_at == 10.0
+    assert server.tick(9.9)
+    assert not server.tick(10.0)
+
+
+def test_after_the_handshake_the_time_for_it_is_over() -> None:
+    server = ServerMachine(now=0.0, keep_alive_s=30.0, handshake_s=10.0)
+    server.receive(ClientMachine(now=0.0).start(), 9.0)
+    assert server.tick_at == 39.0
+    assert server.tick(10.0)
 
 
 def test_a_quiet_peer_is_pinged_and_then_dropped() -> None:
@@ -174,7 +183,7 @@ def test_a_quiet_peer_is_pinged_and_then_dropped() -> None:
     assert not server.tick(61.0)
 
 
-@pytest.mark.parametrize("sign", [PONG, PING, encode(FLOW), b"\x00"])
+@pytest.mark.parametrize("sign", [PONG, PING, encode(FLOW)])
 def test_any_sign_of_life_counts(sign: bytes) -> None:
     _, server = connected()
     server.tick(31.0)
@@ -183,6 +192,29 @@ def test_any_sign_of_life_counts(sign: bytes) -> None:
     assert server.tick(61.0)
     assert server.take_output() == [PING]
     assert not server.tick(91.0)
+
+
+def test_a_peer_that_never_finishes_its_frame_is_dropped() -> None:
+    _, server = connected()
+    frame = encode(FLOW)
+    server.receive(frame[:4], 2.0)
+    for position in range(4, len(frame) - 1):
+        server.receive(frame[position : position + 1], 20.0 + position)
+    assert server.tick(31.0)
+    server.receive(frame[-1:-1], 60.0)
+    assert not server.tick(61.0)
+
+
+def test_a_large_frame_on_a_slow_link_is_a_sign_of_life() -> None:
+    _, server = connected()
+    large = b"".join(encode_send(1, 0, 1, 0, bytes(2**20)))
+    server.receive(large[:1000], 30.0)
+    for tick, part in enumerate((large[1000:200_000], large[200_000:400_000]), 1):
+        assert server.tick(1.0 + 30 * tick)
+        server.receive(part, 2.0 + 30 * tick)
+    assert server.tick(91.0)
+    assert server.partial_bytes == 400_000
+    assert not server.tick(121.0)
 
 
 def test_silence_proves_nothing_while_reading_is_paused() -> None:
@@ -195,7 +227,9 @@ def test_silence_proves_nothing_while_reading_is_paused() -> None:
 def test_the_frame_limit_changes_on_both_ends_with_the_handshake() -> None:
     large = b"".join(encode_send(1, 0, 1, 0, bytes(6 * 2**20)))
     with pytest.raises(RemoteProtocolError, match="limit is 5253120"):
-        ServerMachine(now=0.0, max_message_bytes=10 * 2**20).receive(large, 0.0)
+        ClientMachine(now=0.0).receive(large, 0.0)
+    with pytest.raises(RemoteProtocolError, match="limit is 65536"):
+        ServerMachine(now=0.0, max_message_bytes=10 * 2**20).receive(large[:8], 0.0)
     client, server = connected(max_message_bytes=10 * 2**20)
     assert len(server.receive(large, 2.0)) == 1
     assert len(client.receive(large, 2.0)) == 1

@@ -124,6 +124,7 @@ class ServerConnection:
             self.send(pb.CommandError(request_id=NO_ID, error=pb.NotAllowedError, message=str(refused)))
             pump.close(refused)
         self._connections[self] = None
+        self.services.door.settle(pump)
 
     def commands(self, pump: Pump, commands: Sequence[Command]) -> None:
         producers = self.producers
@@ -254,6 +255,7 @@ class ServerConnection:
     def closed(self, pump: Pump, error: Exception | None) -> None:
         if isinstance(error, RemoteProtocolError):
             _logger.warning("closed the connection of %s: %s", pump.peer, error)
+        self.services.door.leave(pump)
         self.lost()
 
     def stop_reading(self) -> None:

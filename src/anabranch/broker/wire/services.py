@@ -17,6 +17,8 @@ from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
 from anabranch.metadata.topics import TopicStore
+from anabranch.transport.door import Door
+from anabranch.transport.pump import Pump
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Services:
     directory: Directory
     lease: BrokerLease
     secret: ClusterSecret
+    door: Door[Pump]
     targets: Targets
     """The ports that other brokers may call at this broker."""
     _name_numbers: Iterator[int] = field(default_factory=count)

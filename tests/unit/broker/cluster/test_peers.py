@@ -44,6 +44,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.simloop import SimLoop
 from anabranch.transport.dialing import dial, listen
+from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump
 from tests.harness.wire import WireClient
 
@@ -130,22 +131,22 @@ class PeerHost:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        services = cast(
+        door = Door("port", 100, self._accept)
+        self._services = cast(
             Services,
             SimpleNamespace(
                 config=BrokerConfig(max_message_bytes=100_000),
                 tasks=self.tasks,
                 secret=await cluster_secret(SECRET),
+                door=door,
                 targets={"echo": Target(ECHO, self._find)},
             ),
         )
-        now = asyncio.get_running_loop().time
+        self._server = await listen("other", 6650, door.open)
 
-        def accept() -> Pump:
-            machine = ServerMachine(now=now(), max_message_bytes=100_000)
-            return Pump(machine, ServerConnection(services, HANDLERS, self.connections))
-
-        self._server = await listen("other", 6650, accept)
+    def _accept(self) -> Pump:
+        machine = ServerMachine(now=asyncio.get_running_loop().time(), max_message_bytes=100_000)
+        return Pump(machine, ServerConnection(self._services, HANDLERS, self.connections))
 
     async def _find(self, rest: str) -> LocalEcho:
         return self.echo

@@ -16,6 +16,19 @@ from tests.harness.cluster import Brokers
 from tests.harness.wire import TOPIC, error_of, settle
 
 
+class SilentClient(asyncio.Protocol):
+    """A client that sends nothing; it adds itself to `ended` when the broker hangs up."""
+
+    def __init__(self, ended: list[asyncio.BaseProtocol]) -> None:
+        self._ended = ended
+
+    def itself(self) -> SilentClient:
+        return self
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended.append(self)
+
+
 async def test_every_name_is_looked_up_here(brokers: Brokers) -> None:
     client = await brokers.connect()
     for name in (TOPIC, "x", "topic://public/default/x", "segment://public/default/x/0000-ffff-0"):
@@ -148,6 +161,27 @@ async def test_connections_beyond_the_limit_are_told_and_closed(brokers: Brokers
     await settle()
     assert third.hung_up
     assert len(brokers[0].connections) == 2
+
+
+@pytest.mark.brokers(connections_max=1, handshake_timeout_s=10)
+async def test_silent_connections_make_room_and_end_in_time(brokers: Brokers) -> None:
+    door = brokers[0].door
+    client = await brokers.connect()
+    ended: list[asyncio.BaseProtocol] = []
+    silent = [SilentClient(ended) for _ in range(2 * door.open_max)]
+    config = brokers[0].config
+    for one in silent:
+        await asyncio.get_running_loop().create_connection(one.itself, config.host, config.port)
+    await settle()
+    assert set(ended) == set(silent[: door.open_max + 1])
+    assert len(door) == door.open_max
+    assert isinstance(await client.producer(), pb.CommandProducerSuccess)
+    await asyncio.sleep(10)
+    assert len(ended) == len(silent)
+    assert (len(door), door.waiting) == (1, 0)
+    client.send(pb.CommandPing())
+    await settle()
+    assert not client.hung_up
 
 
 async def test_a_dead_holder_of_a_name_makes_room_after_a_question(brokers: Brokers) -> None:

@@ -1,0 +1,99 @@
+"""Accepts connections from a listening socket, through the door that counts them.
+
+Servers of event loops accept first and ask later; one of them closes its listener for good when descriptors
+run out. An acceptor asks the door first, and waits a moment when the machine has no descriptor left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from anabranch.aio import TaskRegistry
+from anabranch.transport.door import REPORT_S, Door
+
+_logger = logging.getLogger(__name__)
+
+ACCEPTS_PER_TURN = 32
+"""Connections accepted in one turn of the event loop; other clients have their turn in between."""
+
+RETRY_S = 0.2
+"""Pause of an acceptor that got no descriptor or no memory for a connection."""
+
+P = TypeVar("P", bound=Any)
+
+
+class Acceptor(Generic[P]):
+    """One listening socket, which several processes may share."""
+
+    def __init__(self, listener: socket.socket, door: Door[P]) -> None:
+        self._listener = listener
+        self._door = door
+        self._loop = asyncio.get_running_loop()
+        self._tasks = TaskRegistry()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._report_at = 0.0
+        listener.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        """Accept no more connections; open ones stay."""
+        if not self._closed:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Return at once, because `close` closes the listener itself."""
+
+    def _listen(self) -> None:
+        self._timer = None
+        self._loop.add_reader(self._listener, self._accept_waiting)
+
+    def _accept_waiting(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                accepted, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionError:
+                # The client is gone already.
+                continue
+            except OSError as error:
+                self._pause(error)
+                return
+            connection = self._door.open()
+            if connection is None:
+                accepted.close()
+            else:
+                self._tasks.spawn(self._serve(connection, accepted))
+
+    def _pause(self, error: OSError) -> None:
+        """Accept nothing for a moment; clients wait in the backlog, and a silent one makes room."""
+        now = self._loop.time()
+        if now >= self._report_at:
+            self._report_at = now + REPORT_S
+            _logger.warning("%s cannot accept a connection: %s", self._door.name, error)
+        self._door.make_room()
+        self._loop.remove_reader(self._listener)
+        self._timer = self._loop.call_at(now + RETRY_S, self._listen)
+
+    async def _serve(self, connection: P, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        try:
+            with suppress(OSError):
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # The place for TLS: `ssl` and `ssl_handshake_timeout`. Until that handshake is done too, the
+            # connection waits at the door.
+            await self._loop.connect_accepted_socket(lambda: connection, accepted)
+        except BaseException as error:
+            self._door.leave(connection)
+            accepted.close()
+            if not isinstance(error, OSError):
+                raise

@@ -1,0 +1,108 @@
+"""The door of one port: counts connections from accept on, and decides which one leaves when it is full.
+
+A connection *waits* at the door until its client has shown what it wants: CONNECT, or a whole HTTP request. A
+client that keeps a connection waiting makes room for others first. The door knows no socket and no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from anabranch.errors import TooManyRequestsError
+
+_logger = logging.getLogger(__name__)
+
+REPORT_S = 10.0
+"""Shortest time between two log lines about a full door."""
+
+
+class Visitor(Protocol):
+    """A connection, as its door sees it."""
+
+    def abort(self, error: Exception | None = None) -> None:
+        """Close at once, for this reason."""
+
+
+class Listener(Protocol):
+    """Accepts connections until it is closed."""
+
+    def close(self) -> None: ...
+
+
+V = TypeVar("V", bound=Visitor)
+
+
+class Door(Generic[V]):
+    """All connections of one port, those in their handshake included."""
+
+    def __init__(self, name: str, open_max: int, make: Callable[[], V]) -> None:
+        self.name = name
+        self.open_max = open_max
+        self._make = make
+        self._open: dict[V, None] = {}
+        self._waiting: dict[V, None] = {}
+        """Open connections whose clients have not sent what they want; the longest waiting one first."""
+        self.dropped = 0
+        self.refused = 0
+        self._reported = (0, 0)
+        self._report_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def open(self) -> V | None:
+        """A new connection, which counts from now on; None when the port is full."""
+        if len(self._open) >= self.open_max and not self.make_room():
+            self.refused += 1
+            self._report()
+            return None
+        visitor = self._make()
+        self._open[visitor] = self._waiting[visitor] = None
+        return visitor
+
+    def make_room(self) -> bool:
+        """Close the connection that has waited longest; False if no connection waits."""
+        visitor = next(iter(self._waiting), None)
+        if visitor is None:
+            return False
+        self.leave(visitor)
+        self.dropped += 1
+        self._report()
+        visitor.abort(TooManyRequestsError(f"{self.name} is full, and this connection was silent longest"))
+        return True
+
+    def settle(self, visitor: V) -> None:
+        """Note that the client has sent what it wants."""
+        self._waiting.pop(visitor, None)
+
+    def wait_again(self, visitor: V) -> None:
+        """Note that the client has to send its next request."""
+        if visitor in self._open:
+            self._waiting.setdefault(visitor)
+
+    def leave(self, visitor: V) -> None:
+        """Forget a connection that is closed; an unknown one is fine."""
+        self._open.pop(visitor, None)
+        self._waiting.pop(visitor, None)
+
+    def _report(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._report_at:
+            return
+        dropped, refused = self._reported
+        self._reported, self._report_at = (self.dropped, self.refused), now + REPORT_S
+        _logger.warning(
+            "%s is full with %d connections: %d silent ones were dropped and %d new ones refused since the "
+            "last report; raise its limit, or the limit of file descriptors (ulimit -n)",
+            self.name,
+            len(self._open),
+            self.dropped - dropped,
+            self.refused - refused,
+        )
