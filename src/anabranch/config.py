@@ -15,6 +15,7 @@ from anabranch.model.policy import AutoScalePolicy, check_policy
 
 KIB, MIB = 2**10, 2**20
 LOG_LEVELS = ("debug", "info", "warning", "error")
+DAMAGED_ENTRIES = ("stop", "skip")
 
 
 def _setting(
@@ -168,6 +169,10 @@ class BrokerConfig:
     journal_bytes_max: int = _setting(
         256 * MIB, "Size of the journal at which a checkpoint starts the next journal file.", low=4 * KIB
     )
+    damaged_entries: str = _setting(
+        "stop",
+        "Delivery of damaged stored entries: stop there until an operator decides, or skip and count them.",
+    )
     log_level: str = _setting(
         "info", "Lowest level of log messages on standard error: debug, info, warning, error."
     )
@@ -179,10 +184,8 @@ class BrokerConfig:
         wrong = check_policy(self.auto_scale)
         if wrong:
             raise InvalidConfigurationError(f"the auto-scale settings cannot be used: {'; '.join(wrong)}")
-        if self.log_level.lower() not in LOG_LEVELS:
-            raise InvalidConfigurationError(
-                f"setting log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}"
-            )
+        _check_choice("log_level", self.log_level.lower(), LOG_LEVELS)
+        _check_choice("damaged_entries", self.damaged_entries, DAMAGED_ENTRIES)
         for name in ("host", "data", "cluster"):
             if not getattr(self, name):
                 raise InvalidConfigurationError(f"setting {name} must not be empty")
@@ -196,6 +199,11 @@ class BrokerConfig:
 def plain_fields() -> list[dataclasses.Field[Any]]:
     """The fields of BrokerConfig outside the auto-scale policy."""
     return [field for field in dataclasses.fields(BrokerConfig) if field.name != "auto_scale"]
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidConfigurationError(f"setting {name} must be one of {', '.join(choices)}, not {value!r}")
 
 
 def _check_value(field: dataclasses.Field[Any], value: object) -> None:

@@ -247,5 +247,16 @@ class CorruptDataError(AnabranchError):
     """Stored bytes are damaged; reading of the segment stops."""
 
 
+class DamagedEntriesError(CorruptDataError):
+    """Stored entries are damaged: ordinals `first` up to but not including `end`; later ones are readable."""
+
+    def __init__(self, text: str, first: int = 0, end: int = 0, messages: int = 0) -> None:
+        super().__init__(text)
+        self.first = first
+        self.end = end
+        self.messages = messages
+        """Messages in these entries; 0 if their number is damaged too."""
+
+
 class DataLossError(AnabranchError):
     """Messages that should be read are no longer stored."""

@@ -37,6 +37,7 @@ class DictDisk:
 
     async def read(self, file: str, offset: int, length: int) -> bytes:
         await self._begin("read", file)
+        self._check("read", file)
         if file not in self.files:
             raise FileNotFoundError(file)
         return self.files[file][offset : offset + length]

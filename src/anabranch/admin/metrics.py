@@ -61,7 +61,13 @@ async def metrics(call: Call) -> Response:
 def collect(broker: Broker) -> list[Family]:
     """All metrics of this broker, with their values now."""
     served = broker.logs.served
-    return [*_traffic(served), *_layouts(broker), *_buckets(broker, served), *_process(broker)]
+    return [
+        *_traffic(served),
+        *_faults(served),
+        *_layouts(broker),
+        *_buckets(broker, served),
+        *_process(broker),
+    ]
 
 
 def _traffic(segments: Iterable[ServedLog]) -> list[Family]:
@@ -97,6 +103,23 @@ def _traffic(segments: Iterable[ServedLog]) -> list[Family]:
             waiting = sum(consumer.unacked for consumer in subscription.consumers)
             unacked.add(waiting, topic=topic, subscription=name)
     return [*totals, *rates, stored, producers, consumers, backlog, unacked]
+
+
+def _faults(segments: Iterable[ServedLog]) -> list[Family]:
+    """Read errors and damage; a subscription appears with its first one."""
+    errors = Family("anabranch_read_errors_total", "counter", "Reads that failed and were repeated.")
+    damaged = Family(
+        "anabranch_damaged_entries_total", "counter", "Damaged entries that were passed without delivery."
+    )
+    halted = Family("anabranch_delivery_halted", "gauge", "1 while entries cannot be read for delivery.")
+    for segment in segments:
+        topic = str(segment.name.topic if segment.name.is_segment else segment.name)
+        for name, subscription in segment.subscriptions.items():
+            if subscription.source.errors or subscription.troubles:
+                errors.add(subscription.source.errors, topic=topic, subscription=name)
+                damaged.add(subscription.counters.damaged_entries, topic=topic, subscription=name)
+                halted.add(int(subscription.source.trouble is not None), topic=topic, subscription=name)
+    return [errors, damaged, halted]
 
 
 def _layouts(broker: Broker) -> list[Family]:

@@ -285,6 +285,7 @@ def _log_context(config: BrokerConfig, environment: BrokerEnvironment, tasks: Ta
             batch_entries=config.dispatch_max_entries,
             batch_bytes=config.dispatch_max_bytes,
             unacked_max=config.max_unacked_per_subscription or 2**62,
+            skips_damaged=config.damaged_entries == "skip",
         ),
         rate_window_s=config.load_report_interval_s,
         deduplicate=config.deduplication,

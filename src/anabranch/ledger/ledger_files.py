@@ -11,7 +11,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from anabranch.errors import CorruptDataError
+from anabranch.errors import DamagedEntriesError
 from anabranch.ledger.cache import Block, Cache, ReadAhead
 from anabranch.ledger.disk import Disk, Write
 from anabranch.ledger.format.records import decode_record
@@ -100,7 +100,8 @@ class LedgerReader:
         self, log: str, ledger: Ledger, first: int, max_entries: int, max_bytes: int
     ) -> list[Entry]:
         """Flushed entries from `first` on, at least one, before any damaged entry; OSError if it fails."""
-        ledger.check()
+        if ledger.damage is not None:
+            raise _damaged_ledger(ledger, first, ledger.damage)
         ends = ledger.rows.ends
         flushed = ledger.flushed
         start = ledger.start_of(first)
@@ -117,10 +118,7 @@ class LedgerReader:
             if record is None:
                 if found:
                     return found
-                raise CorruptDataError(
-                    f"{log}: the entry at {ledger.id}:{number} does not match its checksum; "
-                    f"{ledger.data_file} is damaged between bytes {start} and {end}"
-                )
+                raise _damaged_entry(log, ledger, number)
             found.append(
                 Entry(
                     Position(ledger.id, number),
@@ -134,3 +132,18 @@ class LedgerReader:
             start = end
         self.ahead.put(ledger.id, start, block)
         return found
+
+
+def _damaged_ledger(ledger: Ledger, first: int, damage: str) -> DamagedEntriesError:
+    """The error for all entries from `first` on: without its index a ledger cannot be taken apart."""
+    messages = ledger.end_index - ledger.first_index if first == 0 else 0
+    return DamagedEntriesError(damage, ledger.first_ordinal + first, ledger.end_ordinal, messages)
+
+
+def _damaged_entry(log: str, ledger: Ledger, number: int) -> DamagedEntriesError:
+    text = (
+        f"{log}: the entry at {ledger.id}:{number} does not match its checksum; {ledger.data_file} is "
+        f"damaged between bytes {ledger.start_of(number)} and {ledger.start_of(number + 1)}"
+    )
+    ordinal, messages = ledger.first_ordinal + number, ledger.index_of(number + 1) - ledger.index_of(number)
+    return DamagedEntriesError(text, ordinal, ordinal + 1, messages)

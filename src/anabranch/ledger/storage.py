@@ -129,8 +129,8 @@ class SegmentLog(Protocol):
     async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
         """Durable entries from `ordinal` on; at least one if any is stored, even beyond `max_bytes`.
 
-        A read below the first stored ordinal starts there. Raises CorruptDataError when the first entry is
-        damaged; the entries behind it stay readable.
+        A read below the first stored ordinal starts there. Raises DamagedEntriesError when the first entry
+        is damaged, and PersistenceError when the disk cannot read it now.
         """
 
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:

@@ -134,6 +134,7 @@ class LocalSegments:
             bytes_out,
             max(waiting, default=0),
             found.log.extent.size_bytes,
+            found.troubles(),
         )
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:

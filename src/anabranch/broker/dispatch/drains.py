@@ -58,8 +58,6 @@ class DrainState(Enum):
     """A report of drained buckets waits for more buckets to drain."""
     LINGERING_AGAIN = auto()
     """As LINGERING, and acknowledgements came since, so another report follows."""
-    DAMAGED = auto()
-    """The pending entries cannot be read: the log is drained as a whole or not at all."""
     CONFIRMING = auto()
     """All entries are acknowledged, and the acknowledgements are being made durable."""
     REPORTED = auto()
@@ -76,8 +74,7 @@ class DrainEvent(Enum):
     ALL_ACKNOWLEDGED = auto()
     PENDING_READ = auto()
     PENDING_UNREADABLE = auto()
-    """Reading failed for now; the next END_READ tries again."""
-    PENDING_DAMAGED = auto()
+    """Reading was given up; the next END_READ tries again."""
     BUCKETS_REPORTED = auto()
     """The report of drained buckets ended, sent or with nothing to send."""
     END_DURABLE = auto()
@@ -100,7 +97,6 @@ TRANSITIONS: Final[dict[tuple[DrainState, DrainEvent], _Step]] = {
     (_S.UNKNOWN, _E.END_READ): (_S.READING, _F.READ_PENDING),
     (_S.READING, _E.PENDING_READ): (_S.LINGERING, _F.REPORT_BUCKETS),
     (_S.READING, _E.PENDING_UNREADABLE): (_S.UNKNOWN, None),
-    (_S.READING, _E.PENDING_DAMAGED): (_S.DAMAGED, None),
     (_S.KNOWN, _E.ADVANCED): (_S.LINGERING, _F.REPORT_BUCKETS),
     (_S.LINGERING, _E.ADVANCED): (_S.LINGERING_AGAIN, None),
     (_S.LINGERING, _E.BUCKETS_REPORTED): (_S.KNOWN, None),

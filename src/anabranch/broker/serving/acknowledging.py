@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from anabranch.broker.serving.context import ClientLink, Spawn
+from anabranch.broker.serving.log_reader import Counters
 from anabranch.broker.serving.reading import Reading
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, CorruptDataError, DamagedEntriesError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import EARLIEST, Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
+
+_log = logging.getLogger(__name__)
 
 ANSWER_BYTES = 256
 """Size that a waiting answer adds to `publish_bytes` of its connection, which bounds the answers."""
@@ -22,6 +26,7 @@ class LogAcknowledgements:
     """Applies ACKs to the cursor of one log."""
 
     def __init__(self, log: SegmentLog, cursor: Cursor) -> None:
+        self._name = log.name
         self._extent = log.extent
         self._cursor = cursor
 
@@ -46,7 +51,11 @@ class LogAcknowledgements:
         acks = self._cursor.acks
         if ordinal in acks:
             return False
-        count = self._extent.index_of(ordinal + 1) - self._extent.index_of(ordinal)
+        try:
+            count = self._extent.index_of(ordinal + 1) - self._extent.index_of(ordinal)
+        except CorruptDataError:
+            # The ledger is damaged, so no entry of it is delivered again.
+            return False
         before = acks.remaining(ordinal)
         left = ((1 << count) - 1 if before is None else before) & remaining
         cleared = (count if before is None else before.bit_count()) - left.bit_count()
@@ -68,6 +77,26 @@ class LogAcknowledgements:
                 self._take_part(ordinal, bits_from_words(message_id.ack_set), reading)
         else:
             self._cursor.acknowledge_up_to(extent.ordinal_of(Position(position.ledger, position.entry + 1)))
+
+    def pass_damaged(self, error: DamagedEntriesError, counters: Counters) -> list[int]:
+        """Acknowledge damaged entries, so that later entries and drains go on; returns their ordinals."""
+        acks = self._cursor.acks
+        lost = [ordinal for ordinal in range(max(error.first, acks.mark), error.end) if ordinal not in acks]
+        whole = len(lost) == error.end - error.first
+        messages = error.messages if whole else 0
+        counters.damaged_entries += len(lost)
+        counters.damaged_messages += messages
+        _log.warning(
+            "%s: subscription %s passes %d damaged entries with %s messages at %s: %s",
+            self._name,
+            self._cursor.name,
+            len(lost),
+            messages or "an unknown number of",
+            self._extent.position_of(error.first),
+            error,
+        )
+        self._cursor.acknowledge(lost)
+        return lost
 
     def ordinal(self, message_id: pb.MessageIdData) -> int | None:
         """The ordinal of the stored entry that an id names; None if no such entry is stored."""

@@ -70,6 +70,8 @@ class SubscriptionLimits:
     batch_bytes: int = 5 * 2**20
     unacked_max: int = 200_000
     """Messages over all consumers of a shared subscription."""
+    skips_damaged: bool = False
+    """Whether delivery passes damaged entries instead of stopping there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
 from anabranch.broker.dispatch.drains import DrainEffect, DrainEvent, DrainMachine, DrainState, PendingBuckets
 from anabranch.broker.serving.context import Spawn
-from anabranch.broker.serving.reading import FETCH_BYTES_MAX
+from anabranch.broker.serving.log_reader import FETCH_BYTES_MAX, RETRIES
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
-    CorruptDataError,
+    DamagedEntriesError,
     RemoteProtocolError,
-    ServiceNotReadyError,
+    TopicNotFoundError,
+    in_words,
 )
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import SegmentLog
@@ -28,6 +32,9 @@ from anabranch.model.drains import ALL, Ranges
 from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
+
+T = TypeVar("T")
+Slots = tuple[int, int] | None
 
 _log = logging.getLogger(__name__)
 
@@ -106,33 +113,55 @@ class DrainReporter:
         moves, found = self._machine.moves, PendingBuckets(self._splits())
         event = DrainEvent.PENDING_UNREADABLE
         try:
-            await self._read_into(found)
+            await self._read_into(found, moves)
             event = DrainEvent.PENDING_READ
             if moves == self._machine.moves:
                 self._machine.pending = found
-        except AlreadyClosedError:
+        except (AlreadyClosedError, TopicNotFoundError):
             # The next owner of the store reads its pending entries itself.
             pass
-        except AnabranchError as error:
-            _log.error("%s: pending entries cannot be read: %s", self._log.name, error)
-            if isinstance(error, CorruptDataError):
-                event = DrainEvent.PENDING_DAMAGED
         self._carry_out(self._machine.result(moves, event))
 
-    async def _read_into(self, found: PendingBuckets) -> None:
+    async def _read_into(self, found: PendingBuckets, moves: int) -> None:
         acks, end = self._cursor.acks, self._log.extent.next_ordinal
         ordinal = acks.next_pending(max(acks.mark, self._log.extent.first_ordinal))
         while ordinal < end:
+            for at, slots in await self._until_done(partial(self._slots_from, ordinal), "read", moves):
+                if at not in acks:
+                    found.add(at, slots)
+                ordinal = at + 1
+            await asyncio.sleep(0)
+            ordinal = acks.next_pending(ordinal)
+
+    async def _slots_from(self, ordinal: int) -> list[tuple[int, Slots]]:
+        """The next entries with their slots; a damaged entry may belong to any bucket."""
+        try:
             entries = self._log.read_cached(ordinal, READ_ENTRIES, FETCH_BYTES_MAX)
             if entries is None:
                 entries = await self._log.read(ordinal, READ_ENTRIES, FETCH_BYTES_MAX)
-            if not entries:
-                raise ServiceNotReadyError(f"{self._log.name} is being deleted")
-            for entry in entries:
-                if entry.ordinal not in acks:
-                    found.add(entry.ordinal, slots_of(entry.data))
-            await asyncio.sleep(0)
-            ordinal = acks.next_pending(entries[-1].ordinal + 1)
+        except DamagedEntriesError as error:
+            return [(at, None) for at in range(error.first, error.end)]
+        if not entries:
+            raise TopicNotFoundError(f"{self._log.name} is being deleted")
+        return [(entry.ordinal, slots_of(entry.data)) for entry in entries]
+
+    async def _until_done(self, attempt: Callable[[], Awaitable[T]], what: str, moves: int) -> T:
+        """Repeat an attempt that the disk prevents; TopicNotFoundError or AlreadyClosedError end it."""
+        for failures in count():
+            try:
+                return await attempt()
+            except (AlreadyClosedError, TopicNotFoundError):
+                raise
+            except (AnabranchError, OSError) as error:
+                if failures == 0:
+                    name = self._cursor.name
+                    _log.warning(
+                        "%s: drains of %s wait to %s: %s", self._log.name, name, what, in_words(error)
+                    )
+            await asyncio.sleep(RETRIES.delay(failures))
+            if moves != self._machine.moves:
+                raise AlreadyClosedError("the cursor was moved")
+        raise AssertionError("the attempts have no end")
 
     async def _report_buckets(self) -> None:
         machine = self._machine
@@ -142,29 +171,24 @@ class DrainReporter:
             await asyncio.sleep(LINGER_S)
             if machine.pending is not None and machine.pending.drained(self._cursor.acks) != machine.reported:
                 await asyncio.sleep(LINGER_S)
-                found = await self.drained()
+                found = await self._until_done(self.drained, "make acknowledgements durable", moves)
                 if found and not self.done and moves == machine.moves:
                     machine.reported = found
                     self._report(found)
-        except AlreadyClosedError:
+        except (AlreadyClosedError, TopicNotFoundError):
             return
-        except AnabranchError as error:
-            _log.error(
-                "%s: drained buckets of %s are not durable: %s", self._log.name, self._cursor.name, error
-            )
         self._carry_out(machine.result(moves, DrainEvent.BUCKETS_REPORTED))
 
     async def _make_end_durable(self) -> None:
         moves, event = self._machine.moves, DrainEvent.END_DURABLE
         try:
-            await self._cursor.flush()
-        except AnabranchError as error:
-            _log.error("%s: the end of %s is not durable: %s", self._log.name, self._cursor.name, error)
+            await self._until_done(self._cursor.flush, "make the end durable", moves)
+        except (AlreadyClosedError, TopicNotFoundError):
             event = DrainEvent.END_NOT_DURABLE
         self._carry_out(self._machine.result(moves, event))
 
 
-def slots_of(entry: bytes) -> tuple[int, int] | None:
+def slots_of(entry: bytes) -> Slots:
     """The lowest and highest bucket hash among an entry's keys; None for a batch that does not say."""
     try:
         start, end = metadata_span(entry)

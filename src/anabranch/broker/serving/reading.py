@@ -6,98 +6,23 @@ batch and never waits. Exclusive and Failover keep no state per entry: they go b
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from anabranch.broker.dispatch.receivers import active_consumer
 from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.context import Spawn, SubscriptionLimits
+from anabranch.broker.serving.log_reader import Counters, LogReader
 from anabranch.clock import Clock
-from anabranch.errors import AnabranchError, ConsumerBusyError, CorruptDataError
+from anabranch.errors import ConsumerBusyError
 from anabranch.ledger.cursors import Cursor
-from anabranch.ledger.storage import Entry, SegmentLog
+from anabranch.ledger.storage import Entry
 from anabranch.model.acks import words_from_bits
 from anabranch.protocol.hot_frames import encode_delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
-_log = logging.getLogger(__name__)
-
-FETCH_BYTES_MAX = 2**20
-"""Most bytes from disk that one subscription holds; a thousand slow subscriptions hold a gibibyte."""
-
 WRITE_BYTES = 256 * 2**10
 """Bytes written to a consumer before its connection is asked again whether it takes more."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Deliveries of one subscription; the numbers only grow."""
-
-    messages_out: int = 0
-    bytes_out: int = 0
-    bucket_moves: int = 0
-    """How often a bucket went from one consumer to another."""
-
-
-class LogReader:
-    """Entries of a log: from memory at once, or one batch from disk, and then it calls `ready`."""
-
-    def __init__(
-        self, log: SegmentLog, spawn: Spawn, ready: Callable[[], None], limits: SubscriptionLimits
-    ) -> None:
-        self._log = log
-        self._spawn = spawn
-        self._ready = ready
-        self._max_entries = limits.batch_entries
-        self._max_bytes = min(limits.batch_bytes, FETCH_BYTES_MAX)
-        self._fetched: Sequence[Entry] = ()
-        self._fetching = False
-        self._damaged = -1
-
-    @property
-    def end(self) -> int:
-        """One past the last entry that may be read."""
-        return self._log.extent.next_ordinal
-
-    def read(self, ordinal: int, max_entries: int) -> Sequence[Entry] | None:
-        """Entries from `ordinal` on, none at the end, or None: ask again when `ready` is called."""
-        limit = min(max_entries, self._max_entries)
-        entries = self._log.read_cached(ordinal, limit, self._max_bytes)
-        if entries is not None:
-            self._fetched = ()
-            return entries
-        fetched = self._fetched
-        if fetched:
-            at = ordinal - fetched[0].ordinal
-            if 0 <= at < len(fetched):
-                return fetched[at : at + limit]
-        if not self._fetching and ordinal != self._damaged:
-            self._fetching = True
-            self._spawn(self._fetch(ordinal))
-        return None
-
-    def forget(self) -> None:
-        """Drop the batch from disk, because no consumer reads for now."""
-        self._fetched = ()
-        self._damaged = -1
-
-    async def _fetch(self, ordinal: int) -> None:
-        try:
-            self._fetched = await self._log.read(ordinal, self._max_entries, self._max_bytes)
-        except CorruptDataError as error:
-            # Skipping the entry would be silent loss: the subscription stops here until an operator seeks.
-            _log.error("%s: reading stops at damaged entry %d: %s", self._log.name, ordinal, error)
-            self._damaged = ordinal
-            return
-        except AnabranchError as error:
-            # The next event on the subscription tries again; a broken disk also fails appends.
-            _log.error("%s: entry %d cannot be read: %s", self._log.name, ordinal, error)
-            return
-        finally:
-            self._fetching = False
-        self._ready()
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import LogContext, SubscriptionContext
@@ -20,6 +21,9 @@ from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
+
+TROUBLES_MAX = 20
+"""Troubles of one log that its leader is told of."""
 
 
 class RateMeter:
@@ -176,6 +180,15 @@ class ServedLog:
             self._messages_out + sum(counter.messages_out for counter in counters),
             self._bytes_out + sum(counter.bytes_out for counter in counters),
         )
+
+    def troubles(self) -> tuple[str, ...]:
+        """Reasons why subscriptions cannot read, and the damaged entries that they passed."""
+        found = (
+            f"subscription {name}: {trouble}"
+            for name, subscription in self.subscriptions.items()
+            for trouble in subscription.troubles
+        )
+        return tuple(islice(found, TROUBLES_MAX))
 
     def sample(self, now: float) -> None:
         self._rates.sample(now, self.totals())

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
-from anabranch.broker.dispatch.selectors import bucket_boundaries
 from anabranch.broker.serving.acknowledging import DurableAnswers, LogAcknowledgements
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.draining import DrainReporter
-from anabranch.broker.serving.keyed_reading import KeyedReading, range_pairs
-from anabranch.broker.serving.reading import Counters, LogReader, OrderedReading, Reading, ReadPath
-from anabranch.broker.serving.shared_reading import PendingReading, SharedReading
+from anabranch.broker.serving.keyed_reading import KeyedReading
+from anabranch.broker.serving.log_reader import Counters, LogReader
+from anabranch.broker.serving.reading import OrderedReading, Reading, ReadPath
+from anabranch.broker.serving.shared_reading import PendingReading
+from anabranch.broker.serving.strategies import make_reading
 from anabranch.controller.decide.admission import ReaderState, Roster
-from anabranch.errors import ConsumerBusyError
+from anabranch.errors import ConsumerBusyError, CorruptDataError, DamagedEntriesError
 from anabranch.ledger.cursors import Cursor
 from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
@@ -51,18 +53,14 @@ class Subscription:
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
         self._clock = broker.clock
         self._acks = LogAcknowledgements(self.log, cursor)
-        self._drains = DrainReporter(
-            self.log,
-            cursor,
-            context.splits,
-            broker.spawn,
-            lambda ranges: context.report_drained(name, ranges),
-        )
+        report = partial(context.report_drained, name)
+        self._drains = DrainReporter(self.log, cursor, context.splits, broker.spawn, report)
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        self.source = LogReader(self.log, broker.spawn, self.schedule, limits, self._pass_damaged)
         self._path = ReadPath(
             cursor,
-            LogReader(self.log, broker.spawn, self.schedule, limits),
+            self.source,
             self.counters,
             broker.clock,
             context.partition,
@@ -88,7 +86,10 @@ class Subscription:
         extent = self.log.extent
         first = max(self.cursor.acks.mark, extent.first_ordinal)
         entries = extent.next_ordinal - first
-        behind = extent.next_index - extent.index_of(first) if entries > 0 else 0
+        try:
+            behind = extent.next_index - extent.index_of(first) if entries > 0 else 0
+        except CorruptDataError:
+            return self.backlog
         return round(behind * self.backlog / entries) if behind else 0
 
     @property
@@ -97,6 +98,13 @@ class Subscription:
         if self.durable:
             return self._drains.done
         return self.log.sealed and self.reading.at_end
+
+    @property
+    def troubles(self) -> list[str]:
+        """Why entries cannot be read now, and the damaged entries that were passed, in words."""
+        passed = self.counters.damaged_entries
+        found = [f"{passed} damaged entries were passed without delivery"] if passed else []
+        return found if self.source.trouble is None else [self.source.trouble, *found]
 
     @property
     def mark_delete(self) -> Position:
@@ -119,7 +127,7 @@ class Subscription:
             self.reading.check_fits(self.name, meta)
         else:
             self.kind = kind
-            self.reading = _make_reading(self._path, kind, meta)
+            self.reading = make_reading(self._path, kind, meta)
         if isinstance(self.reading, KeyedReading):
             consumer.ranges = self.reading.ranges_for(meta)
         consumer.retired = state == "finishes"
@@ -266,6 +274,10 @@ class Subscription:
             self.reading.acknowledged(range(mark, first))
             self.check_end()
 
+    def _pass_damaged(self, error: DamagedEntriesError) -> None:
+        self.reading.acknowledged(self._acks.pass_damaged(error, self.counters))
+        self.check_end()
+
     def check_end(self) -> None:
         """Notify consumers of the end of the log, and the leader of the parts that are drained."""
         if self.done:
@@ -285,13 +297,3 @@ class Subscription:
 def kind_name(kind: Kind) -> str:
     """How Pulsar spells a subscription type."""
     return pb.CommandSubscribe.SubType.Name(pb.CommandSubscribe.SubType.ValueType(kind))
-
-
-def _make_reading(path: ReadPath, kind: Kind, meta: pb.KeySharedMeta) -> Reading:
-    if kind == pb.CommandSubscribe.Shared:
-        return SharedReading(path)
-    if kind != pb.CommandSubscribe.Key_Shared:
-        return OrderedReading(path, failover=kind == pb.CommandSubscribe.Failover)
-    if meta.entryBucketDispatch:
-        return KeyedReading(path, boundaries=bucket_boundaries(range_pairs(meta)))
-    return KeyedReading(path, sticky=meta.keySharedMode == pb.STICKY)

@@ -19,7 +19,7 @@ from anabranch.model.names import Place, TopicName
 
 @dataclass(frozen=True, slots=True)
 class SegmentLoad:
-    """Rates of one segment as its owner measures them, and the size of its storage."""
+    """Rates of one segment as its owner measures them, the size of its storage, and what is wrong there."""
 
     msg_rate_in: float = 0.0
     bytes_rate_in: float = 0.0
@@ -27,6 +27,8 @@ class SegmentLoad:
     bytes_rate_out: float = 0.0
     backlog_messages: int = 0
     size_bytes: int = 0
+    troubles: tuple[str, ...] = ()
+    """Entries that cannot be read, damaged entries that were passed, a disk that is full."""
 
 
 class Aim(NamedTuple):

@@ -132,16 +132,19 @@ class TopicController:
             "operation": self._layouts.describe(),
             "waitingChanges": len(self.changes.queue),
             "garbage": [garbage.name for garbage in self.record.garbage],
-            "troubles": {**self.changes.troubles, **self._layouts.unreached, **self.upkeep.troubles()},
+            "troubles": self._troubles(),
             "subscriptions": self._describe_subscriptions(),
             "decisions": list(self.scaling.looks),
         }
+
+    def _troubles(self) -> dict[str, str]:
+        return {**self.changes.troubles, **self._layouts.unreached, **self.upkeep.troubles()}
 
     def _describe_subscriptions(self) -> dict[str, dict[str, object]]:
         return reports.subscriptions(self.layout, self._subscriptions, self._announcements, self.members)
 
     async def explain(self) -> dict[str, object]:
-        return self.why()
+        return self.why() | {"troubles": {**self._troubles(), **await reports.segment_troubles(self._lead)}}
 
     async def stats(self) -> dict[str, object]:
         found = await reports.topic_stats(self._lead, self.records, self._describe_subscriptions())

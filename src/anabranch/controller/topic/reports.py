@@ -56,6 +56,17 @@ async def topic_stats(
     }
 
 
+async def segment_troubles(lead: Leadership) -> dict[str, str]:
+    """By segment what its owner reports as wrong: entries that cannot be read, a full disk."""
+    segments = [lead.layout.segments[id_] for id_ in sorted(lead.layout.segments)]
+    loads = await together(lead.load(segment) for segment in segments)
+    return {
+        f"segment {segment.id}": "; ".join(load.troubles)
+        for segment, load in zip(segments, loads, strict=True)
+        if load is not None and load.troubles
+    }
+
+
 def _segment(segment: Segment, name: TopicName, load: SegmentLoad | None) -> dict[str, object]:
     about: dict[str, object] = {
         "name": str(name),
@@ -67,6 +78,7 @@ def _segment(segment: Segment, name: TopicName, load: SegmentLoad | None) -> dic
     }
     if load is not None:
         about |= {shown: getattr(load, name) for shown, name in SUMMED.items()}
+        about["troubles"] = list(load.troubles)
     return about
 
 

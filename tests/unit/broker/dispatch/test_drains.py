@@ -80,13 +80,11 @@ def test_a_moved_cursor_starts_again_and_forgets_the_results_of_earlier_effects(
     assert machine.state is DrainState.UNKNOWN
 
 
-def test_damaged_entries_are_not_read_again_but_unreadable_ones_are() -> None:
+def test_unreadable_entries_are_read_again() -> None:
     machine = DrainMachine()
     machine.handle(DrainEvent.END_READ)
     machine.handle(DrainEvent.PENDING_UNREADABLE)
     assert machine.handle(DrainEvent.END_READ) is DrainEffect.READ_PENDING
-    machine.handle(DrainEvent.PENDING_DAMAGED)
-    assert machine.handle(DrainEvent.END_READ) is None
     assert machine.handle(DrainEvent.ALL_ACKNOWLEDGED) is DrainEffect.MAKE_END_DURABLE
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 import pytest
 
 from anabranch.broker.serving import draining
 from anabranch.broker.serving.draining import LINGER_S, DrainReporter, slots_of
-from anabranch.errors import AlreadyClosedError, CorruptDataError
+from anabranch.errors import AlreadyClosedError, DamagedEntriesError, PersistenceError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
+from anabranch.ledger.storage import Entry
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.ranges import HashRange
 from anabranch.testing.plugin import marker_options
@@ -170,22 +171,61 @@ async def test_a_cursor_that_moves_while_it_becomes_durable_has_drained_nothing(
     assert case.told == []
 
 
-@pytest.mark.case(slots=[1, 0x9000])
-async def test_a_damaged_entry_leaves_the_whole_log_to_be_drained(case: Case) -> None:
-    reads = 0
+@pytest.mark.case(slots=[1, 0x9000, 0xA000])
+async def test_a_damaged_entry_counts_for_all_buckets_until_it_is_acknowledged(case: Case) -> None:
+    remembered = case.log.read_cached
 
-    async def read(*_: object) -> None:
-        nonlocal reads
-        reads += 1
-        raise CorruptDataError("bits")
+    async def damaged(ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
+        if ordinal == 1:
+            raise DamagedEntriesError("bits", 1, 2, 1)
+        return remembered(ordinal, 1, max_bytes)
 
     case.log.read_cached = lambda *_: None  # type: ignore[method-assign, assignment]
-    case.log.read = read  # type: ignore[method-assign, assignment]
-    for _ in range(3):
-        case.drain.check(at_end=True, by_buckets=True)
-        await asyncio.sleep(0.1)
-    assert reads == 1
-    assert case.events == []
+    case.log.read = damaged  # type: ignore[method-assign]
+    case.drain.check(at_end=True, by_buckets=True)
+    await asyncio.sleep(0.1)
+    case.acknowledge(0)
+    await asyncio.sleep(1)
+    assert case.told == []
+    case.acknowledge(1)
+    await asyncio.sleep(1)
+    assert case.told == [(LOWER,)]
+
+
+@pytest.mark.case(slots=[1, 0x9000])
+async def test_pending_entries_that_cannot_be_read_are_read_again_without_another_event(case: Case) -> None:
+    remembered, failures = case.log.read_cached, 3
+
+    async def broken(ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise PersistenceError("the disk cannot be read")
+        return remembered(ordinal, max_entries, max_bytes)
+
+    case.log.read_cached = lambda *_: None  # type: ignore[method-assign, assignment]
+    case.log.read = broken  # type: ignore[method-assign]
+    case.cursor.acknowledge([0])
+    case.drain.check(at_end=True, by_buckets=True)
+    await asyncio.sleep(10)
+    assert case.told == [(LOWER,)]
+
+
+@pytest.mark.case(slots=[1])
+async def test_an_end_that_is_not_durable_yet_is_made_durable_without_another_event(case: Case) -> None:
+    flush, failures = case.cursor.flush, 3
+
+    async def full() -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise PersistenceError("the disk is full")
+        await flush()
+
+    case.cursor.flush = full  # type: ignore[method-assign]
+    case.acknowledge(0)
+    await asyncio.sleep(10)
+    assert case.told == [ALL]
 
 
 @pytest.mark.case(slots=[1, 2, 0x9000])
