@@ -7,6 +7,7 @@ than the declared size, and a declared size above the caller's limit is refused.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -24,6 +25,24 @@ class Compression(IntEnum):
     ZSTD = 3
     SNAPPY = 4
 
+
+UNCOMPRESSED_BYTES_MAX: Final = 128 * 2**20
+"""Most bytes that a payload may declare before compression; every reader decompresses as much."""
+
+_ZSTD_BLOCK_BYTES_MAX: Final = 128 * 2**10
+
+ROOM_PER_BYTE: Final[Mapping[int, int]] = {
+    Compression.NONE: 1,
+    # A byte of a length adds at most 255 bytes to a copy.
+    Compression.LZ4: 256,
+    # The best ratio of Deflate is 1032.
+    Compression.ZLIB: 1040,
+    # A block of four bytes repeats one byte.
+    Compression.ZSTD: _ZSTD_BLOCK_BYTES_MAX // 4,
+    # A copy of at most 64 bytes takes at least two bytes.
+    Compression.SNAPPY: 32,
+}
+"""Most bytes that a byte of a compressed payload stands for, rounded up, by compression type."""
 
 _ZSTD_LEVEL: Final = 3
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -50,6 +69,10 @@ def decompress(kind: int, data: bytes, size: int, limit: int) -> bytes:
         return data
     if size > limit:
         raise CompressionError(f"a payload declares {size} bytes uncompressed; the limit is {limit}")
+    if kind not in ROOM_PER_BYTE:
+        raise CompressionError(f"compression type {kind} is unknown")
+    if size > ROOM_PER_BYTE[kind] * len(data):
+        raise CompressionError(f"a payload of {len(data)} bytes declares {size} bytes uncompressed")
     try:
         plain = _decompress(kind, data, size)
     except (cramjam.DecompressionError, zlib.error) as error:
@@ -71,12 +94,10 @@ def _decompress(kind: int, data: bytes, size: int) -> bytes:
         _check_zstd_frame(data, size)
         room = bytearray(size)
         return _filled(room, cramjam.zstd.decompress_into(data, room))
-    if kind == Compression.SNAPPY:
-        if cramjam.snappy.decompress_raw_len(data) != size:
-            raise CompressionError(f"a payload declares {size} bytes but its Snappy header says otherwise")
-        room = bytearray(size)
-        return _filled(room, cramjam.snappy.decompress_raw_into(data, room))
-    raise CompressionError(f"compression type {kind} is unknown")
+    if cramjam.snappy.decompress_raw_len(data) != size:
+        raise CompressionError(f"a payload declares {size} bytes but its Snappy header says otherwise")
+    room = bytearray(size)
+    return _filled(room, cramjam.snappy.decompress_raw_into(data, room))
 
 
 def _filled(room: bytearray, count: int) -> bytes:

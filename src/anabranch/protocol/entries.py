@@ -156,8 +156,8 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
         raise CorruptDataError(
             f"message {len(values)} of {count} in a batch cannot be read: {error}"
         ) from error
-    if position > len(data) or count < 1:
-        raise CorruptDataError(f"a batch of {count} messages does not fit its {len(data)} bytes")
+    if position != len(data) or count < 1:
+        raise CorruptDataError(f"a batch of {count} messages does not fill its {len(data)} bytes exactly")
     columns = Columns(
         count=count,
         values=values,

@@ -22,6 +22,9 @@ FRAME_EXTRA_BYTES: Final = 10 * 2**10
 
 CHECKSUM_MAGIC: Final = b"\x0e\x01"
 ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
+CHECKED_METADATA_START: Final = 10
+"""Offset of the metadata in an entry that begins with a checksum."""
+
 _HTTP_NUMBER: Final = int.from_bytes(b"HTTP", "big")
 _CHECKSUM_NUMBER: Final = int.from_bytes(CHECKSUM_MAGIC, "big")
 

@@ -63,7 +63,7 @@ def read_outer(entry: bytes) -> Outer:
         key = metadata.ordering_key
     elif key or (0x32 in raw and metadata.HasField("partition_key")):
         if 0x88 in raw and metadata.partition_key_b64_encoded:
-            key = _decode_key(metadata.partition_key)
+            key = decoded_key(metadata.partition_key)
     else:
         key = f"{producer_name}-{sequence_id}"
     low = high = sticky = (_murmur(key, 0, False) & 0xFFFF) or 1
@@ -107,13 +107,14 @@ def read_slot(entry: bytes) -> int | None:
     elif metadata.HasField("partition_key"):
         key = metadata.partition_key
         if metadata.partition_key_b64_encoded:
-            key = _decode_key(metadata.partition_key)
+            key = decoded_key(metadata.partition_key)
     else:
         return metadata.slot if metadata.HasField("slot") else None
     return _murmur(key, 0, False) >> 16
 
 
-def _decode_key(text: str) -> str | bytes:
+def decoded_key(text: str) -> str | bytes:
+    """The key of a Base64 text as it is hashed; the text itself if it is no Base64."""
     try:
         return b64decode(text, validate=True)
     except ValueError:

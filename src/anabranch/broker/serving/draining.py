@@ -29,6 +29,7 @@ from anabranch.errors import (
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import ALL, Ranges
+from anabranch.model.ranges import LAST_SLOT
 from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -195,7 +196,9 @@ def slots_of(entry: bytes) -> Slots:
         metadata = pb.MessageMetadata.FromString(entry[start:end])
         if metadata.HasField("entry_hash_min") or not metadata.HasField("num_messages_in_batch"):
             outer = read_outer(entry)
-            return outer.bucket_hash, outer.bucket_hash_max
+            low, high = outer.bucket_hash, outer.bucket_hash_max
+            # An impossible stamp says nothing about the keys.
+            return (low, high) if low <= high <= LAST_SLOT else None
     except (RemoteProtocolError, DecodeError):
         return None
     return None

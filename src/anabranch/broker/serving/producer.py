@@ -6,7 +6,6 @@ Receipts and errors leave in the order of the SENDs, as clients expect.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from anabranch.broker.serving.context import ClientLink
+from anabranch.broker.serving.entry_checks import ANY_CLASSIC_ENTRY, EntryRules, fault_of
 from anabranch.errors import (
     AnabranchError,
     ChecksumError,
@@ -23,18 +23,16 @@ from anabranch.errors import (
 )
 from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.inheritance import Known
+from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
 from anabranch.protocol.commands import NO_ID, Send
-from anabranch.protocol.frames import CHECKSUM_MAGIC, ENTRY_METADATA_MAGIC, checksum_ok, metadata_span
+from anabranch.protocol.frames import checksum_ok, metadata_span
 from anabranch.protocol.hot_frames import encode_receipt
-from anabranch.protocol.outer import read_outer, read_slot
+from anabranch.protocol.outer import read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 
 ENTRY_OVERHEAD_BYTES = 256
 """Bytes that a waiting entry counts beside its own, so that many small entries are bounded too."""
-
-ENTRY_MESSAGES_MAX = 1_000_000
-"""Most messages an entry may claim; permits and ack sets grow with them."""
 
 SEQUENCE_MAX = 2**63 - 1
 """Sequence ids above are not remembered; no client counts so far, but some use them as a flag."""
@@ -42,8 +40,6 @@ SEQUENCE_MAX = 2**63 - 1
 _DEFERRED = -1
 _INHERITED = -2
 _NOTHING = Known((), "")
-_MIN_TAG = b"\x88\x02"
-_MAX_TAG = b"\x90\x02"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +49,7 @@ class ProducerOptions:
     epoch: int = 0
     mode: int = pb.Shared
     deduplicate: bool = True
-    splits: tuple[int, ...] = ()
-    """Bucket boundaries of the segment; an entry must lie within one bucket."""
+    rules: EntryRules = ANY_CLASSIC_ENTRY
     metadata: Mapping[str, str] = field(default_factory=dict)
     connected_at_ms: int = 0
 
@@ -74,7 +69,6 @@ class ServedProducer:
         self.link = link
         self.id = producer_id
         self.name = name
-        self.splits = options.splits
         self.pushed = -1
         """Highest sequence id given to the log."""
         self.persisted = -1
@@ -86,6 +80,7 @@ class ServedProducer:
         self.promoted: Callable[[], None] = _do_nothing
         """Called when a producer that waited for all others may send."""
         self._log = log
+        self._rules = options.rules
         self._dedup = options.deduplicate
         self._inherited = _NOTHING
         self._inherited_max = _NOTHING.highest
@@ -128,8 +123,8 @@ class ServedProducer:
         if not checksum_ok(entry):
             self._refuse_damaged(sequence_id, highest)
             return
-        if fault is None and (self.splits or entry[:2] != CHECKSUM_MAGIC):
-            fault = _fault_of_entry(entry, self.splits)
+        if fault is None:
+            fault = fault_of(send, self._rules)
         if fault is not None:
             self._defer(sequence_id, highest, -1, fault)
             return
@@ -231,51 +226,12 @@ class ServedProducer:
 
 
 def _fault_of_send(send: Send) -> NotAllowedError | None:
-    """The error for a marker, a transaction or an impossible count; None for a chunk or an unset count."""
+    """The error for a marker, a transaction or an impossible count; None otherwise."""
     if send.marker or send.txn_most or send.txn_least:
         return NotAllowedError(f"{'markers' if send.marker else 'transactions'} are not supported")
-    if not send.is_chunk and send.num_messages > ENTRY_MESSAGES_MAX:
+    if not send.is_chunk and not 0 < send.num_messages <= ENTRY_MESSAGES_MAX:
         return NotAllowedError(f"an entry holds 1 to {ENTRY_MESSAGES_MAX} messages, not {send.num_messages}")
     return None
-
-
-def _fault_of_entry(entry: bytes, splits: tuple[int, ...]) -> AnabranchError | None:
-    """The error with which an entry is refused by a segment with these bucket boundaries; None if it fits."""
-    if entry[:2] == ENTRY_METADATA_MAGIC:
-        return NotAllowedError("an entry must not carry a broker's metadata")
-    try:
-        if splits and not in_one_bucket(entry, splits):
-            return NotAllowedError("the keys of an entry must lie within one bucket of its segment")
-    except RemoteProtocolError as error:
-        return ChecksumError(str(error))
-    return None
-
-
-def in_one_bucket(entry: bytes, splits: tuple[int, ...]) -> bool:
-    """Whether the hashes stamped on an entry share a bucket; one without a stamp has a single hash."""
-    # Producers write the stamp last. An entry without one there, or that would be refused, is read in full.
-    start, end = metadata_span(entry)
-    at = entry.find(_MIN_TAG, max(end - 10, start), end)
-    if at >= 0:
-        low, at = _short_varint(entry, at + 2)
-        if entry[at : at + 2] == _MAX_TAG:
-            high, at = _short_varint(entry, at + 2)
-            if at == end and bisect_right(splits, low) == bisect_right(splits, high):
-                return True
-    outer = read_outer(entry)
-    return bisect_right(splits, outer.bucket_hash) == bisect_right(splits, outer.bucket_hash_max)
-
-
-def _short_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data) and shift < 28:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    return value, at
 
 
 def _is_last_chunk(entry: bytes) -> bool:

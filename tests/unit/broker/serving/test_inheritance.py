@@ -115,7 +115,7 @@ async def test_a_batch_whose_end_is_new_is_stored_though_its_beginning_is_known(
     assert await send_batch(client, 5, 8, [LOW] * 4) == 0
 
 
-async def test_a_batch_that_claims_to_be_one_message_is_not_judged_by_its_first_key(brokers: Brokers) -> None:
+async def test_a_batch_that_claims_to_be_one_message_is_refused(brokers: Brokers) -> None:
     client = await begin(brokers, {LOW: range(11), HIGH: range(3)})
     await merge(brokers)
     await client.producer(MERGED, 9, producer_name="p")
@@ -123,7 +123,7 @@ async def test_a_batch_that_claims_to_be_one_message_is_not_judged_by_its_first_
     batch.add(b"x", LOW, 4)
     batch.add(b"x", HIGH, 5)
     client.publish(b"", 5, entry=batch.build("p", 1), producer_id=9)
-    assert (await client.receipt()).entry == 0
+    assert (await client.expect(pb.CommandSendError)).error == pb.NotAllowedError
 
 
 async def test_sequence_ids_inherited_twice_and_through_a_restart_count(brokers: Brokers) -> None:

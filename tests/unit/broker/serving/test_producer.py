@@ -7,17 +7,14 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from anabranch.broker.serving.producer import ServedProducer, in_one_bucket
+from anabranch.broker.serving.producer import ServedProducer
 from anabranch.errors import PersistenceError
 from anabranch.ledger.storage import AppendDone, Entry
 from anabranch.model.ids import Position
 from anabranch.protocol.commands import NO_ID, Send
-from anabranch.protocol.frames import build_entry
 from anabranch.protocol.hot_frames import encode_receipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.wire import single
-
-SPLITS = (0x4000, 0x8000)
 
 
 class FakeLink:
@@ -135,26 +132,3 @@ def test_idle_is_told_once_everything_is_answered() -> None:
     assert told == ["at once"]
     log.commit()
     assert told == ["at once", "later", "also"]
-
-
-def stamped(low: int, high: int, tail: bytes = b"") -> bytes:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
-    metadata.entry_hash_min, metadata.entry_hash_max = low, high
-    return build_entry(metadata.SerializeToString() + tail, b"payload")
-
-
-def test_a_stamp_must_lie_in_one_bucket() -> None:
-    assert in_one_bucket(stamped(0, 0x3FFF), SPLITS)
-    assert in_one_bucket(stamped(0x8000, 0xFFFF), SPLITS)
-    assert not in_one_bucket(stamped(0x3FFF, 0x4000), SPLITS)
-    assert not in_one_bucket(stamped(0, 0xFFFF), SPLITS)
-    assert in_one_bucket(single(b"x", 1, key="k"), SPLITS)
-
-
-def test_bytes_that_look_like_a_stamp_do_not_hide_the_real_one() -> None:
-    # A bytes field behind the stamp that holds what a stamp in one bucket looks like, and one byte more.
-    lookalike = b"\x88\x02\x05\x90\x02\x05\x00"
-    field = b"\x82\x01" + bytes([len(lookalike)]) + lookalike
-    assert not in_one_bucket(stamped(0x3FFF, 0x4000, field), SPLITS)
-    # A stamp that is not last is read all the same.
-    assert in_one_bucket(stamped(0x4000, 0x4001, field), SPLITS)

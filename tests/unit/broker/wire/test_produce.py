@@ -6,18 +6,20 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.serving.producer import ENTRY_MESSAGES_MAX
 from anabranch.model.names import TopicName
 from anabranch.protocol import commands
+from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
 from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.testing.lies import VISIBLE, frame_of
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simtransport import Mode
 from tests.fakes.storage import SlowStorage
 from tests.harness.cluster import Brokers
-from tests.harness.wire import TOPIC, batch, error_of, settle, single, values_of
+from tests.harness.segments import WHOLE
+from tests.harness.wire import TOPIC, batch, error_of, look_up, settle, single, values_of
 
 
 async def test_receipts_come_in_order_and_carry_rising_positions(brokers: Brokers) -> None:
@@ -315,6 +317,21 @@ async def test_impossible_counts_and_endless_names_are_refused(brokers: Brokers)
     assert error_of(await client.producer(producer_id=2, producer_name=long)) == pb.NotAllowedError
     assert error_of(await client.subscribe(subscription=long)) == pb.NotAllowedError
     assert error_of(await client.subscribe(name=long)) == pb.NotAllowedError
+
+
+async def test_a_lying_entry_costs_only_itself(brokers: Brokers) -> None:
+    client = await brokers.connect()
+    await look_up(client)
+    await client.producer(WHOLE, producer_name="p")
+    assert client.pump is not None
+    for number, lie in enumerate(VISIBLE, 5):
+        client.pump.write(frame_of(lie.tell("p", number), 1))
+        refused = await client.expect(pb.CommandSendError)
+        assert (refused.error, refused.sequence_id) == (pb.NotAllowedError, number), lie
+    (receipt,) = await client.publish_all([b"honest"], first=100)
+    assert receipt.entry == 0
+    await client.subscribe(WHOLE)
+    assert [delivery.index for delivery in await client.deliveries(1)] == [0]
 
 
 async def test_only_the_last_chunk_of_a_message_counts_for_deduplication(brokers: Brokers) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
+from anabranch.broker.serving.entry_checks import ANY_CLASSIC_ENTRY, EntryRules
 from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.command_handler import CommandHandler
@@ -15,6 +16,7 @@ from anabranch.broker.wire.services import Services
 from anabranch.errors import ServiceNotReadyError
 from anabranch.model.inheritance import UNKNOWN, Known
 from anabranch.model.names import TopicName, validate_subscription
+from anabranch.model.ranges import FULL
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
 
@@ -72,12 +74,20 @@ def _make_producer(
         epoch=command.epoch,
         mode=command.producer_access_mode,
         deduplicate=services.config.deduplication,
-        splits=segment.splits,
+        rules=_rules_for(connection, segment),
         metadata=metadata,
         connected_at_ms=services.clock.wall_ms(),
     )
     name = bounded(command.producer_name) or services.make_producer_name()
     return ServedProducer(connection, command.producer_id, name, segment.log, options)
+
+
+def _rules_for(connection: ServerConnection, segment: ServedLog) -> EntryRules:
+    if segment.name.segment is None:
+        return ANY_CLASSIC_ENTRY
+    # Other clients may route by another part of the hash, as Java's 5.0.0-M1 does.
+    ring = segment.name.segment.range if connection.peer_is_ours else FULL
+    return EntryRules(segment.splits, is_segment=True, ring=ring)
 
 
 async def _subscribe_first(services: Services, segment: ServedLog, subscription: str) -> None:

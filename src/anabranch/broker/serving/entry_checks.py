@@ -1,0 +1,139 @@
+"""Which entries a log refuses: claims that contradict the bytes, the command, the key or the segment. Pure.
+
+A check reads the outer metadata once, for every entry that is published. The payload stays closed, so a batch
+whose messages contradict its metadata is found by its readers only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from mmh3 import hash as _murmur
+
+from anabranch.errors import NotAllowedError, RemoteProtocolError
+from anabranch.model.ranges import FULL, LAST_SLOT, HashRange
+from anabranch.protocol.claims import (
+    MESSAGE_BYTES_MIN,
+    TIME_MS_MAX,
+    fault_in_chunk,
+    fault_in_count,
+)
+from anabranch.protocol.commands import Send
+from anabranch.protocol.frames import CHECKED_METADATA_START, ENTRY_METADATA_MAGIC, metadata_span
+from anabranch.protocol.outer import decoded_key
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+_NAME_TAG = 0x0A
+_parse_metadata = pb.MessageMetadata.FromString
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRules:
+    """The log that the entries of one producer have to fit."""
+
+    splits: tuple[int, ...] = ()
+    """Bucket boundaries of the segment; an entry must lie within one bucket."""
+    is_segment: bool = False
+    """Whether hashes count: a classic topic takes any key and any stamp."""
+    ring: HashRange = FULL
+    """The slots of the keys; the whole ring for a producer that routes in another way."""
+
+
+ANY_CLASSIC_ENTRY = EntryRules()
+
+
+def fault_of(send: Send, rules: EntryRules) -> NotAllowedError | None:
+    """The error with which an entry is refused; None if it may be stored."""
+    entry = send.entry
+    try:
+        start, end = metadata_span(entry)
+        raw = entry[start:end]
+        metadata = _parse_metadata(raw)
+    except (RemoteProtocolError, DecodeError) as error:
+        return NotAllowedError(f"the metadata of an entry cannot be read: {error}")
+    if start != CHECKED_METADATA_START and entry[:2] == ENTRY_METADATA_MAGIC:
+        return NotAllowedError("an entry must not carry a broker's metadata")
+    sequence_id, published = metadata.sequence_id, metadata.publish_time
+    # Serializers write the producer's name first.
+    if not (sequence_id and published and raw[0] == _NAME_TAG) and not metadata.IsInitialized():
+        return NotAllowedError("the metadata of an entry lacks a required field")
+    fault: str | None = None
+    count, payload_bytes = metadata.num_messages_in_batch, len(entry) - end
+    # For most entries these comparisons show that no closer look is needed.
+    if (
+        count != send.num_messages
+        or not 0 < count * MESSAGE_BYTES_MIN <= payload_bytes
+        or metadata.compression
+    ):
+        fault = _fault_of_count(send, metadata, payload_bytes)
+    if (
+        published > TIME_MS_MAX
+        or 0 < send.highest_sequence_id < send.sequence_id
+        or metadata.deliver_at_time < 0
+        or send.is_chunk
+        or 0xA0 in raw
+    ):
+        fault = fault or _fault_of_numbers(send, metadata)
+    if fault is None and rules.is_segment:
+        fault = _fault_of_hashes(metadata, raw, rules)
+    return None if fault is None else NotAllowedError(fault)
+
+
+def _fault_of_count(send: Send, metadata: pb.MessageMetadata, payload_bytes: int) -> str | None:
+    count = metadata.num_messages_in_batch
+    if not send.is_chunk and count != send.num_messages:
+        return f"a SEND of {send.num_messages} messages brought an entry that claims {count}"
+    return fault_in_count(metadata, payload_bytes)
+
+
+def _fault_of_numbers(send: Send, metadata: pb.MessageMetadata) -> str | None:
+    if metadata.publish_time > TIME_MS_MAX or metadata.deliver_at_time < 0:
+        return "the times of an entry must not be negative"
+    if 0 < send.highest_sequence_id < send.sequence_id:
+        return f"sequence id {send.highest_sequence_id} cannot be the highest after {send.sequence_id}"
+    if metadata.HasField("marker_type"):
+        return "markers are not supported"
+    return fault_in_chunk(metadata) if send.is_chunk else None
+
+
+def _fault_of_hashes(metadata: pb.MessageMetadata, raw: bytes, rules: EntryRules) -> str | None:
+    """Why the hashes of an entry do not fit its segment or its key, which is that of its first message."""
+    stamp: tuple[int, int] | None = None
+    low = metadata.entry_hash_min
+    # A search for the first byte of a tag costs less than `HasField`, which decides where it is found.
+    if low or (0x88 in raw and metadata.HasField("entry_hash_min")):
+        high = metadata.entry_hash_max or (0 if metadata.HasField("entry_hash_max") else low)
+        if not low <= high <= LAST_SLOT:
+            return f"an entry claims bucket hashes from {low} to {high}"
+        if low != high and bisect_right(rules.splits, low) != bisect_right(rules.splits, high):
+            return "the keys of an entry must lie within one bucket of its segment"
+        stamp = low, high
+    if 0x92 in raw and metadata.HasField("ordering_key"):
+        return _fault_of_stamp(stamp, _murmur(metadata.ordering_key, 0, False))
+    text = metadata.partition_key
+    if not text and not metadata.HasField("partition_key"):
+        return _fault_of_slot(metadata, rules)
+    hashed = _murmur(text, 0, False)
+    fault = _fault_of_stamp(stamp, hashed)
+    if 0x88 in raw and metadata.partition_key_b64_encoded:
+        # Java stamps the hash of the text.
+        hashed = _murmur(decoded_key(text), 0, False)
+        fault = fault and _fault_of_stamp(stamp, hashed)
+    ring = rules.ring
+    if not ring.start <= hashed >> 16 <= ring.end:
+        return f"the key of an entry has slot {hashed >> 16:04x}, which is not in {ring}"
+    return fault
+
+
+def _fault_of_stamp(stamp: tuple[int, int] | None, hashed: int) -> str | None:
+    if stamp is None or stamp[0] <= hashed & LAST_SLOT <= stamp[1]:
+        return None
+    return f"the bucket hash of an entry's key is not in its stamp, {stamp[0]:04x} to {stamp[1]:04x}"
+
+
+def _fault_of_slot(metadata: pb.MessageMetadata, rules: EntryRules) -> str | None:
+    if metadata.HasField("slot") and metadata.slot not in rules.ring:
+        return f"an entry claims slot {metadata.slot:04x}, which is not in {rules.ring}"
+    return None
