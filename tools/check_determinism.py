@@ -22,6 +22,7 @@ ALLOWED = (
     "node.py",
     "supervisor.py",
     "cli/",
+    "data/",
     "bench/",
     "spark/",
     "testing/",

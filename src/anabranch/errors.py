@@ -258,5 +258,9 @@ class DamagedEntriesError(CorruptDataError):
         """Messages in these entries; 0 if their number is damaged too."""
 
 
+class UnsupportedFormatError(AnabranchError):
+    """The stored data has a format of a newer version; start that version, or a later one."""
+
+
 class DataLossError(AnabranchError):
     """Messages that should be read are no longer stored."""

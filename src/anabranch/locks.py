@@ -6,6 +6,7 @@ is decisive; the text only tells which process to look at. This module must not 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -37,9 +38,15 @@ class Holder(NamedTuple):
 def take(file: Path, name: str = "", *, fence: str | None = None) -> int:
     """Lock the file until the returned descriptor is closed; a holder with the name `fence` is killed.
 
-    HeldError if the lock has another holder, or one that the kernel does not confirm.
+    HeldError if the lock has another holder, or one that the kernel does not confirm. The lock file is never
+    a symbolic link, because taking the lock writes into the file.
     """
-    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ConflictError(f"{file} is a symbolic link; remove it, a lock is a plain file") from error
     try:
         if not _try(fd):
             if fence is None:

@@ -17,7 +17,6 @@ import random
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,10 +29,11 @@ from anabranch.aio import new_event_loop
 from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
 from anabranch.clock import SystemClock
 from anabranch.config import BrokerConfig
-from anabranch.errors import ConflictError, HeldError, InvalidConfigurationError
+from anabranch.data.directory import METADATA_FILE, STORES, open_data
+from anabranch.errors import ConflictError
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
 from anabranch.ledger.file_storage import FileStorage, StorageLimits
-from anabranch.ledger.os_disk import LOCK_FILE, OsDisk, make_root
+from anabranch.ledger.os_disk import LOCK_FILE, OsDisk
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.transport.accepting import Acceptor
 from anabranch.transport.door import Door
@@ -41,8 +41,6 @@ from anabranch.transport.pump import Pump
 
 log = logging.getLogger(__name__)
 
-METADATA_FILE = "metadata.db"
-STORES = "stores"
 BACKLOG = 1024
 """Connections that wait to be accepted; a client beyond them has to try again after a second."""
 POLL_S = 0.01
@@ -51,9 +49,6 @@ POLL_S = 0.01
 TIDY_S = 1.0
 TIDY_LOGS = 64
 """A full garbage collection runs after this many removed logs."""
-
-ORPHANS_S = 10.0
-"""How long a start waits for the workers of a killed supervisor to stop, before it kills them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class Worker:
 def run(config: BrokerConfig) -> int:
     """Serve in this process until SIGTERM or SIGINT; returns the exit code."""
     set_up_logging(config)
-    lock = lock_data(config)
+    lock = open_data(config.data)
     try:
         listener = listen(config.host, config.port, "--port")
         http_listener = listen(config.host, config.http_port, "--http-port")
@@ -103,42 +98,6 @@ def set_up_logging(config: BrokerConfig, prefix: str = "") -> None:
         stream=sys.stderr,
         force=True,
     )
-
-
-def lock_data(config: BrokerConfig) -> int:
-    """Lock the data directory for this process and its children; HeldError when it is in use.
-
-    Workers of a killed supervisor hold the lock until they stop; workers that do not stop are killed.
-    """
-    root = Path(config.data).absolute()
-    try:
-        make_root(root)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InvalidConfigurationError(f"{error.filename} is no directory; choose another --data") from None
-    file = root / LOCK_FILE
-    deadline = time.monotonic() + ORPHANS_S
-    ended = False
-    while True:
-        try:
-            fd = locks.take(file)
-        except HeldError:
-            if locks.is_held_by_named_process(file) or (ended and time.monotonic() >= deadline):
-                raise
-            if time.monotonic() >= deadline:
-                _kill_orphans(root)
-                ended, deadline = True, time.monotonic() + locks.WAIT_S
-            time.sleep(0.05)
-        else:
-            return fd
-
-
-def _kill_orphans(root: Path) -> None:
-    for file in sorted((root / STORES).glob(f"*/{LOCK_FILE}")):
-        try:
-            os.close(locks.take(file))
-        except HeldError as error:
-            log.warning("%s of a supervisor that is gone does not stop, and is ended", error.holder)
-            os.close(locks.take(file, fence=error.holder))
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from anabranch import node
 from anabranch.config import BrokerConfig
+from anabranch.data.directory import METADATA_FILE, open_data
 from anabranch.errors import AnabranchError, ConflictError
 from anabranch.metadata.sqlite import end_sessions
 
@@ -46,8 +47,8 @@ def run(config: BrokerConfig) -> int:
     """Serve with several workers until SIGTERM or SIGINT; returns the exit code."""
     node.set_up_logging(config, "supervisor ")
     # Workers inherit the lock, so the directory stays locked until the last worker has ended.
-    lock = node.lock_data(config)
-    end_sessions(Path(config.data) / node.METADATA_FILE)
+    lock = open_data(config.data)
+    end_sessions(Path(config.data) / METADATA_FILE)
     with contextlib.ExitStack() as sockets:
         sockets.callback(os.close, lock)
         shared = sockets.enter_context(node.listen(config.host, config.port, "--port"))

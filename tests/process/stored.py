@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch.clock import SystemClock
+from anabranch.data.directory import METADATA_FILE
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.os_disk import OsDisk
 from anabranch.metadata.layouts import layout_of
@@ -15,7 +16,6 @@ from anabranch.metadata.topics import TopicStore
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from anabranch.node import METADATA_FILE
 
 NAMESPACE = "public/default"
 

@@ -8,9 +8,9 @@ import signal
 import socket
 import time
 
+from anabranch.data.directory import METADATA_FILE
 from anabranch.metadata import records
 from anabranch.metadata.sqlite import SqliteStore
-from anabranch.node import METADATA_FILE
 from anabranch.testing.process import BrokerProcess
 
 from .conftest import MakeBroker

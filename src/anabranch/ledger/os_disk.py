@@ -127,10 +127,10 @@ class _DiskThread:
 
     def replace(self, file: str, data: bytes) -> None:
         path = _path(self._root, file)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
         draft = path.with_name(path.name + ".new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        fd = patiently(lambda: os.open(draft, flags, 0o640), self._forget_all)
+        fd = patiently(lambda: os.open(draft, flags, 0o600), self._forget_all)
         try:
             _write_all(fd, (data,))
             os.fsync(fd)
@@ -203,10 +203,10 @@ def _write_one(fd: int, data: bytes | memoryview) -> None:
 def _open_end(path: Path) -> int:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     try:
-        return os.open(path, flags, 0o640)
+        return os.open(path, flags, 0o600)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o640)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        return os.open(path, flags, 0o600)
 
 
 def _read(path: Path, offset: int, length: int) -> bytes:
@@ -267,7 +267,7 @@ def make_root(root: Path) -> None:
     if root.is_dir():
         return
     make_root(root.parent)
-    root.mkdir(exist_ok=True)
+    root.mkdir(0o700, exist_ok=True)
     _sync_folder(root.parent)
 
 
