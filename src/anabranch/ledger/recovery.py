@@ -73,6 +73,7 @@ class Recovery:
         self._sizes: dict[str, int] = {}
         self._state = Recovered(0, 1, 1, 1, 1)
         self._dropped: list[Ledger] = []
+        self._strays: list[str] = []
 
     async def run(self, new_salt: int) -> Recovered:
         """Recover every log; raises CorruptDataError, with no file changed, if durable bytes are damaged."""
@@ -92,6 +93,8 @@ class Recovery:
         await self._close_journal()
         await self._behind.flush()
         await self._behind.drop(self._dropped)
+        kept = self._ledger_files()
+        await self._disk.delete([file for file in self._strays if file not in kept])
         return state
 
     async def _found(self, salt: int) -> Recovered:
@@ -196,13 +199,8 @@ class Recovery:
         return Rows.filled(kept.entries, kept.size_bytes, kept.messages, kept.elapsed_ms)
 
     async def _clear_away(self, catalog: Catalog) -> None:
-        """Cut or extend each file to its size in the catalog, and delete files that are not in it."""
-        wanted: dict[str, int] = {}
-        for log in self._state.logs.values():
-            for ledger in log.extent.ledgers:
-                wanted[ledger.data_file] = ledger.size_bytes
-                wanted[ledger.index_file] = ledger.entries * ROW_BYTES
-        strays: list[str] = []
+        """Cut or extend each file to its size in the catalog; the journal fills most other files again."""
+        wanted = self._ledger_files()
         longer: list[str] = []
         for file in sorted(self._sizes):
             size = self._sizes[file]
@@ -213,13 +211,23 @@ class Recovery:
                     # The lost entries stay damaged; entries from the journal still get their offsets.
                     await self._disk.append([(file, [bytes(wanted[file] - size)])])
             elif file.startswith(f"{LEDGERS}/"):
-                strays.append(file)
+                self._strays.append(file)
         # No sync is needed: recovery ignores bytes beyond these sizes until the next checkpoint.
+        longer += [file for file in self._strays if self._sizes[file]]
         for first in range(0, len(longer), _AT_ONCE):
             some = longer[first : first + _AT_ONCE]
-            await asyncio.gather(*(self._disk.truncate(file, wanted[file]) for file in some))
-        strays += [journal_file(n) for n in _journal_numbers(self._sizes) if n < catalog.journal]
-        await self._disk.delete(strays)
+            await asyncio.gather(*(self._disk.truncate(file, wanted.get(file, 0)) for file in some))
+        numbers = _journal_numbers(self._sizes)
+        await self._disk.delete([journal_file(n) for n in numbers if n < catalog.journal])
+
+    def _ledger_files(self) -> dict[str, int]:
+        """The files of all ledgers known by now, with their sizes."""
+        found: dict[str, int] = {}
+        for log in self._state.logs.values():
+            for ledger in log.extent.ledgers:
+                found[ledger.data_file] = ledger.size_bytes
+                found[ledger.index_file] = ledger.entries * ROW_BYTES
+        return found
 
     async def _replay(self, next_commit: int) -> None:
         state = self._state

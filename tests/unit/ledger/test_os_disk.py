@@ -47,6 +47,24 @@ async def test_few_descriptors_are_enough_for_many_files(tmp_path: Path) -> None
     await disk.close()
 
 
+async def test_the_files_of_a_large_checkpoint_are_all_synced(
+    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [f"ledgers/log-{n}/data" for n in range(200)]
+    await disk.append([(file, [b"x"]) for file in files])
+    synced: list[str] = []
+    for call in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, call, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    await disk.sync(files)
+    root = tmp_path / "data"
+    folders = [root, root / "ledgers", *((root / file).parent for file in files)]
+    assert sorted(synced) == sorted(str(path) for path in (*folders, *(root / file for file in files)))
+    await disk.append([("ledgers/log-0/data", [b"y"])])
+    os.unlink(root / files[7])
+    with pytest.raises(FileNotFoundError):
+        await disk.sync(files)
+
+
 async def test_a_replaced_file_has_the_new_content_only(disk: OsDisk) -> None:
     await disk.replace("x", b"a long old content")
     await disk.replace("x", b"new")

@@ -237,6 +237,24 @@ async def test_unknown_storage_files_are_removed_and_foreign_files_stay() -> Non
     assert disk.files["metadata.db"] == b"not ours"
 
 
+async def test_files_that_the_journal_fills_again_are_emptied_and_not_deleted() -> None:
+    disk = DictDisk()
+    storage = make(disk, behind_bytes=1)
+    await storage.open()
+    await put(await storage.create(NAME), b"a", b"b")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    disk = await crashed(disk, storage)
+    written = {file: data for file, data in disk.files.items() if file.startswith("ledgers/")}
+    assert len(written) == 2, "its files are newer than the catalog"
+    async with opened(disk) as storage:
+        log = storage.get(NAME)
+        assert log is not None
+        assert await contents(log) == [b"a", b"b"]
+    assert {file: disk.files[file] for file in written} == written
+    assert written.keys().isdisjoint(file for call, files in disk.calls if call == "delete" for file in files)
+
+
 async def test_trims_and_deletions_are_finished_by_the_next_process() -> None:
     disk = DictDisk()
     storage = make(disk, behind_bytes=1, ledger_bytes_max=1)
