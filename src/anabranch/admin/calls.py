@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -185,12 +185,7 @@ class Call:
     async def body(self, kind: type[T]) -> T | None:
         """The decoded JSON body; None for an empty body."""
         if self._body is None:
-            data = bytearray()
-            async for chunk in self._request.stream():
-                data += chunk
-                if len(data) > BODY_BYTES_MAX:
-                    raise InvalidConfigurationError(f"the body is larger than {BODY_BYTES_MAX} bytes")
-            self._body = bytes(data)
+            self._body = await self._read_body()
         if not self._body.strip():
             return None
         try:
@@ -199,6 +194,17 @@ class Call:
             raise InvalidConfigurationError(f"the body has the wrong form: {error}") from error
         except (msgspec.MsgspecError, RecursionError) as error:
             raise MalformedBodyError(f"the body is not valid JSON: {error}") from error
+
+    async def _read_body(self) -> bytes:
+        data = bytearray()
+        try:
+            async for chunk in self._request.stream():
+                data += chunk
+                if len(data) > BODY_BYTES_MAX:
+                    raise InvalidConfigurationError(f"the body is larger than {BODY_BYTES_MAX} bytes")
+        except ClientDisconnect:
+            raise MalformedBodyError("the client left before it had sent the whole body") from None
+        return bytes(data)
 
 
 def whole(text: str, name: str) -> int:

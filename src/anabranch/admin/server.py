@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -16,11 +17,13 @@ from starlette.responses import Response
 
 from anabranch.admin import brokers, metrics, scalable, scalable_subscriptions, segments, tenants, topics
 from anabranch.admin.calls import reason
+from anabranch.admin.http_connection import HEAD_BYTES_MAX, AdminConnection
 from anabranch.admin.logs import serve_logs
 from anabranch.broker.broker import Broker
+from anabranch.transport.accepting import Acceptor
+from anabranch.transport.door import Door
 
 STOP_TIMEOUT_S = 5.0
-CONNECTIONS_MAX = 1000
 
 # The route of namespace policies matches any last part, so more specific routes come first.
 ROUTES = [
@@ -70,20 +73,29 @@ class AdminServer:
             access_log=False,
             server_header=False,
             date_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             timeout_graceful_shutdown=int(STOP_TIMEOUT_S),
         )
         self._server = uvicorn.Server(self._config)
+        self._part_timeout_s = broker.config.http_request_timeout_s
+        self._door = Door("the HTTP port", broker.config.http_connections_max, self._make_connection)
+        # Any client can cause the warnings of uvicorn: one line for each broken request.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+
+    def _make_connection(self) -> AdminConnection:
+        return AdminConnection(self._config, self._server.server_state, self._door, self._part_timeout_s)
 
     async def start(self) -> None:
-        # `Server.serve` would install signal handlers and poll ten times a second.
+        # `Server.serve` would install signal handlers, poll ten times a second and accept without the door.
         self._config.load()
         self._server.lifespan = self._config.lifespan_class(self._config)
-        await self._server.startup(sockets=self._listeners)
+        self._server.servers = [cast(asyncio.Server, Acceptor(one, self._door)) for one in self._listeners]
+        self._server.started = True
 
     async def stop(self) -> None:
         """Refuse new requests and finish the requests under way."""
         if self._server.started:
+            self._door.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(2 * STOP_TIMEOUT_S):
                     await self._server.shutdown(sockets=self._listeners)

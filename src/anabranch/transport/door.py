@@ -92,6 +92,12 @@ class Door(Generic[V]):
         self._open.pop(visitor, None)
         self._waiting.pop(visitor, None)
 
+    def clear(self) -> None:
+        """Close all connections that wait."""
+        for visitor in list(self._waiting):
+            self.leave(visitor)
+            visitor.abort()
+
     def _report(self) -> None:
         now = asyncio.get_running_loop().time()
         if now < self._report_at:
