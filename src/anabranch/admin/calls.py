@@ -50,7 +50,7 @@ TAKEOVER_ERRORS = (
 
 
 class MalformedBodyError(AnabranchError):
-    """The body is not JSON; send a JSON document."""
+    """The body is not JSON, or JSON of another form; the text says which form is needed."""
 
 
 class PreconditionFailedError(AnabranchError):
@@ -191,8 +191,8 @@ class Call:
         try:
             return msgspec.json.decode(self._body, type=kind)
         except msgspec.ValidationError as error:
-            raise InvalidConfigurationError(f"the body has the wrong form: {error}") from error
-        except (msgspec.MsgspecError, RecursionError) as error:
+            raise MalformedBodyError(f"the body has the wrong form: {error}") from error
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise MalformedBodyError(f"the body is not valid JSON: {error}") from error
 
     async def _read_body(self) -> bytes:
@@ -201,7 +201,7 @@ class Call:
             async for chunk in self._request.stream():
                 data += chunk
                 if len(data) > BODY_BYTES_MAX:
-                    raise InvalidConfigurationError(f"the body is larger than {BODY_BYTES_MAX} bytes")
+                    raise MalformedBodyError(f"the body is larger than {BODY_BYTES_MAX} bytes")
         except ClientDisconnect:
             raise MalformedBodyError("the client left before it had sent the whole body") from None
         return bytes(data)

@@ -319,7 +319,7 @@ def test_classic_subscriptions(admin: Admin) -> None:
     [
         ("GET", "/nothing", None, 404),
         ("PATCH", "/admin/v2/clusters", None, 405),
-        ("PUT", ORDERS, ["not", "properties"], 412),
+        ("PUT", ORDERS, ["not", "properties"], 400),
         ("PUT", "/admin/v2/scalable/public/default/x?numInitialSegments=0", None, 412),
         ("PUT", "/admin/v2/scalable/public/default/x?numInitialSegments=many", None, 412),
         ("PUT", "/admin/v2/scalable/pub%20lic/default/x", None, 412),
@@ -335,7 +335,7 @@ def test_classic_subscriptions(admin: Admin) -> None:
         ("POST", "/admin/v2/namespaces/public/default/retention", b"[" * 100_000, 400),
         ("PUT", "/admin/v2/scalable/public/default/x", b'{"colour": "red"', 400),
         ("PUT", "/admin/v2/scalable/public/default/x", b"\xff", 400),
-        ("PUT", "/admin/v2/scalable/public/default/x", b" " * (2**20 + 1), 412),
+        ("PUT", "/admin/v2/scalable/public/default/x", b" " * (2**20 + 1), 400),
         ("POST", f"{ORDERS}/autoScalePolicy", b"maxSegments=9", 400),
     ],
 )
