@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from anabranch.cli import topic_parser
+from anabranch.cli import data_parser, topic_parser
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -58,6 +58,8 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     _add_config(commands)
     topic_parser.add_topic(commands)
     topic_parser.add_brokers(commands)
+    data_parser.add_store(commands)
+    data_parser.add_backup(commands)
     _add_produce(commands)
     _add_consume(commands)
     bench = commands.add_parser(

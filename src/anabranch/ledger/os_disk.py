@@ -258,7 +258,7 @@ def _sync_folders(root: Path, files: Sequence[str]) -> None:
             if folder == root:
                 break
             folder = folder.parent
-    _side_by_side(_sync_folder, list(folders))
+    _side_by_side(sync_folder, list(folders))
 
 
 def _side_by_side(sync: Callable[[Path], None], paths: Sequence[Path]) -> None:
@@ -276,7 +276,7 @@ def _sync_file(path: Path) -> None:
         os.close(fd)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     fd = patiently(lambda: os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
         os.fsync(fd)
@@ -290,7 +290,7 @@ def make_root(root: Path) -> None:
         return
     make_root(root.parent)
     root.mkdir(0o700, exist_ok=True)
-    _sync_folder(root.parent)
+    sync_folder(root.parent)
 
 
 def _take_lock(root: Path, name: str, fence: str | None) -> int:

@@ -1,0 +1,133 @@
+"""`anabranch store ...`, `anabranch backup` and `anabranch restore`: commands over data directories."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from anabranch.data.backup import Progress, back_up
+from anabranch.data.directory import METADATA_FILE, open_data
+from anabranch.data.inspection import inspect_store, show_store, store_numbers
+from anabranch.data.manifest import Manifest
+from anabranch.data.restore import restore
+from anabranch.errors import InvalidConfigurationError
+from anabranch.ledger.findings import StoreReport
+
+EXIT_DAMAGED = 1
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return _ACTIONS[arguments.action](arguments)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    with _stopped(arguments.data) as root:
+        stores = {number: asyncio.run(show_store(root, number)) for number in store_numbers(root)}
+    if arguments.json:
+        print(json.dumps({number: [log._asdict() for log in logs] for number, logs in stores.items()}))
+        return 0
+    for number, logs in stores.items():
+        print(f"store {number}: {len(logs)} logs, {sum(log.size_bytes for log in logs):,} bytes")
+        for log in logs:
+            state = "sealed, " if log.sealed else ""
+            readers = f", subscriptions {', '.join(log.subscriptions)}" if log.subscriptions else ""
+            print(f"  {log.name}: {state}{log.messages} messages in {log.entries} entries{readers}")
+    return 0
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    repair = arguments.action == "repair"
+    with _stopped(arguments.data) as root:
+        reports = {
+            number: asyncio.run(inspect_store(root, number, repair=repair)) for number in store_numbers(root)
+        }
+    damaged = any(report.findings for report in reports.values())
+    if arguments.json:
+        print(json.dumps({number: _as_json(report) for number, report in reports.items()}))
+    else:
+        for number, report in reports.items():
+            print(f"store {number}: {report.logs} logs, {report.entries} entries, {_damage(report)}")
+            for finding in report.findings:
+                print(f"  {finding}")
+    return EXIT_DAMAGED if damaged and not repair else 0
+
+
+def _damage(report: StoreReport) -> str:
+    if not report.findings:
+        return "no damage"
+    return f"{len(report.findings)} damaged places, {report.lost_entries} lost entries"
+
+
+def _as_json(report: StoreReport) -> dict[str, Any]:
+    return {
+        "logs": report.logs,
+        "entries": report.entries,
+        "lostEntries": report.lost_entries,
+        "findings": [
+            {"file": one.file, "log": one.log, "what": one.what, "lostEntries": one.lost_entries}
+            for one in report.findings
+        ],
+    }
+
+
+@contextmanager
+def _stopped(data: str) -> Iterator[Path]:
+    """The data directory, locked against brokers; refuses a folder that is not one."""
+    root = Path(data).absolute()
+    if not (root / METADATA_FILE).exists() and not store_numbers(root):
+        raise InvalidConfigurationError(f"{root} is no data directory; name one with --data")
+    lock = open_data(str(root))
+    try:
+        yield root
+    finally:
+        os.close(lock)
+
+
+def _back_up(arguments: argparse.Namespace) -> int:
+    with _progress("copying") as progress:
+        manifest = back_up(Path(arguments.data).absolute(), Path(arguments.target).absolute(), progress)
+    print(f"backed up {arguments.data} to {arguments.target}: {_size(manifest)}")
+    return 0
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    with _progress("restoring") as progress:
+        manifest = restore(Path(arguments.backup).absolute(), Path(arguments.data).absolute(), progress)
+    taken = datetime.fromtimestamp(manifest.taken_at_ms / 1000, UTC)
+    print(f"restored {arguments.data} as of {taken:%Y-%m-%d %H:%M:%S} UTC: {_size(manifest)}")
+    return 0
+
+
+def _size(manifest: Manifest) -> str:
+    return f"{len(manifest.files)} files, {manifest.size_bytes:,} bytes"
+
+
+@contextmanager
+def _progress(about: str) -> Iterator[Progress]:
+    """A progress bar on a terminal; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True)) as bar:
+        task = bar.add_task(about, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "show": _show,
+    "check": _inspect,
+    "repair": _inspect,
+    "backup": _back_up,
+    "restore": _restore,
+}

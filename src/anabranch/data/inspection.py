@@ -1,0 +1,65 @@
+"""Shows, checks or repairs the stores of a data directory that no process serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from anabranch.clock import SystemClock
+from anabranch.data.directory import STORES
+from anabranch.errors import CorruptDataError
+from anabranch.ledger.file_storage import FileStorage
+from anabranch.ledger.findings import Finding, StoreReport
+from anabranch.ledger.os_disk import OsDisk
+from anabranch.ledger.overlay_disk import OverlayDisk
+from anabranch.ledger.storage import SegmentLog
+from anabranch.ledger.store_check import check_store, repair_store
+
+
+class ShownLog(NamedTuple):
+    """The outside of one log."""
+
+    name: str
+    entries: int
+    messages: int
+    size_bytes: int
+    sealed: bool
+    subscriptions: tuple[str, ...]
+
+
+def store_numbers(root: Path) -> list[int]:
+    folder = root / STORES
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+async def inspect_store(root: Path, number: int, *, repair: bool) -> StoreReport:
+    """Check one store, or repair it; a store that cannot be opened is one finding."""
+    disk = OsDisk(root / STORES / str(number))
+    try:
+        return await (repair_store if repair else check_store)(disk, SystemClock())
+    except CorruptDataError as error:
+        return StoreReport(0, 0, 0, (Finding(f"{STORES}/{number}", f"the store cannot be opened: {error}"),))
+
+
+async def show_store(root: Path, number: int) -> list[ShownLog]:
+    """The logs of one store; no file is changed."""
+    disk = OverlayDisk(OsDisk(root / STORES / str(number)))
+    storage = FileStorage(disk, clock=SystemClock())
+    await storage.open()
+    try:
+        return [_shown(log) for name in storage.names() if (log := storage.get(name)) is not None]
+    finally:
+        await storage.close(hastily=True)
+
+
+def _shown(log: SegmentLog) -> ShownLog:
+    extent = log.extent
+    return ShownLog(
+        log.name,
+        extent.next_ordinal - extent.first_ordinal,
+        extent.next_index - extent.first_index,
+        extent.size_bytes,
+        log.sealed,
+        tuple(sorted(log.cursors)),
+    )

@@ -1,0 +1,65 @@
+"""Makes a data directory from a backup, after it has verified every byte of the backup.
+
+Brokers may have stored messages after the backup was taken, and clients may have seen their ids. So restored
+stores lose their record of used ids, and the next start continues with ids that lie far beyond.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from anabranch.data.backup import Progress, copied_file, copy_file, make_empty
+from anabranch.data.manifest import MANIFEST_FILE, Manifest, decode_manifest
+from anabranch.errors import CorruptDataError, InvalidConfigurationError
+from anabranch.ledger.os_disk import sync_folder
+
+
+def verify(backup: Path, progress: Progress = lambda done, total: None) -> Manifest:
+    """Compare every file of a backup with its manifest; CorruptDataError names the files that differ."""
+    try:
+        manifest = decode_manifest((backup / MANIFEST_FILE).read_bytes())
+    except FileNotFoundError:
+        raise InvalidConfigurationError(
+            f"{backup} is no complete backup: it has no {MANIFEST_FILE}, which a backup writes last"
+        ) from None
+    wrong: list[str] = []
+    done = 0
+    for file in manifest.files:
+        path = backup / file.path
+        if not path.is_file() or path.is_symlink() or copied_file(backup, file.path) != file:
+            wrong.append(file.path)
+        done += file.size
+        progress(done, manifest.size_bytes)
+    if wrong:
+        some = ", ".join(wrong[:5])
+        raise CorruptDataError(f"restore another backup; this one has {len(wrong)} damaged files: {some}")
+    return manifest
+
+
+def restore(backup: Path, data: Path, progress: Progress = lambda done, total: None) -> Manifest:
+    """Make the data directory, which must be empty or absent, from a verified backup.
+
+    The directory appears complete or not at all.
+    """
+    manifest = verify(backup)
+    make_empty(data)
+    draft = data.with_name(f"{data.name}.restoring")
+    if draft.exists():
+        shutil.rmtree(draft)
+    make_empty(draft)
+    done = 0
+    for file in manifest.files:
+        copy = draft / file.path
+        copy.parent.mkdir(0o700, parents=True, exist_ok=True)
+        if copy_file(backup / file.path, copy, file.path, file.size) != file:
+            raise CorruptDataError(f"{backup / file.path} changed while it was read; restore again")
+        done += file.size
+        progress(done, manifest.size_bytes)
+    for folder, _, _ in os.walk(draft):
+        sync_folder(Path(folder))
+    data.rmdir()
+    draft.rename(data)
+    sync_folder(data.parent)
+    return manifest
