@@ -26,7 +26,7 @@ KEYS = keys_over_the_ring(8)
 QUIET = {"scalableTopicAutoScaleEnabled": "false"}
 
 
-class RoundPublisher:
+class KeyPublisher:
     """Publishes numbers to every key, one round after the other."""
 
     def __init__(self, broker: BrokerProcess) -> None:
@@ -67,7 +67,7 @@ async def test_backup_of_serving_brokers_has_all_that_was_stored_before_it(
     make_broker: MakeBroker, tmp_path: Path, workers: int
 ) -> None:
     broker = make_broker(workers=workers, journal_bytes_max=2**16, **QUIET).start()
-    publisher = RoundPublisher(broker)
+    publisher = KeyPublisher(broker)
     await publisher.run(5)
     work = [asyncio.create_task(publisher.run()), asyncio.create_task(split_often(broker))]
     for number in range(3):
@@ -89,7 +89,7 @@ async def test_backup_of_serving_brokers_has_all_that_was_stored_before_it(
         assert numbers == list(range(len(numbers)))
         assert len(numbers) >= stored
     assert set(found) == set(KEYS)
-    later = RoundPublisher(copy)
+    later = KeyPublisher(copy)
     await later.run(5)
     assert copy.stop() == 0
     await check_stored(copy.data)
@@ -99,7 +99,7 @@ async def test_backup_commands_tell_what_they_did(
     make_broker: MakeBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker = make_broker(**QUIET).start()
-    await RoundPublisher(broker).run(2)
+    await KeyPublisher(broker).run(2)
     data, copy, backup = str(broker.data), str(tmp_path / "copy"), str(tmp_path / "backup")
     assert await asyncio.to_thread(main, ["store", "check", "--data", data]) == 1
     assert "in use by process" in capsys.readouterr().err
@@ -116,7 +116,7 @@ async def test_backup_commands_tell_what_they_did(
 
 async def test_damaged_backup_is_refused_and_nothing_is_made(make_broker: MakeBroker, tmp_path: Path) -> None:
     broker = make_broker(**QUIET).start()
-    await RoundPublisher(broker).run(1)
+    await KeyPublisher(broker).run(1)
     back_up(broker.data, tmp_path / "backup")
     broker.stop()
     journal = next((tmp_path / "backup").glob("stores/0/journal/*"))
