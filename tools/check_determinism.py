@@ -32,6 +32,8 @@ ALLOWED = (
     "client/blocking/",
     "client/entropy.py",
     "ledger/os_disk.py",
+    "metadata/log_renewal.py",
+    "metadata/record_log.py",
     "metadata/sqlite.py",
     "metadata/sqlite_file.py",
     "metadata/sqlite_thread.py",

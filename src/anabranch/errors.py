@@ -135,6 +135,16 @@ class MetadataError(ServerError):
     retryable = True
 
 
+class DamagedRecordError(MetadataError):
+    """A stored record changed since it was written; the record log has a second copy."""
+
+
+class MissingMetadataError(MetadataError):
+    """The stores hold logs, but the records of their topics are gone; restore them from a backup."""
+
+    retryable = False
+
+
 class PersistenceError(ServerError):
     """The entry could not be made durable."""
 

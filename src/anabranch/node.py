@@ -34,6 +34,7 @@ from anabranch.errors import ConflictError
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
 from anabranch.ledger.file_storage import FileStorage, StorageLimits
 from anabranch.ledger.os_disk import LOCK_FILE, OsDisk
+from anabranch.metadata import sqlite_check
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.transport.accepting import Acceptor
 from anabranch.transport.door import Door
@@ -69,6 +70,7 @@ def run(config: BrokerConfig) -> int:
     set_up_logging(config)
     lock = open_data(config.data)
     try:
+        prepare_metadata(config)
         listener = listen(config.host, config.port, "--port")
         http_listener = listen(config.host, config.http_port, "--http-port")
         urls = f"{url_of('pulsar', config, listener)} {url_of('http', config, http_listener)}"
@@ -98,6 +100,13 @@ def set_up_logging(config: BrokerConfig, prefix: str = "") -> None:
         stream=sys.stderr,
         force=True,
     )
+
+
+def prepare_metadata(config: BrokerConfig) -> None:
+    """Check and repair the metadata; MissingMetadataError if it is gone although there are stores."""
+    files = (Path(config.data) / STORES).glob("*/*")
+    has_stores = any(file.name != LOCK_FILE for file in files)
+    sqlite_check.prepare(Path(config.data) / METADATA_FILE, may_begin=not has_stores)
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:

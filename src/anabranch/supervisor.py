@@ -18,13 +18,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from anabranch import node
 from anabranch.config import BrokerConfig
-from anabranch.data.directory import METADATA_FILE, open_data
+from anabranch.data.directory import open_data
 from anabranch.errors import AnabranchError, ConflictError
-from anabranch.metadata.sqlite import end_sessions
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +46,7 @@ def run(config: BrokerConfig) -> int:
     node.set_up_logging(config, "supervisor ")
     # Workers inherit the lock, so the directory stays locked until the last worker has ended.
     lock = open_data(config.data)
-    end_sessions(Path(config.data) / METADATA_FILE)
+    node.prepare_metadata(config)
     with contextlib.ExitStack() as sockets:
         sockets.callback(os.close, lock)
         shared = sockets.enter_context(node.listen(config.host, config.port, "--port"))

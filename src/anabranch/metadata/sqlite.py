@@ -11,17 +11,22 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from anabranch.errors import AlreadyClosedError, MetadataError, NotFoundError
-from anabranch.metadata.sqlite_file import BUSY_TIMEOUT_S, SCHEMA_VERSION, WriteLock, delete_sessions
-from anabranch.metadata.sqlite_thread import Answer, ConnectionThread, Request, SqliteOptions, Work
-from anabranch.metadata.store import ABSENT, Stored, Watches, check_key, check_prefix
+from anabranch.errors import AlreadyClosedError, DamagedRecordError, MetadataError
+from anabranch.metadata.sqlite_file import BUSY_TIMEOUT_S, WriteLock
+from anabranch.metadata.sqlite_rows import RecordRow, read_row
+from anabranch.metadata.sqlite_thread import Answer, ConnectionThread, Request, SqliteOptions
+from anabranch.metadata.sqlite_work import Work
+from anabranch.metadata.store import Stored, Watches, check_key, check_prefix
 
 T = TypeVar("T")
 
 BEATS_PER_LEASE = 10
+LARGE_BYTES = 64 * 1024
+"""Larger values are read on another thread."""
 
 
 class SqliteStore:
@@ -30,7 +35,8 @@ class SqliteStore:
     `poll_s` is the interval of looking for commits of other processes; None without other processes. An
     ephemeral value is removed `lease_s` after the event loop of its process last ran. A process that is
     `alone` ends all sessions that it finds, and has no lease. `may_end` decides whether a process with this
-    id may be killed when it holds the write lock and makes no progress.
+    id may be killed when it holds the write lock and makes no progress. The first process of a data directory
+    calls `sqlite_check.prepare` before.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class SqliteStore:
     ) -> None:
         self._path = Path(path)
         self._lock = WriteLock(self._path, lease_s, may_end)
+        self._large = _LargeReads(self._path)
         self._options = SqliteOptions(lease_s, poll_s, alone)
         self._beating: asyncio.TimerHandle | None = None
         self._watches = Watches()
@@ -53,11 +60,18 @@ class SqliteStore:
     async def get(self, path: str) -> Stored | None:
         check_key(path)
 
-        def read(work: Work) -> Stored | None:
-            row = work.row("SELECT value, version FROM node WHERE path = ?", path)
-            return None if row is None else Stored(row[0], row[1])
+        def is_large(work: Work) -> bool:
+            row = work.row("SELECT length(value) FROM node WHERE path = ?", path)
+            return row is not None and row[0] > LARGE_BYTES
 
-        return await self._run(read, writes=False)
+        def read(work: Work) -> Stored | Literal[False] | None:
+            return False if is_large(work) else _stored(read_row(work.connection, path))
+
+        try:
+            found = await self._run(read, writes=False)
+            return await self._large.read(path) if found is False else found
+        except DamagedRecordError:
+            return await self._run(lambda work: _stored(work.read(path)))
 
     async def put(
         self, path: str, value: bytes, *, expected: int | None = None, ephemeral: bool = False
@@ -65,31 +79,17 @@ class SqliteStore:
         check_key(path)
 
         def write(work: Work) -> int:
-            version = work.version(path, expected) + 1
             session = work.owner.session(work) if ephemeral else None
-            work.connection.execute(
-                "INSERT OR REPLACE INTO node (path, value, version, session) VALUES (?, ?, ?, ?)",
-                (path, bytes(value), version, session),
-            )
-            work.note(path)
-            return version
+            return work.put(path, bytes(value), expected, session)
 
         if ephemeral and self._beating is None and not self._options.alone:
             self._start()
             self._beat()
-        return await self._run(write)
+        return await self._run(write, size_bytes=len(value))
 
     async def delete(self, path: str, *, expected: int | None = None) -> None:
         check_key(path)
-
-        def remove(work: Work) -> None:
-            if work.version(path, None) == ABSENT:
-                raise NotFoundError(f"{path} does not exist")
-            work.version(path, expected)
-            work.connection.execute("DELETE FROM node WHERE path = ?", (path,))
-            work.note(path)
-
-        await self._run(remove)
+        await self._run(lambda work: work.delete(path, expected))
 
     async def children(self, path: str) -> list[str]:
         below = check_prefix(path) + "/"
@@ -110,16 +110,7 @@ class SqliteStore:
 
     async def increment(self, path: str) -> int:
         check_key(path)
-
-        def write(work: Work) -> int:
-            row = work.row(
-                "INSERT INTO sequence (path, next) VALUES (?, 1) "
-                "ON CONFLICT (path) DO UPDATE SET next = next + 1 RETURNING next",
-                path,
-            )
-            return int(row[0]) - 1
-
-        return await self._run(write)
+        return await self._run(lambda work: work.increment(path))
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
         self._start()
@@ -132,10 +123,10 @@ class SqliteStore:
         """Stop like a killed process: the session stays until its lease runs out."""
         await self._stop(release_session=False)
 
-    async def _run(self, work: Callable[[Work], T], *, writes: bool = True) -> T:
+    async def _run(self, work: Callable[[Work], T], *, writes: bool = True, size_bytes: int = 0) -> T:
         thread = self._start()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        thread.requests.put(Request(work, writes, answer))
+        thread.requests.put(Request(work, writes, answer, size_bytes))
         return await answer
 
     def _start(self) -> ConnectionThread:
@@ -161,7 +152,7 @@ class SqliteStore:
 
     def _deliver(self, answers: list[Answer], changed: list[str], gap: bool) -> None:
         for future, result, error in answers:
-            if future.done():
+            if future is None or future.done():
                 continue
             if error is None:
                 future.set_result(result)
@@ -183,19 +174,37 @@ class SqliteStore:
             thread.requests.put(None)
             await thread.stopped
             thread.join()
+            await self._large.close()
 
 
-def end_sessions(path: str | os.PathLike[str]) -> None:
-    """End every session; the caller must know that no process uses the file."""
-    if not Path(path).exists():
-        return
-    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        if connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,):
-            delete_sessions(connection)
-        connection.execute("COMMIT")
-    except sqlite3.Error as error:
-        raise MetadataError(f"cannot use {path}: {error}") from error
-    finally:
-        connection.close()
+def _stored(row: RecordRow | None) -> Stored | None:
+    return None if row is None else Stored(row.value, row.version)
+
+
+class _LargeReads:
+    """Reads large values on a thread of its own, so that commits and leases do not wait for them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, "metadata reads")
+        self._connection: sqlite3.Connection | None = None
+
+    async def read(self, path: str) -> Stored | None:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read, path)
+
+    def _read(self, path: str) -> Stored | None:
+        try:
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+                self._connection.execute("PRAGMA query_only = 1")
+            return _stored(read_row(self._connection, path))
+        except sqlite3.Error as error:
+            raise MetadataError(f"{self._path}: {error}") from error
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()

@@ -14,15 +14,19 @@ BUSY_TIMEOUT_S = 5.0
 BUSY_RETRY_S = 0.1
 WRITE_LOCK_AT = 120
 """The byte of the -shm file that a writer locks; part of SQLite's file format."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SCHEMA = """
-CREATE TABLE node (path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, session INTEGER)
-    WITHOUT ROWID;
+CREATE TABLE node (path TEXT PRIMARY KEY, version INTEGER NOT NULL, session INTEGER, written INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE INDEX node_by_session ON node (session) WHERE session IS NOT NULL;
-CREATE TABLE sequence (path TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE sequence (path TEXT PRIMARY KEY, next INTEGER NOT NULL, written INTEGER NOT NULL,
+    checksum INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE session (id INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, heard_s REAL NOT NULL);
 CREATE TABLE change (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL);
+CREATE TABLE mark (id INTEGER PRIMARY KEY, commits INTEGER NOT NULL, file INTEGER NOT NULL,
+    ends INTEGER NOT NULL, checksum INTEGER NOT NULL);
 """
+"""`written` is the commit that wrote a row last; `mark` counts commits and says where the record log ends."""
 
 
 class WriteLock:

@@ -18,11 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anabranch.errors import AnabranchError, MetadataError, VersionConflictError
-from anabranch.metadata.sqlite_file import BUSY_RETRY_S, SCHEMA, SCHEMA_VERSION, WriteLock, delete_sessions
-from anabranch.metadata.store import ABSENT
+from anabranch.errors import AnabranchError, MetadataError
+from anabranch.metadata import sqlite_check
+from anabranch.metadata.log_renewal import LogRenewer
+from anabranch.metadata.record_log import RecordLog
+from anabranch.metadata.sqlite_file import BUSY_RETRY_S, SCHEMA_VERSION, WriteLock, delete_sessions
+from anabranch.metadata.sqlite_work import Work
 
 BATCH_MAX = 256
+BATCH_BYTES_MAX = 4 * 1024 * 1024
 CHANGES_KEPT = 4096
 
 CHECKS_PER_LEASE = 5
@@ -42,47 +46,14 @@ class SqliteOptions(NamedTuple):
 class Request(NamedTuple):
     work: Callable[[Work], Any]
     writes: bool
-    answer: asyncio.Future[Any]
+    answer: asyncio.Future[Any] | None
+    size_bytes: int = 0
 
 
 class Answer(NamedTuple):
-    future: asyncio.Future[Any]
+    future: asyncio.Future[Any] | None
     result: Any
     error: Exception | None
-
-
-class Work:
-    """The open transaction for the operations of one batch; used by the thread only."""
-
-    def __init__(self, connection: sqlite3.Connection, owner: ConnectionThread) -> None:
-        self.connection = connection
-        self.owner = owner
-        self.changed: list[str] = []
-
-    def row(self, sql: str, *values: object) -> Any:
-        return self.connection.execute(sql, values).fetchone()
-
-    def note(self, path: str) -> None:
-        self.connection.execute("INSERT INTO change (path) VALUES (?)", (path,))
-        self.changed.append(path)
-
-    def version(self, path: str, expected: int | None) -> int:
-        """The version at `path`; raises VersionConflictError if it is not `expected`."""
-        row = self.row("SELECT version FROM node WHERE path = ?", path)
-        version: int = ABSENT if row is None else row[0]
-        if expected is not None and expected != version:
-            raise VersionConflictError(f"{path} has version {version}, not {expected}")
-        return version
-
-    def remove_sessions(self, where: str, *values: object) -> None:
-        ids = [row[0] for row in self.connection.execute(f"SELECT id FROM session WHERE {where}", values)]
-        for number in ids:
-            for (path,) in self.connection.execute(
-                "SELECT path FROM node WHERE session = ?", (number,)
-            ).fetchall():
-                self.connection.execute("DELETE FROM node WHERE path = ?", (path,))
-                self.note(path)
-            self.connection.execute("DELETE FROM session WHERE id = ?", (number,))
 
 
 class ConnectionThread(threading.Thread):
@@ -107,6 +78,10 @@ class ConnectionThread(threading.Thread):
         self._poll_s = options.poll_s
         self._alone = options.alone
         self._deliver = deliver
+        self.records = RecordLog.beside(path)
+        self._renewer = LogRenewer(
+            path, self.records, lambda work: self.requests.put(Request(work, True, None))
+        )
         self._boot = _boot_id()
         self._session: int | None = None
         self._others = False
@@ -124,7 +99,9 @@ class ConnectionThread(threading.Thread):
         else:
             while self._turn(connection):
                 pass
+            self._renewer.join()
             connection.close()
+            self.records.close()
         if self.stopped is not None:
             self._deliver([Answer(self.stopped, None, None)], [], False)
 
@@ -133,13 +110,12 @@ class ConnectionThread(threading.Thread):
         connection = sqlite3.connect(self._path, timeout=BUSY_RETRY_S, isolation_level=None)
         # Processes that open a new file at once may find it locked, and SQLite does not wait for this lock.
         self._lock.begin(connection, "PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        # The record log is synced before each commit, and commits that SQLite lost are replayed from it.
+        connection.execute("PRAGMA synchronous = NORMAL")
         self._lock.begin(connection, "BEGIN IMMEDIATE")
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found == 0:
-            for statement in SCHEMA.split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            sqlite_check.begin(connection, self.records)
         elif self._alone and found == SCHEMA_VERSION:
             delete_sessions(connection)
         connection.execute("COMMIT")
@@ -153,7 +129,8 @@ class ConnectionThread(threading.Thread):
     def _refuse(self, error: Exception) -> None:
         """Answer every request with the error for which the file cannot be used."""
         while (request := self.requests.get()) is not None:
-            reason = MetadataError(f"cannot use {self._path}: {error}")
+            kind = type(error) if isinstance(error, MetadataError) else MetadataError
+            reason = kind(f"cannot use {self._path}: {error}")
             reason.__cause__ = error
             self._deliver([Answer(request.answer, None, reason)], [], False)
 
@@ -177,6 +154,7 @@ class ConnectionThread(threading.Thread):
 
     def _take(self) -> tuple[list[Request], bool]:
         batch: list[Request] = []
+        size_bytes = 0
         timeout_s = self._poll_s
         if not self._alone and (self._session is not None or self._others):
             until_check_s = max(0.0, self._check_at_s - time.monotonic())
@@ -185,7 +163,8 @@ class ConnectionThread(threading.Thread):
             request = self.requests.get(timeout=timeout_s)
             while request is not None:
                 batch.append(request)
-                if len(batch) == BATCH_MAX:
+                size_bytes += request.size_bytes
+                if len(batch) == BATCH_MAX or size_bytes >= BATCH_BYTES_MAX:
                     return batch, True
                 request = self.requests.get_nowait()
         except queue.Empty:
@@ -194,26 +173,31 @@ class ConnectionThread(threading.Thread):
 
     def _commit(self, connection: sqlite3.Connection, batch: list[Request]) -> None:
         answers: list[Answer] = []
+        work = Work(connection, self)
+        writes = any(request.writes for request in batch)
         try:
-            self._lock.begin(connection, "BEGIN IMMEDIATE" if any(r.writes for r in batch) else "BEGIN")
-            work = Work(connection, self)
+            self._lock.begin(connection, "BEGIN IMMEDIATE" if writes else "BEGIN")
+            if writes:
+                work.catch_up(self.records)
             for request in batch:
                 try:
                     answers.append(Answer(request.answer, request.work(work), None))
                 except AnabranchError as error:
                     answers.append(Answer(request.answer, None, error))
             self._end(connection, work)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError, MetadataError) as error:
+            work.undo_log(self.records)
             _roll_back(connection)
             failed = [Answer(r.answer, None, MetadataError(f"{self._path}: {error}")) for r in batch]
             self._deliver(failed, [], False)
         else:
             self._deliver(answers, work.changed, False)
+            if writes:
+                self._renewer.tend(work.mark)
 
     def _transact(self, connection: sqlite3.Connection, work_on: Callable[[Work], None]) -> bool:
-        """Run housekeeping; it need not survive a power loss, and a failure is retried at the next check."""
+        """Run housekeeping, which changes no record of the log; a failure is retried at the next check."""
         try:
-            connection.execute("PRAGMA synchronous = NORMAL")
             self._lock.begin(connection, "BEGIN IMMEDIATE")
             work = Work(connection, self)
             work_on(work)
@@ -224,14 +208,13 @@ class ConnectionThread(threading.Thread):
         else:
             self._deliver([], work.changed, False)
             return True
-        finally:
-            connection.execute("PRAGMA synchronous = FULL")
 
     def _end(self, connection: sqlite3.Connection, work: Work) -> None:
         if work.changed:
             (newest,) = connection.execute("SELECT max(id) FROM change").fetchone()
             if newest % (CHANGES_KEPT // 4) < len(work.changed):
                 connection.execute("DELETE FROM change WHERE id <= ?", (newest - CHANGES_KEPT,))
+        work.log_changes(self.records)
         connection.execute("COMMIT")
         if work.changed and newest == self._seen_change + len(work.changed):
             self._seen_change = newest

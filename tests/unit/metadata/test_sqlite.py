@@ -20,7 +20,8 @@ import pytest
 
 from anabranch.errors import MetadataError
 from anabranch.metadata import sqlite, sqlite_file, sqlite_thread
-from anabranch.metadata.sqlite import SqliteStore, end_sessions
+from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.sqlite_check import prepare
 from anabranch.node import POLL_S
 
 pytestmark = pytest.mark.real_time
@@ -269,7 +270,7 @@ async def test_a_process_that_is_alone_ends_the_sessions_it_finds(tmp_path: Path
     await old.put("/b", b"2")
     await old.abandon()
     if how == "function":
-        end_sessions(path)
+        prepare(path)
     store = SqliteStore(path, lease_s=3600, alone=how == "store")
     assert await store.get("/lock/a") is None
     assert await store.get("/b") == (b"2", 0)

@@ -1,0 +1,108 @@
+"""Goes on in the next file of the record log when a file has grown, while other threads go on committing.
+
+A thread of its own writes all records as of one commit into a draft. A short transaction then adds the
+commits since, and makes the draft the file in use.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from anabranch.errors import MetadataError
+from anabranch.metadata import sqlite_rows
+from anabranch.metadata.record_log import LogDraft, RecordLog
+from anabranch.metadata.record_log_format import follow
+from anabranch.metadata.sqlite_file import BUSY_TIMEOUT_S
+from anabranch.metadata.sqlite_rows import Mark
+from anabranch.metadata.sqlite_work import Work
+
+log = logging.getLogger(__name__)
+
+LOG_BYTES_MIN = 8 * 1024 * 1024
+"""A file shorter than this is not renewed."""
+GROWTH = 2
+"""A file is renewed when it is this many times as long as at its begin."""
+
+
+Finish = Callable[[Work], None]
+
+
+class Renewal(NamedTuple):
+    """The next file of the record log, with all records as of a mark."""
+
+    mark: Mark
+    draft: LogDraft
+
+
+class LogRenewer:
+    """Renews the log of one connection; `submit` runs work in a transaction of the connection's thread."""
+
+    def __init__(
+        self, path: Path, records: RecordLog, submit: Callable[[Callable[[Work], None]], None]
+    ) -> None:
+        self._path = path
+        self._records = records
+        self._submit = submit
+        self._drafting: threading.Thread | None = None
+        self._file = 0
+        self._bytes_max = 0
+
+    def tend(self, mark: Mark) -> None:
+        """Called after each commit."""
+        if mark.file != self._file:
+            self._file, self._bytes_max = mark.file, max(LOG_BYTES_MIN, GROWTH * mark.ends)
+            self._records.tidy(mark.file)
+        elif mark.ends > self._bytes_max and self._drafting is None:
+            self._drafting = threading.Thread(target=self._draft, name="metadata renewal", daemon=True)
+            self._drafting.start()
+
+    def join(self) -> None:
+        if self._drafting is not None:
+            self._drafting.join()
+
+    def _draft(self) -> None:
+        renewal: Renewal | None = None
+        try:
+            renewal = _draft(self._path)
+        except (sqlite3.Error, OSError, MetadataError) as error:
+            log.warning("the next file of the record log cannot be written yet: %s", error)
+
+        def finish(work: Work) -> None:
+            self._drafting = None
+            if renewal is None or not renew(work, self._records, renewal):
+                self._bytes_max *= GROWTH
+
+        self._submit(finish)
+
+
+def _draft(path: Path) -> Renewal:
+    with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        mark = sqlite_rows.read_mark(connection)
+        changes = sqlite_rows.read_changes(connection)
+        return Renewal(mark, RecordLog.beside(path).draft(mark.file + 1, mark.commits, changes))
+
+
+def renew(work: Work, records: RecordLog, renewal: Renewal) -> bool:
+    """Use the drafted file from this transaction on; False if it stays unused, and nothing is changed."""
+    before = renewal.mark
+    if work.mark.file != before.file:
+        # Another process was faster.
+        renewal.draft.path.unlink(missing_ok=True)
+        return True
+    try:
+        data = records.read(before.ends, work.mark.ends - before.ends)
+        missed = follow(before.file, data, before.ends, before.commits)
+        draft = records.extend(renewal.draft, (frame for frame, _ in missed))
+        records.install(draft)
+    except OSError as error:
+        log.warning("the record log goes on in its old file: %s", error)
+        return False
+    work.move_mark(Mark(work.mark.commits, draft.number, draft.end))
+    return True
