@@ -2,7 +2,7 @@
 
 FORMAT         version of the layout of this directory, with a checksum
 LOCK           locked by the process that serves the directory, and by its children
-metadata.db    records of topics, subscriptions, namespaces and stores
+metadata.db    records of topics, subscriptions, namespaces and stores; metadata-log/ has them a second time
 stores/<n>     journal, catalog and ledgers of one store
 """
 
