@@ -238,6 +238,7 @@ async def retry(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
     failures = 0
+    problem = ""
     while True:
         left = deadline - loop.time()
         try:
@@ -251,12 +252,14 @@ async def retry(
             if not transient(error):
                 raise
             last = error
+        # The last attempt may only have run out of time; an earlier one knows the problem.
+        problem = f": {last}" if isinstance(last, AnabranchError) else problem
         delay = backoff.delay(failures, rng)
         failures += 1
         if loop.time() + delay >= deadline:
             if isinstance(last, AnabranchError):
                 raise last
-            raise OperationTimeoutError(f"{what} was not done within {within_s:g} s") from last
+            raise OperationTimeoutError(f"{what} was not done within {within_s:g} s{problem}") from last
         await asyncio.sleep(delay)
 
 

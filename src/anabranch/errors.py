@@ -107,6 +107,10 @@ class OperationTimeoutError(AnabranchError, TimeoutError):
     retryable = True
 
 
+class UnreachableError(OperationTimeoutError, ConnectError):
+    """No broker could be reached within the timeout; the text says which address failed and why."""
+
+
 class SendTimeoutError(OperationTimeoutError):
     """The message was not stored within the send timeout; it may still be stored."""
 

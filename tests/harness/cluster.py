@@ -21,6 +21,7 @@ from anabranch.ledger.storage import SegmentStorage
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
+from anabranch.protocol.commands import Command
 from anabranch.testing.faults import SimClock
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.simloop import SimLoop
@@ -28,7 +29,7 @@ from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simtransport import Mode
 from anabranch.transport.dialing import listen
 from anabranch.transport.door import Door
-from anabranch.transport.pump import Pump
+from anabranch.transport.pump import Pump, PumpHandler
 from tests.harness.wire import WireClient
 
 TOPIC = "topic://public/default/orders"
@@ -69,6 +70,8 @@ class Brokers:
         self.living: dict[int, Broker] = {}
         quiet = dataclasses.replace(BrokerConfig().auto_scale, enabled=False)
         self.config = BrokerConfig(**{"workers": count, "port": PORT, "auto_scale": quiet, **settings})
+        self.silent = False
+        """Whether brokers answer CONNECT and PING but ignore every other command."""
         self._make_storage = storage
         self._clients = 0
 
@@ -88,7 +91,13 @@ class Brokers:
         rng = self.loop.random(host_of(number))
 
         async def accept(door: Door[Pump]) -> list[asyncio.Server]:
-            return [await listen(config.host, config.port, door.open)]
+            def muffled() -> Pump | None:
+                pump = door.open()
+                if pump is not None:
+                    pump.handler = Muffler(self, pump.handler)
+                return pump
+
+            return [await listen(config.host, config.port, muffled)]
 
         broker = Broker(
             config,
@@ -220,6 +229,24 @@ class Brokers:
                 self.kill()
                 await asyncio.sleep(rng.uniform(0.0, 0.1))
                 await self.start()
+
+
+class Muffler:
+    """Stands between a pump and its broker, and drops commands while the brokers are silent."""
+
+    def __init__(self, brokers: Brokers, handler: PumpHandler) -> None:
+        self._brokers = brokers
+        self._handler = handler
+
+    def connected(self, pump: Pump) -> None:
+        self._handler.connected(pump)
+
+    def commands(self, pump: Pump, commands: list[Command]) -> None:
+        if not self._brokers.silent:
+            self._handler.commands(pump, commands)
+
+    def closed(self, pump: Pump, error: Exception | None) -> None:
+        self._handler.closed(pump, error)
 
 
 async def read_all(reader: SegmentReader) -> list[RawEntry]:

@@ -6,12 +6,9 @@ loop they were made on; the same API for code without a loop is in `blocking`.
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Mapping
 from random import Random
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from anabranch.aio import Backoff
 from anabranch.client.consume.attachment import (
@@ -24,6 +21,7 @@ from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
+from anabranch.client.net.client_life import ClientLife
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
 from anabranch.client.options import (
@@ -35,8 +33,8 @@ from anabranch.client.options import (
     InitialPosition,
     PublishOptions,
     Seconds,
-    log,
     one_of,
+    optional_seconds,
     parse_service_url,
     parse_topic,
     positive,
@@ -47,14 +45,14 @@ from anabranch.client.produce.memory import Memory, PublishContext
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V
 from anabranch.clock import Clock, SystemClock
-from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
+from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import validate_subscription
 
 BYTES: Codec[Any] = Schema.bytes()
 
 
-class AsyncClient:
+class AsyncClient(ClientLife):
     """Talks to one cluster; use it with `async with`, or close it yourself."""
 
     def __init__(
@@ -73,26 +71,16 @@ class AsyncClient:
         `memory_limit` bounds the bytes of messages that wait to be stored, over all producers. `clock` and
         `rng` are for simulation.
         """
-        self.service_url = service_url
-        self._pool = ConnectionPool(
+        pool = ConnectionPool(
             parse_service_url(service_url),
             operation_timeout_s=seconds("operation_timeout", operation_timeout),
             connect_timeout_s=seconds("connect_timeout", connect_timeout),
             keep_alive_s=seconds("keep_alive_interval", keep_alive_interval),
             rng=rng or Random(),
         )
+        super().__init__(service_url, pool)
         self._memory = Memory(positive("memory_limit", memory_limit))
         self._clock = clock or SystemClock()
-        self._process = os.getpid()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """The event loop of the first call."""
-        # Weak, so that a long-lived client does not keep every producer and consumer it ever made.
-        self._producers: WeakKeyDictionary[AsyncProducer[Any], None] = WeakKeyDictionary()
-        self._consumers: WeakKeyDictionary[
-            AsyncStreamConsumer[Any] | AsyncQueueConsumer[Any] | AsyncCheckpointConsumer[Any], None
-        ] = WeakKeyDictionary()
-        self._readers: WeakKeyDictionary[SegmentReader | SegmentTails, None] = WeakKeyDictionary()
-        self.closed = False
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -116,8 +104,9 @@ class AsyncClient:
     ) -> AsyncProducer[V]:
         """Open a producer; a bare topic name means topic://public/default/<name>.
 
-        A `send_timeout` of 0 lets messages wait for ever. Messages that do not fit `memory_limit` wait, or
-        raise when `block_if_full` is False.
+        A message that is not stored within `send_timeout` fails with SendTimeoutError; 0 lets messages wait
+        for ever. A message that does not fit `memory_limit` waits as long for room, or raises at once when
+        `block_if_full` is False. With `wait_for_exclusive` the call waits until the other producer leaves.
         """
         options = PublishOptions(
             name=name,
@@ -129,8 +118,9 @@ class AsyncClient:
             initial_sequence_id=initial_sequence_id,
             properties=text_pairs("properties", properties),
         )
-        producer = await self._open_producer(topic, schema, options)
+        producer = self._new_producer(topic, schema, options)
         self._producers[producer] = None
+        await producer.open()
         return producer
 
     async def subscribe_stream(
@@ -176,8 +166,8 @@ class AsyncClient:
                 on_assignment=on_assignment,
             ),
         )
-        await consumer.open()
         self._consumers[consumer] = None
+        await consumer.open()
         return consumer
 
     async def subscribe_queue(
@@ -228,8 +218,8 @@ class AsyncClient:
             ),
             self._open_dead_letters,
         )
-        await consumer.open()
         self._consumers[consumer] = None
+        await consumer.open()
         return consumer
 
     async def create_checkpoint_consumer(
@@ -267,8 +257,8 @@ class AsyncClient:
                 fail_on_data_loss=fail_on_data_loss,
             ),
         )
-        await consumer.open()
         self._consumers[consumer] = None
+        await consumer.open()
         return consumer
 
     async def layout(self, topic: str, *, create: bool = False) -> TopicLayout:
@@ -288,56 +278,26 @@ class AsyncClient:
         self._readers[tails] = None
         return tails
 
-    async def close(self) -> None:
-        """Complete pending sends, send pending acknowledgements, close all producers, then all consumers."""
-        if self.closed:
-            return
-        self._check()
-        self.closed = True
-        await asyncio.gather(*(producer.close() for producer in self._producers))
-        await asyncio.gather(*(consumer.close() for consumer in self._consumers))
-        await self._end()
+    async def close(self, timeout: Seconds | None = None) -> None:
+        """Complete pending sends and acknowledgements, close all producers, then all consumers.
+
+        The client is closed after `timeout` in any case, by default after the operation timeout. Messages
+        that were not stored raise in their futures, or are logged. A cancelled call closes at once.
+        """
+        limit = optional_seconds("timeout", timeout)
+        await self._close_within(self._pool.operation_timeout_s if limit is None else limit)
 
     async def shutdown(self) -> None:
-        """Close at once: pending sends fail, pending acknowledgements are lost."""
-        if self.closed:
-            return
-        self._check()
-        self.closed = True
-        for handle in (*self._producers, *self._consumers):
-            await handle.tasks.stop()
-        await self._pool.close()
-        await asyncio.gather(*(producer.close(timeout=0) for producer in self._producers))
-        await self._end()
-
-    def __del__(self) -> None:
-        if not getattr(self, "closed", True) and self._loop is not None:
-            log.warning("the client of %s was not closed", self.service_url)
-
-    async def _end(self) -> None:
-        for reader in self._readers:
-            await reader.close()
-        await self._pool.close()
-
-    def _connections(self) -> ConnectionPool:
-        if self.closed:
-            raise AlreadyClosedError("the client is closed")
-        self._check()
-        self._loop = asyncio.get_running_loop()
-        return self._pool
-
-    def _check(self) -> None:
-        if os.getpid() != self._process:
-            raise InvalidConfigurationError("this client was made before a fork; make one in the new process")
-        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
-            raise InvalidConfigurationError("this client belongs to another event loop; make one per loop")
+        """Close at once: pending sends fail, pending acknowledgements may be lost."""
+        await self._close_within(0.0)
 
     async def _open_dead_letters(self, topic: str, subscription: str | None) -> AsyncProducer[bytes]:
         options = PublishOptions(initial_subscription=subscription)
-        return await self._open_producer(topic, cast(Codec[bytes], BYTES), options)
-
-    async def _open_producer(self, topic: str, schema: Codec[V], options: PublishOptions) -> AsyncProducer[V]:
-        context = PublishContext(self._connections(), self._memory, self._clock)
-        producer = AsyncProducer(context, parse_topic(topic), schema, options)
+        # The consumer, and not this client, closes the producer of its dead letters.
+        producer = self._new_producer(topic, cast(Codec[bytes], BYTES), options)
         await producer.open()
         return producer
+
+    def _new_producer(self, topic: str, schema: Codec[V], options: PublishOptions) -> AsyncProducer[V]:
+        context = PublishContext(self._connections(), self._memory, self._clock)
+        return AsyncProducer(context, parse_topic(topic), schema, options)

@@ -72,6 +72,11 @@ class FakeConnection:
     def send(self, message: ProtoMessage) -> None:
         self.sent.append(message)
 
+    def post(self, message: ProtoMessage) -> asyncio.Future[Any]:
+        """Send a command whose answer the test does not need."""
+        self.sent.append(message)
+        return asyncio.get_running_loop().create_future()
+
     async def request(self, message: Any, answer: type, timeout_s: float) -> Any:
         self.sent.append(message)
         reply = self._answer(message)

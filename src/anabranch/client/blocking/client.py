@@ -76,10 +76,14 @@ class Client(Handle):
         """The layout of a topic now, for tools and bulk readers."""
         return self._run("layout", lambda: self._twin.layout(topic, create=create))
 
-    def close(self) -> None:
-        """Complete pending sends, send pending acknowledgements, close all handles, end the thread."""
+    def close(self, timeout: Seconds | None = None) -> None:
+        """Complete pending sends and acknowledgements, close all handles and end the thread.
+
+        The client is closed after `timeout` in any case, by default after the operation timeout. Messages
+        that were not stored raise in their futures, or are logged.
+        """
         if not self._twin.closed:
-            self._run("close", self._twin.close)
+            self._run("close", lambda: self._twin.close(timeout))
             self._portal.stop()
 
     def shutdown(self) -> None:

@@ -76,9 +76,12 @@ class Consumer(Handle, Generic[C, V]):
             self._taken.extend(taken)
             return self._taken.popleft()
 
-    def close(self) -> None:
-        """End waiting receives and iterations, and leave the topic."""
-        self._run("close", self._twin.close)
+    def close(self, timeout: Seconds | None = None) -> None:
+        """End waiting receives and iterations, confirm acknowledgements and leave the topic.
+
+        The consumer is closed after `timeout` in any case, by default after the operation timeout.
+        """
+        self._run("close", lambda: self._twin.close(timeout))
         self._taken.clear()
 
 
@@ -94,13 +97,21 @@ class StreamConsumer(Consumer[AsyncStreamConsumer[V], V]):
         """Names of the segments this consumer reads now."""
         return self._twin.assignment
 
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Names of assigned segments that this consumer cannot read yet: other consumers hold them."""
+        return self._twin.awaited
+
     def acknowledge_cumulative(self, message: Message[V] | MessageId) -> None:
         """Acknowledge all messages handed out up to this one, in every segment."""
         self._run("acknowledge_cumulative", lambda: self._twin.acknowledge_cumulative(message))
 
-    def flush_acks(self) -> None:
-        """Send grouped acknowledgements and return when the broker has confirmed them."""
-        self._run("flush_acks", self._twin.flush_acks)
+    def flush_acks(self, timeout: Seconds | None = None) -> None:
+        """Send grouped acknowledgements and return when the broker has confirmed them.
+
+        Raises OperationTimeoutError after `timeout`, by default the operation timeout.
+        """
+        self._run("flush_acks", lambda: self._twin.flush_acks(timeout))
 
 
 class QueueConsumer(Consumer[AsyncQueueConsumer[V], V]):
@@ -128,9 +139,12 @@ class QueueConsumer(Consumer[AsyncQueueConsumer[V], V]):
             raise
         self.acknowledge(message)
 
-    def flush_acks(self) -> None:
-        """Send grouped acknowledgements and return when the broker has confirmed them."""
-        self._run("flush_acks", self._twin.flush_acks)
+    def flush_acks(self, timeout: Seconds | None = None) -> None:
+        """Send grouped acknowledgements and return when the broker has confirmed them.
+
+        Raises OperationTimeoutError after `timeout`, by default the operation timeout.
+        """
+        self._run("flush_acks", lambda: self._twin.flush_acks(timeout))
 
 
 class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):

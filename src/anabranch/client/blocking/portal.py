@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 
 from anabranch.aio import new_event_loop
+from anabranch.client.options import Seconds
 from anabranch.errors import InvalidConfigurationError
 
 R = TypeVar("R")
@@ -91,6 +92,6 @@ class Handle:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the object; a second call does nothing."""
+    def close(self, timeout: Seconds | None = None) -> None:
+        """Close the object within `timeout`; a second call does nothing."""
         raise NotImplementedError

@@ -119,17 +119,20 @@ class Producer(Handle, Generic[V]):
         self._put("enqueue_many", (outcome, datas, keys))
         return outcome
 
-    def flush(self) -> None:
-        """Send all batches and wait for every message enqueued before; raises failures not yet retrieved."""
-        self._run("flush", self._flush)
+    def flush(self, timeout: Seconds | None = None) -> None:
+        """Send all batches and wait for every message enqueued before; raises failures not yet retrieved.
+
+        Raises OperationTimeoutError if messages are still pending after `timeout`.
+        """
+        self._run("flush", lambda: self._flush(timeout))
 
     def close(self, timeout: Seconds | None = None) -> None:
         """Complete accepted messages, then disconnect; messages not stored within `timeout` fail."""
         self._run("close", lambda: self._close(timeout))
 
-    async def _flush(self) -> None:
+    async def _flush(self, timeout: Seconds | None) -> None:
         await self._empty_outbox()
-        await self._twin.flush()
+        await self._twin.flush(timeout)
 
     async def _close(self, timeout: Seconds | None) -> None:
         await self._empty_outbox()

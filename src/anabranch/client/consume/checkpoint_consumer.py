@@ -19,6 +19,7 @@ from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.ordering import ReadPositions, readable
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
+from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.net.registration import Registration, RegistrationOptions
@@ -68,23 +69,21 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     async def open(self) -> None:
         """Look the topic up and find the position of every segment."""
-        async with self._close_on_error("opening took too long"):
-            self._layout = layout = await self._watch.open(self.tasks)
+        async with self._close_on_error() as deadline:
+            self._layout = layout = await self._watch.open(self.tasks, deadline.left_s)
             for id_ in self._read.begin(layout.layout):
                 self._lose(f"segment {id_} was removed before this checkpoint came to its end")
             if self._registration is not None:
-                await self._registration.open(self.tasks)
+                await self._registration.open(self.tasks, deadline.left_s)
             self._open_readable()
-            async with asyncio.timeout(self.pool.operation_timeout_s):
-                for source in list(self.sources.values()):
-                    await self._opened(source)
+            await self._first_answers(deadline, self._opened)
             self._opening = False
             if self._failure is not None:
                 raise self._failure
 
     async def _opened(self, source: SegmentConsumer) -> None:
         try:
-            await asyncio.shield(source.attached)
+            await source.first_answer.success()
         except AnabranchError as error:
             # Since the look-up retention may have removed the segment, or another member may have got it.
             if not isinstance(error, TopicNotFoundError) and self._reads(source):
@@ -110,18 +109,19 @@ class AsyncCheckpointConsumer(Inbox[T]):
         """As `checkpoint`, as if these messages, the last ones handed out, had not been handed out."""
         return self._read.before(self.checkpoint(), waiting)
 
-    async def close(self) -> None:
+    async def _close(self, deadline: Deadline) -> None:
         """Stop reading; the last checkpoint can still be taken."""
-        if self._closed:
-            return
         self._read.positions = dict(self.checkpoint().positions)
         self._entry = None
         self._end_waiting()
         self._watch.close()
-        await asyncio.gather(*(source.close() for source in self.sources.values()))
+        answers = [source.hang_up() for source in self.sources.values()]
         if self._registration is not None:
-            await self._registration.leave()
-        await self.tasks.stop()
+            answers.append(self._registration.hang_up())
+        try:
+            await farewell(answers, deadline)
+        finally:
+            await self.tasks.stop()
 
     # Layouts and assignments.
 

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from itertools import repeat
 from typing import Generic, Self, TypeVar
 
-from anabranch.aio import TaskRegistry, is_bare_timeout
+from anabranch.client.consume.leaving import LeavingConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import Seconds, log, optional_seconds, positive
+from anabranch.client.options import Seconds, optional_seconds, positive
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
     InvalidConfigurationError,
-    OperationTimeoutError,
     ReceiveTimeoutError,
     TopicNotFoundError,
 )
@@ -35,24 +32,21 @@ QUEUE_SIZE = 1000
 """Messages buffered for a segment at first if the application sets no size."""
 
 
-class Inbox(Generic[T]):
+class Inbox(LeavingConsumer, Generic[T]):
     """Receives for a consumer of a topic."""
 
     def __init__(
         self, pool: ConnectionPool, schema: Codec[T], name: str, receiver_queue_size: int | None
     ) -> None:
+        super().__init__(pool)
         self.loop = asyncio.get_running_loop()
-        self.pool = pool
         self.schema = schema
         self.name = name
         """The consumer's identity: registering under it within the grace time brings the same share."""
-        self.tasks = TaskRegistry()
         self._grows = receiver_queue_size is None
         self._queue_size = positive(
             "receiver_queue_size", QUEUE_SIZE if receiver_queue_size is None else receiver_queue_size
         )
-        self.sources: dict[int, SegmentConsumer] = {}
-        """The consumers of the segments that are read, by segment id."""
         self._line: deque[SegmentConsumer] = deque()
         """Segments that have entries, in the order of their turns."""
         self._run: list[Message[T]] = []
@@ -67,13 +61,15 @@ class Inbox(Generic[T]):
         self.opened_in: int | None = None
         """The incarnation of the topic, in which the broker does not create a deleted subscription again."""
         self._closed = False
-        self._failure: AnabranchError | None = None
-        """Why no more messages can be handed out."""
 
     # For the application.
 
     async def receive(self, timeout: Seconds | None = None) -> Message[T]:
-        """The next message; raises ReceiveTimeoutError when none came in time."""
+        """The next message; raises ReceiveTimeoutError when none came in time.
+
+        Without a `timeout` the call waits for a message for ever. It raises AlreadyClosedError when the
+        consumer is closed meanwhile. A cancelled call has taken no message.
+        """
         if not self._run or self._closed:
             await self._next(timeout)
         return self._run.pop()
@@ -103,15 +99,6 @@ class Inbox(Generic[T]):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-    @property
-    def topic(self) -> str:
-        """The name of the topic that the broker resolved."""
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        """End waiting receives and iterations, and leave the topic."""
-        raise NotImplementedError
 
     # Handing out.
 
@@ -247,18 +234,7 @@ class Inbox(Generic[T]):
         """The last message of each segment handed out up to a number; empty without cumulative acks."""
         return ()
 
-    # The beginning and the end.
-
-    @asynccontextmanager
-    async def _close_on_error(self, slow: str) -> AsyncIterator[None]:
-        """Close the consumer if the block fails; `slow` is the problem if the block has timed out."""
-        try:
-            yield
-        except BaseException as error:
-            await self.close()
-            if is_bare_timeout(error):
-                raise OperationTimeoutError(f"{self.topic}: {slow}") from error
-            raise
+    # The end.
 
     def _fail(self, error: AnabranchError) -> None:
         """Hand out the messages of the run, then raise `error` in every receive."""
@@ -274,22 +250,3 @@ class Inbox(Generic[T]):
     def _wake_all(self) -> None:
         while self._waiting:
             self._wake()
-
-    async def _acks_confirmed(self) -> None:
-        """Return when the broker has confirmed all acknowledgements that were sent."""
-        for source in list(self.sources.values()):
-            await source.acks_confirmed()
-        if self._failure is not None:
-            raise self._failure
-
-    async def _leave_segments(self, flush_acks: Callable[[], Awaitable[None]]) -> None:
-        """Confirm acknowledgements within the operation timeout, then leave all segments."""
-        sources = list(self.sources.values())
-        for source in sources:
-            source.release()
-        try:
-            async with asyncio.timeout(self.pool.operation_timeout_s):
-                await flush_acks()
-        except (TimeoutError, AnabranchError) as error:
-            log.warning("%s: acknowledgements were not confirmed: %s", self.topic, error)
-        await asyncio.gather(*(source.close() for source in sources))

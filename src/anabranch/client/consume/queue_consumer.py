@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.acknowledgements import LedgerEntry
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
+from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.options import Seconds, log, seconds
@@ -64,12 +65,10 @@ class AsyncQueueConsumer(Inbox[T]):
 
     async def open(self) -> None:
         """Look the topic up and subscribe to all its segments."""
-        async with self._close_on_error("subscribing took too long"):
-            self._layout = await self._watch.open(self.tasks)
+        async with self._close_on_error() as deadline:
+            self._layout = await self._watch.open(self.tasks, deadline.left_s)
             self._follow(self._layout, self._attachment)
-            async with asyncio.timeout(self.pool.operation_timeout_s):
-                for source in list(self.sources.values()):
-                    await asyncio.shield(source.attached)
+            await self._first_answers(deadline, lambda source: source.first_answer.success())
 
     # For the application.
 
@@ -80,7 +79,8 @@ class AsyncQueueConsumer(Inbox[T]):
     async def acknowledge(self, message: Message[T] | MessageId | Iterable[Message[T] | MessageId]) -> None:
         """Acknowledge one message or several; the broker never delivers them again.
 
-        Returns when the acknowledgement is noted; with `ack_receipts` when the broker has made it durable.
+        Returns when the acknowledgement is noted; with `ack_receipts` when the broker has made it durable, or
+        raises OperationTimeoutError after the operation timeout.
         """
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
@@ -121,22 +121,29 @@ class AsyncQueueConsumer(Inbox[T]):
             raise
         await self.acknowledge(message)
 
-    async def flush_acks(self) -> None:
-        """Send grouped acknowledgements and return when the broker has confirmed them."""
-        self._send_acks()
-        await self._acks_confirmed()
+    async def flush_acks(self, timeout: Seconds | None = None) -> None:
+        """Send grouped acknowledgements and return when the broker has confirmed them.
 
-    async def close(self) -> None:
+        Raises OperationTimeoutError after `timeout`, by default the operation timeout; the acknowledgements
+        stay noted.
+        """
+        self._send_acks()
+        await self._confirm_acks(timeout)
+
+    async def _close(self, deadline: Deadline) -> None:
         """Leave the topic; other consumers get the messages that were not acknowledged."""
-        if self._closed:
-            return
         self._end_waiting()
         self._redelivery.close()
         self._watch.close()
-        await self._leave_segments(self.flush_acks)
-        if self._dead_letters is not None:
-            await self._dead_letters.close()
-        await self.tasks.stop()
+        self._send_acks()
+        try:
+            await self._leave_segments(deadline)
+        finally:
+            try:
+                if self._dead_letters is not None:
+                    await self._dead_letters.close_by(deadline)
+            finally:
+                await self.tasks.stop()
 
     # Segments.
 
@@ -166,9 +173,7 @@ class AsyncQueueConsumer(Inbox[T]):
 
     async def _leave(self, source: SegmentConsumer) -> None:
         source.release()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.pool.operation_timeout_s):
-                await source.acks_confirmed()
+        await Deadline(self.pool.operation_timeout_s).allow(source.acks_confirmed())
         await source.close()
 
     # Called by the consumers of segments.
@@ -191,7 +196,7 @@ class AsyncQueueConsumer(Inbox[T]):
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         if isinstance(error, ConsumerBusyError):
             # While opening the caller gets the error; later another consumer may hold a segment for a moment.
-            return not source.attached.done()
+            return not source.first_answer.decided
         return super().is_final(source, error)
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:

@@ -12,6 +12,7 @@ from anabranch.aio import TaskRegistry
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.acknowledgements import LedgerEntry
 from anabranch.client.message import Message, Received
+from anabranch.client.net.closing import Deadline
 from anabranch.client.options import DeadLetter
 from anabranch.client.produce.producer import AsyncProducer
 
@@ -83,7 +84,7 @@ class DeadLetters:
     async def forward(self, entry: Received, topic: str) -> None:
         """Send the messages of an entry of `topic`; returns when they are stored, else raises."""
         opening = self._opening
-        if opening is None or (opening.done() and opening.exception() is not None):
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
             target = self.policy.topic or f"{topic}-DLQ"
             work = self._open_producer(target, self.policy.initial_subscription)
             opening = self._opening = self._tasks.start(work, f"dead letters to {target}", awaited=True)
@@ -100,8 +101,8 @@ class DeadLetters:
                 message.data, key=message.key_bytes, properties=properties, event_time=message.event_time
             )
 
-    async def close(self) -> None:
+    async def close_by(self, deadline: Deadline) -> None:
         """Close the producer if it is open."""
         opening = self._opening
-        if opening is not None and opening.done() and not opening.exception():
-            await opening.result().close()
+        if opening is not None and opening.done() and not opening.cancelled() and not opening.exception():
+            await opening.result().close_by(deadline)

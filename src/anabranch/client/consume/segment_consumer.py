@@ -12,15 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.client.consume.ack_sender import AckSender
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.first_answer import FirstAnswer
 from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.client.decide.ordering import before_first, bits_after
 from anabranch.client.decide.permits import Intake, Permits
 from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
 from anabranch.client.message import Received
+from anabranch.client.net.closing import farewell
 from anabranch.client.net.connection import end_consumer
 from anabranch.client.net.reconnector import Reconnector, SegmentOwner
-from anabranch.client.options import log
-from anabranch.errors import AlreadyClosedError, AnabranchError, NotConnectedError
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    ConsumerAssignError,
+    ConsumerBusyError,
+    NotConnectedError,
+)
 from anabranch.model.ids import MessageId
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -56,8 +63,9 @@ class SegmentConsumer(AckSender):
         """For single acknowledgement: bits of an entry's messages that are not acknowledged."""
         self.floor: MessageId | None = None
         """Messages at or before this position are not handed out."""
-        self.attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the first subscription succeeded, or the consumer ended before."""
+        self.first_answer = FirstAnswer()
+        self.problem: Exception | None = None
+        """Why the last attempt to subscribe failed."""
         self._address = address
         self._owner = SegmentOwner(home.pool, address.topic, address.owner_url)
         home.tasks.start(self._reconnector.run(), f"consume {address.topic}")
@@ -192,6 +200,9 @@ class SegmentConsumer(AckSender):
             pass
 
     def _failed(self, error: Exception) -> bool:
+        self.problem = error
+        if isinstance(error, (ConsumerBusyError, ConsumerAssignError)):
+            self.first_answer.wait_for_others()
         if isinstance(error, AnabranchError) and self.home.is_final(self, error):
             self.give_up(error)
             return True
@@ -230,14 +241,14 @@ class SegmentConsumer(AckSender):
         self.flush_acks()
         if self.intake is Intake.OPEN:
             self._ask_for(self.permits.size)
-        if self.attached.done():
+        if self.first_answer.accepted:
             self.home.attached_again(self)
         else:
-            self.attached.set_result(None)
+            self.first_answer.accept()
 
     async def last_message(self) -> MessageId:
         """The last message in the segment now, or the place before the first; raises NotConnectedError."""
-        await asyncio.shield(self.attached)
+        await self.first_answer.success()
         if self._connection is None:
             raise NotConnectedError(f"{self.topic} is not connected; try again")
         reply = await self._connection.request(
@@ -262,26 +273,23 @@ class SegmentConsumer(AckSender):
 
     def _end(self, error: AnabranchError) -> None:
         self._reconnector.handle(ReconnectEvent.ENDED)
-        if not self.attached.done():
-            self.attached.set_exception(error)
-            self.attached.exception()
+        self.first_answer.end(error)
         self._detach()
 
     async def close(self) -> None:
         """End the subscription; the caller should wait for `acks_confirmed` before."""
+        await farewell([self.hang_up()])
+
+    def hang_up(self) -> asyncio.Future[Any] | None:
+        """As `close`, and return the broker's answer to come instead of waiting for it."""
         if self._life.ended:
-            return
+            return None
         self.entries.clear()
         connection = self._connection
         self._end(AlreadyClosedError("the consumer was closed"))
         if connection is None:
-            return
+            return None
         connection.consumers.pop(self._consumer_id, None)
-        try:
-            await connection.request(
-                pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self._pool.next_id()),
-                pb.CommandSuccess,
-                self._pool.operation_timeout_s,
-            )
-        except AnabranchError as error:
-            log.debug("%s: closing the consumer: %s", self.topic, error)
+        return connection.post(
+            pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self._pool.next_id())
+        )

@@ -10,9 +10,16 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
+from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection import BrokerConnection, end_consumer
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.errors import AlreadyClosedError, NotConnectedError, UnsupportedFeatureError
+from anabranch.client.options import Seconds, optional_seconds
+from anabranch.errors import (
+    AlreadyClosedError,
+    NotConnectedError,
+    OperationTimeoutError,
+    UnsupportedFeatureError,
+)
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.outer import read_outer
@@ -118,21 +125,41 @@ class SegmentReader(RawSubscription):
         self._received = start
         self._arrived = asyncio.Event()
         self._broken: Exception | None = None
+        self._closed = False
 
-    async def read(self) -> list[RawEntry]:
-        """Wait for an entry and return all that have arrived; empty at the end."""
+    async def read(self, timeout: Seconds | None = None) -> list[RawEntry]:
+        """Wait for an entry and return all that have arrived; empty at the end.
+
+        Raises OperationTimeoutError when none arrives within `timeout`, by default the operation timeout.
+        """
+        limit = optional_seconds("timeout", timeout)
+        limit_s = self._pool.operation_timeout_s if limit is None else limit
+        deadline = Deadline(limit_s)
+        if not await deadline.allow(self._wait_for_entries(deadline)):
+            raise OperationTimeoutError(f"{self._topic} gave no message within {limit_s:g} s")
+        return self._take_entries()
+
+    async def _wait_for_entries(self, deadline: Deadline) -> None:
+        """Return when an entry has arrived, or the end is reached."""
         while not self._entries:
+            if self._closed:
+                raise AlreadyClosedError("the reader is closed; open another one")
             if self._next >= self._stop:
                 self.leave()
-                return []
+                return
             if self._broken is not None:
                 raise self._broken
             if self.connection is None:
-                await self._pool.retry(self._attach, f"reading {self._topic}")
+                what = f"reading {self._topic}"
+                await self._pool.retry(self._attach, what, within_s=deadline.left_s)
             self._arrived.clear()
             if not self._entries and self.connection is not None:
                 await self._arrived.wait()
+
+    def _take_entries(self) -> list[RawEntry]:
         taken = list(self._entries)
+        if not taken:
+            return taken
         self._entries.clear()
         last = taken[-1]
         self._next = last.first_index + last.message_count
@@ -173,8 +200,10 @@ class SegmentReader(RawSubscription):
         self._arrived.set()
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading; a call that waits raises AlreadyClosedError. Does not wait for the broker."""
+        self._closed = True
         self.leave()
+        self._arrived.set()
 
 
 class SegmentTails:

@@ -16,9 +16,10 @@ from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
 from anabranch.client.message import Message, Received
+from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.registration import Registration, RegistrationOptions
-from anabranch.client.options import log
+from anabranch.client.options import Seconds, log
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
@@ -62,18 +63,14 @@ class AsyncStreamConsumer(Inbox[T]):
 
     async def open(self) -> None:
         """Register, and subscribe to the first assigned segments."""
-        async with self._close_on_error(
-            "its segments are not free: their consumers have messages to acknowledge"
-        ):
-            await self._registration.open(self.tasks)
-            async with asyncio.timeout(self.pool.operation_timeout_s):
-                for source in list(self.sources.values()):
-                    await self._attached(source)
+        async with self._close_on_error() as deadline:
+            await self._registration.open(self.tasks, deadline.left_s)
+            await self._first_answers(deadline, self._answered)
 
     @staticmethod
-    async def _attached(source: SegmentConsumer) -> None:
+    async def _answered(source: SegmentConsumer) -> None:
         try:
-            await asyncio.shield(source.attached)
+            await source.first_answer.any()
         except AnabranchError as error:
             # Meanwhile the leader may have given the segment to another consumer, or retention removed it.
             if not source.released and not isinstance(error, TopicNotFoundError):
@@ -88,12 +85,26 @@ class AsyncStreamConsumer(Inbox[T]):
     @property
     def assignment(self) -> tuple[str, ...]:
         """Names of the segments this consumer reads now."""
-        return tuple(source.topic for source in self.sources.values() if not source.released)
+        return tuple(
+            source.topic
+            for source in self.sources.values()
+            if source.first_answer.accepted and not source.released
+        )
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Names of assigned segments that this consumer cannot read yet: other consumers hold them."""
+        return tuple(
+            source.topic
+            for source in self.sources.values()
+            if not (source.first_answer.accepted or source.released)
+        )
 
     async def acknowledge_cumulative(self, message: Message[T] | MessageId) -> None:
         """Acknowledge everything handed out up to a message, in every segment.
 
-        Returns when the acknowledgement is noted; with `ack_receipts` when the broker has made it durable.
+        Returns when the acknowledgement is noted; with `ack_receipts` when the broker has made it durable, or
+        raises OperationTimeoutError after the operation timeout.
         """
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
@@ -106,26 +117,35 @@ class AsyncStreamConsumer(Inbox[T]):
         if self._options.ack_receipts:
             await self.flush_acks()
 
-    async def flush_acks(self) -> None:
+    async def flush_acks(self, timeout: Seconds | None = None) -> None:
         """Send grouped acknowledgements and return when the broker has confirmed them.
 
-        Raises ConsumerBusyError when the leader gave a segment to another consumer, which gets its messages
-        again, and the same error as `receive` when this consumer has lost its registration.
+        Raises OperationTimeoutError after `timeout`, by default the operation timeout; the acknowledgements
+        stay noted. Raises ConsumerBusyError when the leader gave a segment to another consumer, which gets
+        its messages again, and the same error as `receive` when this consumer has lost its registration.
         """
         self._send_acks()
-        await self._acks_confirmed()
+        await self._confirm_acks(timeout)
         self._acks.raise_unconfirmed(self._acked)
 
-    async def close(self) -> None:
-        """Leave the subscription; messages that the application did not acknowledge stay unacknowledged."""
+    async def _acks_confirmed(self) -> None:
+        await super()._acks_confirmed()
         if self._closed:
-            return
+            self._acks.raise_unconfirmed(self._acked)
+
+    async def _close(self, deadline: Deadline) -> None:
+        """Leave the subscription; messages that the application did not acknowledge stay unacknowledged."""
         self._end_waiting()
         for hand_over in self._hand_overs.values():
             hand_over.cancel()
-        await self._leave_segments(self.flush_acks)
-        await self._registration.leave()
-        await self.tasks.stop()
+        self._send_acks()
+        try:
+            await self._leave_segments(deadline)
+        finally:
+            try:
+                await farewell([self._registration.hang_up()], deadline)
+            finally:
+                await self.tasks.stop()
 
     # Assignments.
 

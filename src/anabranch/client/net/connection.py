@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message as ProtoMessage
@@ -72,6 +73,7 @@ class BrokerConnection:
         """By consumer id: assignments of stream consumers."""
         self.closed_by: BaseException | None = None
         """Why the connection ended; None while it is open."""
+        self.ended = asyncio.Event()
         self.on_writable: dict[Callable[[], None], None] = {}
         """Callbacks, each called once when the connection takes bytes again."""
         self._requests: dict[int, asyncio.Future[Any]] = {}
@@ -121,8 +123,6 @@ class BrokerConnection:
             raise OperationTimeoutError(
                 f"{self._peer} did not answer {type(message).__name__} within {timeout_s:g} s"
             ) from None
-        finally:
-            self._requests.pop(cast(Any, message).request_id, None)
         if not isinstance(reply, answer):
             raise RemoteProtocolError(
                 f"{self._peer} answered {type(message).__name__} with {type(reply).__name__}"
@@ -132,14 +132,19 @@ class BrokerConnection:
     def post(self, message: ProtoMessage) -> asyncio.Future[Any]:
         """Send a command with a request id; the future gets the answer, the refusal or NotConnectedError."""
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        # A caller may drop the future without reading its error.
-        waiting.add_done_callback(mark_retrieved)
+        request_id = cast(Any, message).request_id
+        waiting.add_done_callback(partial(self._request_ended, request_id))
         if self.closed_by is not None:
             waiting.set_exception(NotConnectedError(f"the connection to {self._peer} was lost"))
             return waiting
-        self._requests[cast(Any, message).request_id] = waiting
+        self._requests[request_id] = waiting
         self.pump.write(encode(message))
         return waiting
+
+    def _request_ended(self, request_id: int, waiting: asyncio.Future[Any]) -> None:
+        self._requests.pop(request_id, None)
+        # A caller may drop the future without reading its error.
+        mark_retrieved(waiting)
 
     def close(self) -> None:
         """Send the queued bytes and end the connection."""
@@ -179,6 +184,7 @@ class BrokerConnection:
         if self.closed_by is not None:
             return
         self.closed_by = error or NotConnectedError(f"{self._peer} closed the connection")
+        self.ended.set()
         self._gone(self)
         for waiting in self._requests.values():
             if not waiting.done():

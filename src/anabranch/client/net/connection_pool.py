@@ -12,9 +12,16 @@ from random import Random
 from typing import TypeVar
 
 from anabranch.aio import AttemptCancelled, Backoff, SharedAttempts, is_transient, retry
+from anabranch.client.net.closing import Deadline, farewell, took_too_long
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
 from anabranch.client.options import log
-from anabranch.errors import AlreadyClosedError, ConnectError, OperationTimeoutError, RemoteProtocolError
+from anabranch.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    NotConnectedError,
+    OperationTimeoutError,
+    RemoteProtocolError,
+)
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.dialing import dial
@@ -123,16 +130,21 @@ class ConnectionPool:
         attempt: Callable[[], Awaitable[T]],
         what: str,
         transient: Callable[[BaseException], bool] = is_transient,
+        within_s: float | None = None,
     ) -> T:
-        """Call `attempt` until it succeeds, fails for good or the operation timeout is over."""
-        return await retry(
-            attempt,
-            what=what,
-            within_s=self.operation_timeout_s,
-            backoff=RECONNECT,
-            rng=self.rng,
-            transient=transient,
-        )
+        """Call `attempt` until it succeeds, fails for good or `within_s`, the operation timeout, is over."""
+        limit_s = self.operation_timeout_s if within_s is None else within_s
+        try:
+            return await retry(
+                attempt,
+                what=what,
+                within_s=limit_s,
+                backoff=RECONNECT,
+                rng=self.rng,
+                transient=transient,
+            )
+        except (ConnectError, NotConnectedError) as error:
+            raise took_too_long(what, limit_s, error) from error
 
     async def _look_up(
         self, connection: BrokerConnection, topic: str, authoritative: bool
@@ -180,9 +192,17 @@ class ConnectionPool:
     def _rotate(self) -> None:
         self._next_host = (self._next_host + 1) % len(self._hosts)
 
-    async def close(self) -> None:
-        """End all connections; their users are notified of the loss."""
+    async def close(self, deadline: Deadline | None = None) -> None:
+        """Send the bytes written before and end all connections; their users are notified of the loss."""
         self._closed = True
-        await self._dialing.stop()
-        for connection in [*self.connections.values(), *self._silent]:
-            connection.close()
+        open_now = [*self.connections.values(), *self._silent]
+        try:
+            await self._dialing.stop()
+            for connection in open_now:
+                connection.close()
+            if open_now:
+                ended = [asyncio.ensure_future(connection.ended.wait()) for connection in open_now]
+                await farewell(ended, deadline)
+        finally:
+            for connection in open_now:
+                connection.pump.abort()

@@ -92,9 +92,10 @@ class LayoutWatch:
         self._reconnector = Reconnector(f"layout of {topic}", pool.rng, self._attach, self._failed)
         self.current: TopicLayout | None = None
 
-    async def open(self, tasks: TaskRegistry) -> TopicLayout:
+    async def open(self, tasks: TaskRegistry, within_s: float) -> TopicLayout:
         """Return the first layout and follow the topic in `tasks`; raises the broker's refusal."""
-        current = await self._pool.retry(self.look_up, f"looking up {self._topic}")
+        what = f"looking up {self._topic}"
+        current = await self._pool.retry(self.look_up, what, within_s=within_s)
         self._reconnector.handle(ReconnectEvent.ATTACHED)
         tasks.start(self._reconnector.run(), self._reconnector.name)
         return current

@@ -17,14 +17,11 @@ from anabranch.client.net.connection import BrokerConnection, address_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import look_up_layout
 from anabranch.client.net.reconnector import Reconnector
-from anabranch.client.options import log
 from anabranch.errors import AnabranchError, ConsumerBusyError, SubscriptionNotFoundError
 from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
-
-LEAVE_TIMEOUT_S = 5.0
 
 
 def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
@@ -92,12 +89,13 @@ class Registration:
         """The name of the topic that the broker resolved."""
         return self._found or self._request.topic.topic
 
-    async def open(self, tasks: TaskRegistry) -> None:
+    async def open(self, tasks: TaskRegistry, within_s: float) -> None:
         """Register, pass on the first assignment and stay registered in `tasks`; raises the refusal."""
         await self._pool.retry(
             self._register,
             f"registering with {self._request.topic}",
             lambda error: is_transient(error) and not self._is_final(error),
+            within_s,
         )
         self._reconnector.handle(ReconnectEvent.ATTACHED)
         tasks.start(self._reconnector.run(), self._reconnector.name)
@@ -119,20 +117,14 @@ class Registration:
         if self._broker_is_ours:
             self._reconnector.handle(ReconnectEvent.LOST)
 
-    async def leave(self) -> None:
-        """Give the share back at once, if the broker understands that."""
+    def hang_up(self) -> asyncio.Future[object] | None:
+        """Give the share back; return the answer to come, if the broker understands the command."""
         self._reconnector.handle(ReconnectEvent.ENDED)
         connection, self._connection = self._connection, None
         if connection is None:
-            return
+            return None
         connection.registrations.pop(self._consumer_id, None)
-        answer = self._unsubscribe(connection, self._consumer_id)
-        try:
-            if answer is not None:
-                async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                    await answer
-        except (AnabranchError, TimeoutError) as error:
-            log.debug("leaving %s: %s", self._request.topic, error)
+        return self._unsubscribe(connection, self._consumer_id)
 
     def _failed(self, error: Exception) -> bool:
         if not self._is_final(error):

@@ -173,6 +173,11 @@ class BulkFuture(OutcomeFuture[None]):
         if not self._pending:
             _notify(self._take_waiters())
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a message has failed; others may still be pending."""
+        return bool(self._failed)
+
     def finished(self, batch: Outgoing) -> None:
         """Take the outcome of a batch; if its messages moved, their new batches have joined before."""
         if batch.state == FAILED:

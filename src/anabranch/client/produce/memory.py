@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.clock import Clock
+from anabranch.errors import AlreadyClosedError, SendTimeoutError
 
 
 class Memory:
@@ -56,6 +57,44 @@ class Memory:
                 turn.set_result(None)
                 break
         self.full = self.used > self.limit or bool(self._line)
+
+
+class RoomWaits:
+    """The callers of one producer that wait for room."""
+
+    def __init__(self, memory: Memory, timeout_s: float) -> None:
+        """A `timeout_s` of 0 lets callers wait for ever."""
+        self._memory = memory
+        self._timeout_s = timeout_s
+        self._limits: dict[asyncio.Timeout, None] = {}
+        self._closed = False
+
+    async def wait(self) -> None:
+        """Return when it is this caller's turn; raises SendTimeoutError, or AlreadyClosedError."""
+        limit = asyncio.timeout(self._timeout_s or None)
+        try:
+            async with limit:
+                self._limits[limit] = None
+                try:
+                    await self._memory.wait()
+                finally:
+                    del self._limits[limit]
+        except TimeoutError:
+            if not self._closed:
+                raise SendTimeoutError(
+                    f"{self._memory.used} bytes of other messages left no room within {self._timeout_s:g} s; "
+                    "the message was not sent"
+                ) from None
+        if self._closed:
+            raise AlreadyClosedError("the producer is closed")
+
+    def close(self) -> None:
+        """End all waits."""
+        self._closed = True
+        now = asyncio.get_running_loop().time()
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(now)
 
 
 class PublishContext(NamedTuple):

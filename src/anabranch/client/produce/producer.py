@@ -7,15 +7,18 @@ segments and connections keep that order.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from anabranch.client.decide.batcher import BucketFill, Outgoing
+from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.client.produce.futures import BulkFuture, SendFuture
 from anabranch.client.produce.publisher import Publisher
+from anabranch.errors import OperationTimeoutError, SendTimeoutError
 from anabranch.model.ids import MessageId
 
 T = TypeVar("T")
@@ -61,8 +64,10 @@ class AsyncProducer(Publisher[T]):
     ) -> MessageId:
         """Publish one message and return its id when the broker has stored it.
 
-        A cancelled call stops waiting; the message is sent nevertheless.
+        Raises SendTimeoutError after the producer's `send_timeout`, counted from the call. A cancelled call
+        stops waiting; the message is sent nevertheless.
         """
+        waiting_since = self.loop.time() if self.memory.full else None
         future = await self.enqueue(
             value,
             key=key,
@@ -72,7 +77,16 @@ class AsyncProducer(Publisher[T]):
             deliver_after=deliver_after,
             deliver_at=deliver_at,
         )
+        if waiting_since is not None:
+            await self._stored_since(waiting_since, future)
         return await future
+
+    async def _stored_since(self, began: float, future: SendFuture) -> None:
+        """Wait for a message that had to wait for room, no longer than the send timeout in total."""
+        timeout_s = self.options.send_timeout_s or math.inf
+        deadline = Deadline(began + timeout_s - self.loop.time())
+        if not future.done() and not await deadline.allow(asyncio.wait(cast(Any, [future]))):
+            raise SendTimeoutError(f"not stored within {timeout_s:g} s; it may still be stored")
 
     async def enqueue(
         self,
@@ -120,7 +134,10 @@ class AsyncProducer(Publisher[T]):
         return SendFuture(batch, index, self.loop)
 
     async def send_many(self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None) -> None:
-        """Publish many messages, in order, and return when all are stored; raises the first failure."""
+        """Publish many messages, in order, and return when all are stored; raises the first failure.
+
+        Messages that were not added yet when one failed are not sent.
+        """
         await (await self.enqueue_many(values, keys))
 
     async def enqueue_many(
@@ -132,34 +149,31 @@ class AsyncProducer(Publisher[T]):
         """
         return await self.enqueue_many_prepared(self.preparing.many(values, keys), keys)
 
-    async def flush(self) -> None:
-        """Send all batches and wait for every message enqueued before.
+    async def flush(self, timeout: Seconds | None = None) -> None:
+        """Send all batches and wait for every message enqueued before; each fails after its send timeout.
 
         Raises the failures whose futures no caller has looked at: one error as itself, several as a group.
+        Raises OperationTimeoutError if messages are still pending after `timeout`.
         """
         self.check_loop()
-        await self._drain()
-        unseen, self._unseen = self._unseen, []
-        errors = [batch.error for batch in unseen if not batch.seen and batch.error is not None]
+        limit = optional_seconds("timeout", timeout)
+        if not await Deadline(math.inf if limit is None else limit).allow(self._drain()):
+            raise OperationTimeoutError(f"{self.topic}: messages are not stored after {limit:g} s")
+        errors = self._failures.take()
         if len(errors) == 1:
             raise errors[0]
         if errors:
             raise ExceptionGroup(f"{len(errors)} batches of messages were not stored", errors)
 
     async def close(self, timeout: Seconds | None = None) -> None:
-        """Complete accepted messages, then disconnect; messages not stored within `timeout` fail."""
+        """Complete accepted messages, then disconnect, within `timeout`; by default the operation timeout.
+
+        The producer is closed then in any case. The futures of messages that were not stored raise, and
+        failures that no caller has looked at are logged. A cancelled call closes at once.
+        """
         limit = optional_seconds("timeout", timeout)
-        if self._closed:
-            return
         self.check_loop()
-        self._closed = True
-        try:
-            async with asyncio.timeout(limit):
-                await self._drain()
-        except TimeoutError:
-            pass
-        finally:
-            await self._end()
+        await self.close_by(Deadline(self.pool.operation_timeout_s if limit is None else limit))
 
     async def __aenter__(self) -> AsyncProducer[T]:
         return self

@@ -12,12 +12,14 @@ from typing import Any, Generic, TypeVar, cast
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import OpenBucket, Outgoing
+from anabranch.client.net.closing import Closing, Deadline, farewell
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.layout_watch import LayoutWatch
 from anabranch.client.options import PublishOptions
 from anabranch.client.produce.encoded_rows import EncodedRows, add_encoded
+from anabranch.client.produce.failures import FailedBatches
 from anabranch.client.produce.futures import BulkFuture, OutcomeListener, follow
-from anabranch.client.produce.memory import PublishContext
+from anabranch.client.produce.memory import PublishContext, RoomWaits
 from anabranch.client.produce.preparing import Prepared, Preparing
 from anabranch.client.produce.registering import ask_sealed_segments, register_everywhere
 from anabranch.client.produce.routes import Route, SegmentRoutes
@@ -25,7 +27,6 @@ from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
-    AnabranchError,
     InvalidConfigurationError,
     MemoryBufferFullError,
     MessageTooBigError,
@@ -64,10 +65,11 @@ class Publisher(Generic[T]):
         self._known = -1
         """The highest sequence id that was stored under this name before."""
         self._message_bytes_max = MESSAGE_BYTES_MAX - METADATA_BYTES_MAX
-        self._unseen: list[Outgoing] = []
-        """Failed batches whose error no caller has retrieved."""
+        self._failures = FailedBatches(str(topic))
         self._expiry: asyncio.TimerHandle | None = None
+        self._room = RoomWaits(self.memory, options.send_timeout_s)
         self._closed = False
+        self._closing = Closing()
         self.routes: SegmentRoutes
         self._watch = LayoutWatch(
             self.pool, topic, lambda layout: self.routes.layout_changed(layout), gone=self._topic_gone
@@ -76,27 +78,25 @@ class Publisher(Generic[T]):
     async def open(self) -> None:
         """Look the topic up; with a name of the caller's, or exclusive access, register with all segments."""
         exclusive = self.options.access_mode != "shared"
+        deadline = Deadline(self.pool.operation_timeout_s)
         try:
-            layout = await self._watch.open(self.tasks)
+            layout = await self._watch.open(self.tasks, deadline.left_s)
+            self.check_open()
+            self.routes = SegmentRoutes(self, layout, eager=exclusive)
+            if self.options.name is not None or exclusive:
+                await self._claim(deadline)
         except BaseException:
-            self._closed = True
-            self._watch.close()
-            await self.tasks.stop()
+            await self.close_by(Deadline(0.0))
             raise
-        self.routes = SegmentRoutes(self, layout, eager=exclusive)
-        if self.options.name is not None or exclusive:
-            try:
-                await self._claim()
-            except BaseException:
-                self._closed = True
-                await self._end()
-                raise
 
-    async def _claim(self) -> None:
-        self._known = await register_everywhere(self.routes)
+    async def _claim(self, deadline: Deadline) -> None:
+        # Another producer may keep its exclusive access for as long as it likes.
+        waits = self.options.access_mode == "wait_for_exclusive"
+        self._known = await register_everywhere(self.routes, None if waits else deadline)
         if not self._sequence_was_given:
             if self.options.name is not None:
-                self._known = max(self._known, await ask_sealed_segments(self.routes))
+                sealed = await ask_sealed_segments(self.routes, None if waits else deadline.left_s)
+                self._known = max(self._known, sealed)
             self._sequence = self._known
 
     # For the blocking client, which checks and encodes messages in its caller's thread.
@@ -125,7 +125,8 @@ class Publisher(Generic[T]):
         rows = zip(datas, repeat(None) if keys is None else keys, strict=False)
         add_run = self._add_numbered_run if self._sequence_was_given else self._add_run
         try:
-            while add_run(rows, bulk):
+            # After a failure the rest would only fail too, one send timeout after the other.
+            while add_run(rows, bulk) and not bulk.has_failed:
                 await asyncio.sleep(0)
                 await self._admit()
             return bulk
@@ -155,8 +156,7 @@ class Publisher(Generic[T]):
                 raise MemoryBufferFullError(
                     f"{self.memory.used} bytes wait to be stored; the client's limit is {self.memory.limit}"
                 )
-            await self.memory.wait()
-            self.check_open()
+            await self._room.wait()
 
     def _make_room(self, value: bytes, key: str | bytes | None, bucket: OpenBucket) -> Route:
         """Close the batches that a large message does not fit into; return its route."""
@@ -247,8 +247,7 @@ class Publisher(Generic[T]):
         self._message_bytes_max = connection.machine.max_message_bytes - METADATA_BYTES_MAX
 
     def entry_failed(self, batch: Outgoing) -> None:
-        self._unseen = [kept for kept in self._unseen if not kept.seen]
-        self._unseen.append(batch)
+        self._failures.add(batch)
 
     def _topic_gone(self, error: TopicNotFoundError) -> None:
         for segment in list(self.routes.segments.values()):
@@ -268,16 +267,34 @@ class Publisher(Generic[T]):
         self._expiry = None
         timeout_s = self.options.send_timeout_s
         oldest = self.routes.expire(self.loop.time(), timeout_s)
-        if oldest is not None and not self._closed:
+        if oldest is not None:
             self._expiry = self.loop.call_at(oldest + timeout_s, self._expire)
 
-    async def _end(self) -> None:
+    async def close_by(self, deadline: Deadline) -> None:
+        """Complete accepted messages until the deadline, then end; messages without an outcome fail."""
+        await self._closing.run(deadline, self._close)
+
+    async def _close(self, deadline: Deadline) -> None:
+        self._closed = True
+        self._room.close()
+        opened = hasattr(self, "routes")
+        try:
+            if opened:
+                await deadline.allow(self._drain())
+        finally:
+            self._watch.close()
+            try:
+                await farewell(self._end_segments() if opened else (), deadline)
+            finally:
+                await self.tasks.stop()
+                # Callers that await a failed message see its error in this turn of the loop.
+                await asyncio.sleep(0)
+                self._failures.report()
+
+    def _end_segments(self) -> list[asyncio.Future[Any] | None]:
+        """Give all registrations back; messages without an outcome fail."""
+        answers = [segment.hang_up() for segment in self.routes.segments.values()]
+        self.routes.segments.clear()
         if self._expiry is not None:
             self._expiry.cancel()
-        self._watch.close()
-        closing = [segment.close() for segment in self.routes.segments.values()]
-        self.routes.segments.clear()
-        for result in await asyncio.gather(*closing, return_exceptions=True):
-            if isinstance(result, BaseException) and not isinstance(result, AnabranchError):
-                raise result
-        await self.tasks.stop()
+        return answers

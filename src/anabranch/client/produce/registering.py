@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from anabranch.client.net.closing import Deadline, took_too_long
 from anabranch.client.net.connection import BrokerConnection, ProducerEnd
 from anabranch.client.net.reconnector import SegmentOwner
 from anabranch.client.options import AccessMode
@@ -131,26 +132,38 @@ def stored_here(reply: pb.CommandProducerSuccess) -> int:
     return reply.own_sequence_id if reply.HasField("own_sequence_id") else reply.last_sequence_id
 
 
-async def register_everywhere(routes: SegmentRoutes) -> int:
-    """Register with all active segments; return the highest sequence id that they know of this producer."""
+async def register_everywhere(routes: SegmentRoutes, deadline: Deadline | None) -> int:
+    """Register with all active segments; return the highest sequence id that they know of this producer.
+
+    Raises OperationTimeoutError at the deadline. Without one the call waits for as long as a segment does.
+    """
     highest = NOTHING_STORED
     claimed: set[int] = set()
     # A segment that is sealed meanwhile has successors, which an earlier producer of this name may have used.
     while missing := [segment for segment in routes.layout.layout.active if segment.id not in claimed]:
         for segment in [routes.segment(segment) for segment in missing]:
-            stored = await asyncio.shield(segment.attached)
+            attached = segment.attached
+            if deadline is None:
+                await asyncio.shield(attached)
+            elif not await deadline.allow(asyncio.shield(attached)):
+                limit_s = routes.home.pool.operation_timeout_s
+                raise took_too_long(f"registering with {segment.topic}", limit_s, segment.problem)
             claimed.add(segment.segment.id)
+            stored = attached.result()
             if stored is not None:
                 highest = max(highest, stored)
     return highest
 
 
-async def ask_sealed_segments(routes: SegmentRoutes) -> int:
+async def ask_sealed_segments(routes: SegmentRoutes, within_s: float | None) -> int:
     """Return the highest sequence id of this producer in a sealed segment; successors need not know it."""
     highest = NOTHING_STORED
+    deadline = None if within_s is None else Deadline(within_s)
     for sealed in routes.layout.layout.sealed:
         stored = await routes.home.pool.retry(
-            partial(_last_stored, routes, sealed), f"asking segment {sealed.id} for its last sequence id"
+            partial(_last_stored, routes, sealed),
+            f"asking segment {sealed.id} for its last sequence id",
+            within_s=None if deadline is None else deadline.left_s,
         )
         highest = max(highest, stored)
     return highest

@@ -23,7 +23,11 @@ from anabranch.client.net.connection_pool import RECONNECT
 from anabranch.client.options import log
 from anabranch.client.produce.registering import ProducerRegistration, ask_what_is_stored, stored_here
 from anabranch.client.produce.sending import SegmentSender
-from anabranch.errors import AlreadyClosedError, AnabranchError, TopicTerminatedError
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    TopicTerminatedError,
+)
 from anabranch.model.layout import Segment
 from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -51,6 +55,8 @@ class SegmentProducer(SegmentSender):
         self.in_doubt = False
         """Whether the segment could not say which entries it has stored; its successors may know."""
         self.life = ProducerLife()
+        self.problem: Exception | None = None
+        """Why the last attempt to register failed."""
         self._work: asyncio.Task[None] | None = None
         self._carry_out(ProducerEffect.ATTACH)
 
@@ -159,6 +165,7 @@ class SegmentProducer(SegmentSender):
                 pass  # The layout named another broker; try there.
         except (AnabranchError, TimeoutError) as error:
             event = registration_failed(error, registered_before=self.registration.count > 0)
+            self.problem = error
             if event is ProducerEvent.REFUSED:
                 self.fail_all(error)
             elif event is ProducerEvent.UNREACHABLE:
@@ -218,15 +225,9 @@ class SegmentProducer(SegmentSender):
             self.attached.exception()
         super().fail_all(error)
 
-    async def close(self) -> None:
-        """Give the registration back; messages without an outcome fail."""
+    def hang_up(self) -> asyncio.Future[Any] | None:
+        """Give the registration back and fail messages without an outcome; return the answer to come."""
         self._apply(ProducerEvent.CLOSED)
         connection = self.leave_connection()
         self.fail_all(AlreadyClosedError("the producer was closed before the message was stored"))
-        if connection is None:
-            return
-        command, timeout_s = self.registration.close_command(), self.home.pool.operation_timeout_s
-        try:
-            await connection.request(command, pb.CommandSuccess, timeout_s)
-        except AnabranchError as error:
-            log.debug("%s: closing the producer: %s", self.topic, error)
+        return None if connection is None else connection.post(self.registration.close_command())

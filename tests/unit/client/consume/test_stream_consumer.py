@@ -126,12 +126,17 @@ async def test_a_segment_is_handed_over_only_after_its_messages_are_acknowledged
         held: list[Message[bytes]] = []
         while len(held) < 20:
             held += await first.receive_many(100, timeout=1)
-        second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", initial_position="earliest"))
-        await asyncio.sleep(2.0)
-        assert not second.done(), "the first consumer still works on the segment"
+        began = brokers.loop.time()
+        other = await two.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        assert brokers.loop.time() - began < 0.5, "opening does not wait for the first consumer"
         await brokers.publish(20, 1, first=2)
+        await asyncio.sleep(2.0)
+        assert not other.assignment, "the first consumer still works on the segment"
+        (awaited,) = other.awaited
+        assert await other.receive_many(1, timeout=1) == []
         await first.acknowledge_cumulative(held[-1])
-        other = await second
+        await asyncio.sleep(2.0)
+        assert (other.assignment, other.awaited) == ((awaited,), ())
         orders = Orders()
         orders.take(held)
         for consumer in (first, other):
@@ -202,9 +207,9 @@ async def test_a_segment_given_up_after_a_restart_is_attached_again_as_assigned(
     async with brokers.client() as one, brokers.client() as two:
         first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest", name="a")
         held = await first.receive_many(100, timeout=1)
-        second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
+        second = await two.subscribe_stream(TOPIC, "s", name="b")
         await asyncio.sleep(1.0)
-        assert not second.done(), "the first consumer still holds messages"
+        assert not second.assignment, "the first consumer still holds messages"
         (source,) = first.sources.values()
         assert source.released
         brokers.kill()
@@ -214,7 +219,6 @@ async def test_a_segment_given_up_after_a_restart_is_attached_again_as_assigned(
         (again,) = first.sources.values()
         assert again.attachment.bucket_ranges, "the leader does not push the assignment by buckets again"
         await first.acknowledge_cumulative(held[-1])
-        await second
         await asyncio.sleep(1.0)
         assert len(first.assignment) == 1, "the member reads its share"
 

@@ -60,7 +60,7 @@ async def test_a_session_begins_with_the_newest_layout_and_never_steps_back() ->
     first, second = EagerConnection((1, 2)), EagerConnection((4, 5))
     pool: Any = Pool(first, second)
     watch = LayoutWatch(pool, NAME, changed)
-    assert (await watch.open(tasks)).layout.epoch == 2
+    assert (await watch.open(tasks, 30.0)).layout.epoch == 2
     assert changes == [], "`open` returns the first layout instead"
     first.tell(3)
     assert changes == [3]
@@ -75,6 +75,6 @@ async def test_a_broker_without_scalable_topics_gets_no_look_up() -> None:
     tasks, broker = TaskRegistry(), EagerConnection((1,), able=False)
     pool: Any = Pool(broker)
     with pytest.raises(UnsupportedFeatureError):
-        await LayoutWatch(pool, NAME, lambda _: None).open(tasks)
+        await LayoutWatch(pool, NAME, lambda _: None).open(tasks, 30.0)
     assert broker.sent == [], "such a broker closes the connection on an unknown command"
     await tasks.stop()

@@ -287,7 +287,7 @@ async def test_closing_gives_the_registration_back() -> None:
     segment = home.segment()
     await settle_down()
     (batch,) = home.add(segment, 1)
-    await segment.close()
+    segment.hang_up()
     assert batch.state == FAILED
     assert isinstance(pool.connections[0].sent[-1], pb.CommandCloseProducer)
     assert home.memory.used == 0

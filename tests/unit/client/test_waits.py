@@ -1,0 +1,266 @@
+"""Every public call of the asyncio client ends within its timeout, also if the broker is away.
+
+Reflection finds the methods and the tables give their arguments: a new public method without a line in a
+table makes a test fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import anabranch
+from anabranch import (
+    AsyncCheckpointConsumer,
+    AsyncClient,
+    AsyncProducer,
+    AsyncQueueConsumer,
+    AsyncStreamConsumer,
+    Checkpoint,
+    Message,
+)
+from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
+from anabranch.errors import OperationTimeoutError, ReceiveTimeoutError
+from anabranch.testing.simprocess import SimProcess
+from tests.harness.cluster import TOPIC, Brokers
+from tests.harness.public import waiting_methods
+
+OPERATION_S = 3.0
+"""The operation timeout and the send timeout of these tests."""
+
+CLOSE_S = 2.0
+MARGIN_S = 0.3
+
+
+@dataclass
+class Opened:
+    """A client and one object of each kind that it hands out, each consumer with a message at hand."""
+
+    client: AsyncClient
+    producer: AsyncProducer[bytes]
+    stream: AsyncStreamConsumer[bytes]
+    queue: AsyncQueueConsumer[bytes]
+    checkpoints: AsyncCheckpointConsumer[bytes]
+    reader: SegmentReader
+    tails: SegmentTails
+    segment: str
+    streamed: Message[bytes]
+    queued: Message[bytes]
+
+
+async def open_all(client: AsyncClient) -> Opened:
+    producer = await client.create_producer(TOPIC, send_timeout=OPERATION_S)
+    await producer.send_many([b"one", b"two"], keys=["a", "b"])
+    stream = await client.subscribe_stream(TOPIC, "s", initial_position="earliest", ack_receipts=True)
+    queue = await client.subscribe_queue(TOPIC, "q", initial_position="earliest", ack_receipts=True)
+    found = await client.layout(TOPIC)
+    segment = found.segment_topic(found.layout.active[0])
+    tails = client.tails()
+    await tails.tail(segment)
+    return Opened(
+        client,
+        producer,
+        stream,
+        queue,
+        await client.create_checkpoint_consumer(TOPIC, group="g"),
+        client.read_segment(segment, 0, 10),
+        tails,
+        segment,
+        await stream.receive(timeout=5),
+        await queue.receive(timeout=5),
+    )
+
+
+async def processed(opened: Opened) -> None:
+    async with opened.queue.processing(opened.queued):
+        pass
+
+
+async def read_twice(opened: Opened) -> None:
+    # The first call may find entries that arrived before.
+    await opened.reader.read()
+    await opened.reader.read()
+
+
+async def drop_all(opened: Opened) -> None:
+    """Send messages without looking at their futures, then close."""
+    for _ in range(3):
+        await opened.producer.enqueue(b"x", key="a")
+    await opened.producer.close(timeout=CLOSE_S)
+
+
+CLIENT_CALLS: dict[str, list[Callable[[AsyncClient], Awaitable[Any]]]] = {
+    "create_producer": [
+        lambda client: client.create_producer("other"),
+        lambda client: client.create_producer(TOPIC, name="me"),
+        lambda client: client.create_producer(TOPIC, access_mode="exclusive"),
+    ],
+    "subscribe_stream": [lambda client: client.subscribe_stream(TOPIC, "other")],
+    "subscribe_queue": [lambda client: client.subscribe_queue(TOPIC, "other")],
+    "create_checkpoint_consumer": [
+        lambda client: client.create_checkpoint_consumer(TOPIC),
+        lambda client: client.create_checkpoint_consumer(TOPIC, group="other"),
+        lambda client: client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest()),
+    ],
+    "layout": [lambda client: client.layout(TOPIC)],
+    "close": [lambda client: client.close(), lambda client: client.close(timeout=CLOSE_S)],
+    "shutdown": [lambda client: client.shutdown()],
+}
+
+OPENED_CALLS: dict[type, dict[str, list[Callable[[Opened], Awaitable[Any]]]]] = {
+    AsyncProducer: {
+        "send": [lambda opened: opened.producer.send(b"x", key="a")],
+        "enqueue": [lambda opened: opened.producer.enqueue(b"x", key="a")],
+        "send_many": [lambda opened: opened.producer.send_many([b"x", b"y"], keys=["a", "b"])],
+        "enqueue_many": [lambda opened: opened.producer.enqueue_many([b"x", b"y"])],
+        "flush": [lambda opened: flush_after_sending(opened)],
+        "close": [lambda opened: opened.producer.close(), drop_all],
+    },
+    AsyncStreamConsumer: {
+        "receive": [lambda opened: opened.stream.receive(timeout=1)],
+        "receive_many": [lambda opened: opened.stream.receive_many(10, timeout=1)],
+        "acknowledge_cumulative": [lambda opened: opened.stream.acknowledge_cumulative(opened.streamed)],
+        "flush_acks": [lambda opened: opened.stream.flush_acks()],
+        "close": [lambda opened: opened.stream.close(), lambda opened: opened.stream.close(timeout=CLOSE_S)],
+    },
+    AsyncQueueConsumer: {
+        "receive": [lambda opened: opened.queue.receive(timeout=1)],
+        "receive_many": [lambda opened: opened.queue.receive_many(10, timeout=1)],
+        "acknowledge": [lambda opened: opened.queue.acknowledge(opened.queued)],
+        "negative_acknowledge": [lambda opened: opened.queue.negative_acknowledge(opened.queued)],
+        "processing": [processed],
+        "flush_acks": [lambda opened: opened.queue.flush_acks()],
+        "close": [lambda opened: opened.queue.close(), lambda opened: opened.queue.close(timeout=CLOSE_S)],
+    },
+    AsyncCheckpointConsumer: {
+        "receive": [lambda opened: opened.checkpoints.receive(timeout=1)],
+        "receive_many": [lambda opened: opened.checkpoints.receive_many(10, timeout=1)],
+        "close": [lambda opened: opened.checkpoints.close()],
+    },
+    SegmentReader: {"read": [read_twice], "close": [lambda opened: opened.reader.close()]},
+    SegmentTails: {
+        "tail": [lambda opened: opened.tails.tail(opened.segment)],
+        "tails": [lambda opened: opened.tails.tails([opened.segment])],
+        "close": [lambda opened: opened.tails.close()],
+    },
+}
+
+
+async def flush_after_sending(opened: Opened) -> None:
+    await opened.producer.enqueue(b"x", key="a")
+    await opened.producer.flush()
+
+
+def numbered(calls: dict[str, list[Any]], owner: str) -> list[Any]:
+    return [
+        pytest.param(call, id=f"{owner}.{name}-{number}")
+        for name, listed in calls.items()
+        for number, call in enumerate(listed)
+    ]
+
+
+ON_CLIENT = numbered(CLIENT_CALLS, "AsyncClient")
+ON_OPENED = [case for kind, calls in OPENED_CALLS.items() for case in numbered(calls, kind.__name__)]
+
+
+def go(brokers: Brokers, away: str) -> None:
+    """Take the broker away from its clients, in one of three ways."""
+    if away == "gone":
+        brokers.kill()
+    elif away == "stopped":
+        brokers.processes[0].pause()
+    else:
+        brokers.silent = True
+
+
+async def come_back(brokers: Brokers, away: str) -> None:
+    brokers.silent = False
+    if away == "gone":
+        await brokers.start()
+    brokers.processes[0].resume()
+
+
+async def elapsed_s(brokers: Brokers, call: Awaitable[Any]) -> float:
+    """Await the call and return how long it took; it may raise an error of the timeout family."""
+    began = brokers.loop.time()
+    with suppress(OperationTimeoutError, ReceiveTimeoutError):
+        await call
+    return brokers.loop.time() - began
+
+
+async def in_process(brokers: Brokers, work: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    """Run the work with a client in a process of its own, which has no task and no timer left afterwards."""
+    process = SimProcess(brokers.loop, "application")
+    client = brokers.client(operation_timeout=OPERATION_S, connect_timeout=1.0)
+
+    async def run() -> None:
+        await work(client)
+        assert await elapsed_s(brokers, client.close(timeout=CLOSE_S)) <= CLOSE_S + MARGIN_S
+
+    await process.spawn(run())
+    # Bytes under way still arrive.
+    await asyncio.sleep(0.01)
+    assert process.unfinished() == []
+
+
+def test_every_public_class_and_method_is_in_the_tables() -> None:
+    handed_out = {
+        kind
+        for name in anabranch.__all__
+        if isinstance(kind := getattr(anabranch, name), type) and waiting_methods(kind)
+    }
+    assert handed_out - {AsyncClient} <= OPENED_CALLS.keys()
+    assert waiting_methods(AsyncClient) == CLIENT_CALLS.keys()
+    for kind, calls in OPENED_CALLS.items():
+        assert waiting_methods(kind) == calls.keys(), kind.__name__
+
+
+@pytest.mark.parametrize("away", ["gone", "stopped", "silent"])
+@pytest.mark.parametrize("call", ON_CLIENT)
+async def test_a_call_of_a_new_client_returns_in_time(
+    brokers: Brokers, away: str, call: Callable[[AsyncClient], Awaitable[Any]]
+) -> None:
+    await brokers.publish(1, 1)
+    go(brokers, away)
+
+    async def work(client: AsyncClient) -> None:
+        assert await elapsed_s(brokers, call(client)) <= OPERATION_S + MARGIN_S
+
+    await in_process(brokers, work)
+    await come_back(brokers, away)
+
+
+@pytest.mark.parametrize("away", ["gone", "stopped", "silent"])
+@pytest.mark.parametrize("call", ON_CLIENT)
+async def test_a_call_of_a_client_that_lost_its_broker_returns_in_time(
+    brokers: Brokers, away: str, call: Callable[[AsyncClient], Awaitable[Any]]
+) -> None:
+    async def work(client: AsyncClient) -> None:
+        opened = await open_all(client)
+        await opened.producer.enqueue(b"x", key="a")
+        go(brokers, away)
+        assert await elapsed_s(brokers, call(client)) <= OPERATION_S + MARGIN_S
+
+    await in_process(brokers, work)
+    await come_back(brokers, away)
+
+
+@pytest.mark.parametrize("away", ["gone", "stopped", "silent"])
+@pytest.mark.parametrize("call", ON_OPENED)
+async def test_a_call_of_an_object_that_lost_its_broker_returns_in_time(
+    brokers: Brokers, away: str, call: Callable[[Opened], Awaitable[Any]]
+) -> None:
+    async def work(client: AsyncClient) -> None:
+        opened = await open_all(client)
+        go(brokers, away)
+        # The client notices that the broker is gone, or nothing yet.
+        await asyncio.sleep(0.2)
+        assert await elapsed_s(brokers, call(opened)) <= OPERATION_S + MARGIN_S
+
+    await in_process(brokers, work)
+    await come_back(brokers, away)
