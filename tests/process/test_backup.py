@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
 from itertools import count
 from pathlib import Path
@@ -126,3 +127,22 @@ async def test_damaged_backup_is_refused_and_nothing_is_made(make_broker: MakeBr
     with pytest.raises(CorruptDataError, match="journal"):
         restore(tmp_path / "backup", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+async def test_damage_is_reported_by_check_and_mended_by_repair(
+    make_broker: MakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = make_broker(**QUIET).start()
+    await KeyPublisher(broker).run(2)
+    broker.kill()
+    (broker.data / "metadata.db").unlink()
+    data = ["--data", str(broker.data)]
+    assert await asyncio.to_thread(main, ["store", "check", *data]) == 1
+    assert "metadata.db: the file is missing" in capsys.readouterr().out
+    assert not (broker.data / "metadata.db").exists()
+    assert await asyncio.to_thread(main, ["store", "repair", *data]) == 0
+    assert await asyncio.to_thread(main, ["store", "check", "--json", *data]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["metadata"] == []
+    broker.start()
+    assert set(await read_all(broker)) == set(KEYS)

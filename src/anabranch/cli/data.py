@@ -9,13 +9,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from anabranch.data.backup import Progress, back_up
 from anabranch.data.directory import METADATA_FILE, open_data
-from anabranch.data.inspection import inspect_store, show_store, store_numbers
+from anabranch.data.inspection import inspect_metadata, inspect_store, show_store, store_numbers
 from anabranch.data.manifest import Manifest
 from anabranch.data.restore import restore
 from anabranch.errors import InvalidConfigurationError
@@ -46,35 +47,37 @@ def _show(arguments: argparse.Namespace) -> int:
 def _inspect(arguments: argparse.Namespace) -> int:
     repair = arguments.action == "repair"
     with _stopped(arguments.data) as root:
-        reports = {
+        metadata = inspect_metadata(root, repair=repair)
+        stores = {
             number: asyncio.run(inspect_store(root, number, repair=repair)) for number in store_numbers(root)
         }
-    damaged = any(report.findings for report in reports.values())
     if arguments.json:
-        print(json.dumps({number: _as_json(report) for number, report in reports.items()}))
+        shown = {number: _as_json(report) for number, report in stores.items()}
+        print(json.dumps({"metadata": [asdict(finding) for finding in metadata], "stores": shown}))
     else:
-        for number, report in reports.items():
-            print(f"store {number}: {report.logs} logs, {report.entries} entries, {_damage(report)}")
-            for finding in report.findings:
-                print(f"  {finding}")
+        print(f"metadata: {_places(len(metadata))}")
+        for finding in metadata:
+            print(f"  {finding}")
+        for number, report in stores.items():
+            lost = f", {report.lost_entries} lost entries" if report.findings else ""
+            found = _places(len(report.findings))
+            print(f"store {number}: {report.logs} logs, {report.entries} entries, {found}{lost}")
+            for damage in report.findings:
+                print(f"  {damage}")
+    damaged = metadata or any(report.findings for report in stores.values())
     return EXIT_DAMAGED if damaged and not repair else 0
 
 
-def _damage(report: StoreReport) -> str:
-    if not report.findings:
-        return "no damage"
-    return f"{len(report.findings)} damaged places, {report.lost_entries} lost entries"
+def _places(count: int) -> str:
+    return f"{count} damaged places" if count else "no damage"
 
 
 def _as_json(report: StoreReport) -> dict[str, Any]:
     return {
         "logs": report.logs,
         "entries": report.entries,
-        "lostEntries": report.lost_entries,
-        "findings": [
-            {"file": one.file, "log": one.log, "what": one.what, "lostEntries": one.lost_entries}
-            for one in report.findings
-        ],
+        "lost_entries": report.lost_entries,
+        "findings": [asdict(finding) for finding in report.findings],
     }
 
 

@@ -1,4 +1,4 @@
-"""Shows, checks or repairs the stores of a data directory that no process serves."""
+"""Shows, checks or repairs a data directory that no process serves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anabranch.clock import SystemClock
-from anabranch.data.directory import STORES
+from anabranch.data.directory import METADATA_FILE, STORES
 from anabranch.errors import CorruptDataError
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.findings import Finding, StoreReport
@@ -14,6 +14,7 @@ from anabranch.ledger.os_disk import OsDisk
 from anabranch.ledger.overlay_disk import OverlayDisk
 from anabranch.ledger.storage import SegmentLog
 from anabranch.ledger.store_check import check_store, repair_store
+from anabranch.metadata.sqlite_check import MetadataFinding, check_metadata, repair_metadata
 
 
 class ShownLog(NamedTuple):
@@ -31,6 +32,12 @@ def store_numbers(root: Path) -> list[int]:
     folder = root / STORES
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     return sorted(int(name) for name in names if name.isdecimal())
+
+
+def inspect_metadata(root: Path, *, repair: bool) -> tuple[MetadataFinding, ...]:
+    """Check both copies of the metadata, or rebuild one from the other."""
+    file = root / METADATA_FILE
+    return repair_metadata(file, may_begin=False) if repair else check_metadata(file)
 
 
 async def inspect_store(root: Path, number: int, *, repair: bool) -> StoreReport:
