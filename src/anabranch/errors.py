@@ -7,7 +7,7 @@ too, so `except TimeoutError` and `except LookupError` work as a Python user exp
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class AnabranchError(Exception):
@@ -274,6 +274,19 @@ class DamagedEntriesError(CorruptDataError):
 
 class UnsupportedFormatError(AnabranchError):
     """The stored data has a format of a newer version; start that version, or a later one."""
+
+
+class BadEntryError(AnabranchError):
+    """A stored entry cannot be decoded; the next call receives the message behind it.
+
+    `message_id` stands for the whole entry, to acknowledge it.
+    """
+
+    def __init__(self, topic: str, message_id: Any, reason: BaseException | str) -> None:
+        place = f"{message_id.segment}/{message_id.ledger}:{message_id.entry}"
+        super().__init__(f"{topic}: the entry at {place} cannot be read: {reason}")
+        self.topic = topic
+        self.message_id = message_id
 
 
 class DataLossError(AnabranchError):

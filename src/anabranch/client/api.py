@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from anabranch.aio import Backoff
 from anabranch.client.consume.attachment import (
@@ -29,11 +29,12 @@ from anabranch.client.options import (
     AccessMode,
     Batching,
     CompressionName,
+    ConsumerArguments,
     DeadLetter,
     InitialPosition,
     PublishOptions,
     Seconds,
-    one_of,
+    checked_arguments,
     optional_seconds,
     parse_service_url,
     parse_topic,
@@ -135,8 +136,8 @@ class AsyncClient(ClientLife):
         ack_group_time: Seconds = 0.1,
         ack_receipts: bool = False,
         subscription_properties: Mapping[str, str] | None = None,
-        properties: Mapping[str, str] | None = None,
         on_assignment: OnAssignment | None = None,
+        **more: Unpack[ConsumerArguments],
     ) -> AsyncStreamConsumer[V]:
         """Read in key order with cumulative acknowledgement; consumers of one subscription share the topic.
 
@@ -144,12 +145,12 @@ class AsyncClient(ClientLife):
         ConsumerBusyError names the consumer that has it. This method raises it, and so does receiving when
         another consumer took the name while this one was disconnected. Receiving raises
         SubscriptionNotFoundError when the subscription is deleted meanwhile. Acknowledge continuously:
-        unacknowledged messages of a segment keep its successors closed.
+        unacknowledged messages of a segment keep its successors closed. ConsumerArguments explains
+        `bad_entries`, the policy for entries that cannot be decoded.
 
         The client holds `receiver_queue_size` messages of each segment ready; by default a thousand, and up
         to a mebibyte for an application that runs out of them.
         """
-        one_of("initial_position", initial_position, InitialPosition)
         consumer: AsyncStreamConsumer[V] = AsyncStreamConsumer(
             self._connections(),
             schema,
@@ -162,8 +163,8 @@ class AsyncClient(ClientLife):
                 ack_group_s=seconds("ack_group_time", ack_group_time, zero=True),
                 ack_receipts=ack_receipts,
                 subscription_properties=subscription_properties,
-                properties=properties,
                 on_assignment=on_assignment,
+                **checked_arguments(more),
             ),
         )
         self._consumers[consumer] = None
@@ -183,17 +184,16 @@ class AsyncClient(ClientLife):
         ack_group_size: int = 1000,
         ack_receipts: bool = False,
         subscription_properties: Mapping[str, str] | None = None,
-        properties: Mapping[str, str] | None = None,
         priority: int = 0,
         processing_timeout: Seconds | None = None,
         redelivery: Backoff = Backoff(60.0, 60.0),  # noqa: B008 - frozen
         dead_letter: DeadLetter | None = None,
+        **more: Unpack[ConsumerArguments],
     ) -> AsyncQueueConsumer[V]:
         """Read in parallel with single acknowledgement; each message goes to one consumer at a time.
 
         Receiving raises SubscriptionNotFoundError when the subscription is deleted meanwhile.
         """
-        one_of("initial_position", initial_position, InitialPosition)
         processing_s = (
             None if processing_timeout is None else seconds("processing_timeout", processing_timeout)
         )
@@ -210,11 +210,11 @@ class AsyncClient(ClientLife):
                 ack_group_size=positive("ack_group_size", ack_group_size),
                 ack_receipts=ack_receipts,
                 subscription_properties=subscription_properties,
-                properties=properties,
                 priority=priority,
                 processing_s=processing_s,
                 redelivery=redelivery,
                 dead_letter=dead_letter,
+                **checked_arguments(more, dead_letter),
             ),
             self._open_dead_letters,
         )
@@ -231,8 +231,8 @@ class AsyncClient(ClientLife):
         schema: Codec[V] = BYTES,
         name: str | None = None,
         receiver_queue_size: int | None = None,
-        properties: Mapping[str, str] | None = None,
         fail_on_data_loss: bool = True,
+        **more: Unpack[ConsumerArguments],
     ) -> AsyncCheckpointConsumer[V]:
         """Read in key order from a checkpoint on; the caller keeps the positions.
 
@@ -253,8 +253,8 @@ class AsyncClient(ClientLife):
                 group=None if group is None else validate_subscription(group),
                 name=name,
                 receiver_queue_size=receiver_queue_size,
-                properties=properties,
                 fail_on_data_loss=fail_on_data_loss,
+                **checked_arguments(more),
             ),
         )
         self._consumers[consumer] = None

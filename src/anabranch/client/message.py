@@ -1,7 +1,7 @@
-"""A received message: an entry and an index, decoded on first use.
+"""A received message: a decoded entry and an index.
 
-The first use of any message decodes its whole entry; an application that only counts or acknowledges never
-pays for it. A damaged entry raises when its content is used, so that its messages can still be acknowledged.
+A consumer decodes a whole entry before it hands out the first of its messages, because the number of messages
+in an entry is only a claim until then. `Inbox` decides what becomes of an entry that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import msgspec
 
 from anabranch.client.schema import Codec
-from anabranch.errors import AnabranchError
-from anabranch.model.acks import bits_from_words
+from anabranch.errors import AnabranchError, UnsupportedFeatureError
+from anabranch.model.acks import bits_from_words, indexes_of
 from anabranch.model.ids import MessageId
+from anabranch.protocol.claims import MESSAGE_BYTES_MIN, countable_messages
 from anabranch.protocol.commands import Delivery
+from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
 from anabranch.protocol.entries import Columns, decode_columns
 from anabranch.protocol.outer import read_outer
 
 T_co = TypeVar("T_co", covariant=True)
-
-DECODED_BYTES_MAX = 128 * 2**20
-"""Most bytes an entry may decompress to."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -60,10 +59,12 @@ class Received:
         "first_number",
         "hidden",
         "index",
+        "passed_over",
         "position",
         "publish_time_ms",
         "redelivery_count",
         "source",
+        "surplus",
         "timestamp_ms",
         "wanted",
     )
@@ -79,9 +80,13 @@ class Received:
         self.count = 1
         self.batch_size = 0
         """0 when the entry is not a batch."""
+        self.surplus = 0
+        """Permits that the entry used besides those for the messages that can be wanted."""
         self.hidden = False
         self.publish_time_ms = 0
         self.first_number = 0
+        self.passed_over = False
+        """Whether the entry is acknowledged although none of its messages is handed out."""
         self.before: MessageId | None = None
         """The position of a checkpoint just before this entry."""
         self.content: Columns | None = None
@@ -95,11 +100,22 @@ class Received:
             self.publish_time_ms = outer.publish_time
             self.hidden = outer.marker
             if outer.is_batch:
-                self.count = self.batch_size = max(outer.num_messages, 1)
+                self._believe(outer.num_messages)
         self.wanted = (1 << self.count) - 1
         """Bits of the messages to hand out; other messages were acknowledged or handed out before."""
         if delivery.ack_set:
-            self.wanted &= bits_from_words(delivery.ack_set)
+            self.wanted &= bits_from_words(delivery.ack_set[: self.count // 64 + 1])
+
+    def _believe(self, claimed: int) -> None:
+        """Take the number of messages that the metadata claims, if the entry has room for them."""
+        self.count = self.batch_size = claimed
+        if not 0 < claimed * MESSAGE_BYTES_MIN <= len(self.data):
+            # A compressed entry may hold so many messages; only decoding shows whether it does.
+            try:
+                self.columns()
+            except AnabranchError:
+                self.count, self.batch_size = 1, 0
+                self.surplus = countable_messages(self.data) - 1
 
     @property
     def whole(self) -> int:
@@ -110,7 +126,20 @@ class Received:
         """Indexes of the messages to hand out, in order."""
         if self.wanted == self.whole:
             return range(self.count)
-        return [index for index in range(self.count) if self.wanted >> index & 1]
+        return indexes_of(self.wanted)
+
+    def problem(self) -> AnabranchError | None:
+        """Why the content cannot be decoded; None also for a feature that this client does not support.
+
+        The messages of such an entry are handed out, and each raises UnsupportedFeatureError when it is used.
+        """
+        try:
+            self.columns()
+        except UnsupportedFeatureError:
+            return None
+        except AnabranchError as error:
+            return error
+        return None
 
     def columns(self) -> Columns:
         """The content, decoded once; raises if the entry is damaged."""
@@ -118,7 +147,7 @@ class Received:
             raise self._problem
         if self.content is None:
             try:
-                content = decode_columns(self.data, DECODED_BYTES_MAX)
+                content = decode_columns(self.data, UNCOMPRESSED_BYTES_MAX)
                 self.content = content if content.count == self.count else _spread(content, self.count)
             except AnabranchError as error:
                 self._problem = error
@@ -238,4 +267,8 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
 
 
 def _moment(time_ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=time_ms)
+    """The instant, or the latest one that Python knows."""
+    try:
+        return _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from anabranch.errors import InvalidConfigurationError, InvalidNameError, InvalidServiceUrlError
 from anabranch.model.names import TopicName, validate_subscription
@@ -17,7 +17,22 @@ Seconds = float | timedelta
 
 InitialPosition = Literal["earliest", "latest"]
 AccessMode = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
+BadEntries = Literal["skip", "fail", "dead_letter"]
 log = logging.getLogger("anabranch.client")
+
+
+class ConsumerArguments(TypedDict, total=False):
+    """Arguments that every kind of consumer takes."""
+
+    properties: Mapping[str, str] | None
+    """Text for the operators of the broker."""
+    bad_entries: BadEntries
+    """The policy for an entry that cannot be decoded; it is logged and counted in any case.
+
+    "skip", the default, acknowledges it. "fail" raises BadEntryError from one receive and leaves the entry to
+    the caller. "dead_letter" sends its bytes to the topic of `dead_letter` and acknowledges it.
+    """
+
 
 CompressionName = Literal["lz4", "zlib", "zstd", "snappy"]
 
@@ -94,6 +109,15 @@ class PublishOptions:
         if isinstance(self.batching, Batching):
             return self.batching
         return Batching() if self.batching else Batching(max_delay=0.0, max_messages=1)
+
+
+def checked_arguments(given: ConsumerArguments, dead_letter: DeadLetter | None = None) -> dict[str, Any]:
+    """The arguments with their defaults; `dead_letter` is needed for bad entries that go there."""
+    bad_entries = given.get("bad_entries", "skip")
+    one_of("bad_entries", bad_entries, BadEntries)
+    if bad_entries == "dead_letter" and dead_letter is None:
+        raise InvalidConfigurationError('bad_entries="dead_letter" needs a queue consumer with a dead_letter')
+    return {"properties": text_pairs("properties", given.get("properties")), "bad_entries": bad_entries}
 
 
 def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:

@@ -207,6 +207,19 @@ def words_from_bits(bits: int) -> list[int]:
     return words
 
 
+def bits_at(indexes: Sequence[int]) -> int:
+    """The bit set with these indexes, in time linear in the highest one."""
+    found = bytearray(max(indexes, default=0) // 8 + 1)
+    for index in indexes:
+        found[index >> 3] |= 1 << (index & 7)
+    return int.from_bytes(found, "little")
+
+
+def indexes_of(bits: int) -> list[int]:
+    """Undo `bits_at`; the indexes ascend."""
+    return [index for index, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]
+
+
 def _decode(data: bytes) -> AckSet:
     version, top, parts = _HEAD.unpack_from(data)
     if version != _VERSION:

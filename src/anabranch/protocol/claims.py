@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
+from anabranch.errors import RemoteProtocolError
 from anabranch.protocol.compression import ROOM_PER_BYTE, UNCOMPRESSED_BYTES_MAX
+from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 ENTRY_MESSAGES_MAX: Final = 1_000_000
@@ -38,6 +42,16 @@ def fault_in_count(metadata: pb.MessageMetadata, payload_bytes: int) -> str | No
     if count * MESSAGE_BYTES_MIN > room and metadata.HasField("num_messages_in_batch"):
         return f"an entry claims {count} messages in {room} bytes"
     return None
+
+
+def countable_messages(entry: bytes) -> int:
+    """The messages for which an entry uses permits: its claim, or 1 if the claim is impossible."""
+    try:
+        start, end = metadata_span(entry)
+        metadata = pb.MessageMetadata.FromString(entry[start:end])
+    except (RemoteProtocolError, DecodeError):
+        return 1
+    return metadata.num_messages_in_batch if fault_in_count(metadata, len(entry) - end) is None else 1
 
 
 def fault_in_size(metadata: pb.MessageMetadata, payload_bytes: int) -> str | None:

@@ -18,6 +18,7 @@ from anabranch.errors import ConsumerBusyError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import Entry
 from anabranch.model.acks import words_from_bits
+from anabranch.protocol.claims import MESSAGE_BYTES_MIN, countable_messages
 from anabranch.protocol.hot_frames import encode_delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -100,7 +101,11 @@ class Reading(ABC):
         """The ack set of a partly acknowledged entry, and the number of its messages that are pending."""
         left = self.path.cursor.acks.remaining(entry.ordinal)
         if left is None:
-            return (), entry.count
+            count = entry.count
+            if count * MESSAGE_BYTES_MIN > len(entry.data):
+                # An older broker may have stored the entry with a count that consumers do not find in it.
+                count = countable_messages(entry.data)
+            return (), count
         return tuple(words_from_bits(left)), left.bit_count()
 
     def _write(
@@ -173,6 +178,8 @@ class OrderedReading(Reading):
                 if ordinal in acks:
                     continue
                 ack_set, messages = self._pending_of(entry)
+            elif count * MESSAGE_BYTES_MIN > len(data):
+                messages = countable_messages(data)
             stamp = (timestamp, index + count - 1) if stamped else None
             buffers += encode_delivery(consumer_id, ledger, number, partition, 0, ack_set, epoch, stamp, data)
             size += len(data)

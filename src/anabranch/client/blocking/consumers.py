@@ -45,6 +45,11 @@ class Consumer(Handle, Generic[C, V]):
         """The consumer's identity in its subscription or group."""
         return self._twin.name
 
+    @property
+    def bad_entry_count(self) -> int:
+        """Entries so far that could not be decoded."""
+        return self._twin.bad_entry_count
+
     def receive(self, timeout: Seconds | None = None) -> Message[V]:
         """The next message; raises ReceiveTimeoutError when none arrives in time."""
         with self._lock:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from anabranch.aio import Backoff
 from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.options import DeadLetter, InitialPosition, text_pairs
+from anabranch.client.options import BadEntries, DeadLetter, InitialPosition, one_of, text_pairs
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import MessageId
 from anabranch.model.layout import Segment
@@ -103,7 +103,11 @@ class SubscriptionOptions:
     ack_group_s: float
     ack_receipts: bool
     subscription_properties: Mapping[str, str] | None
-    properties: Mapping[str, str] | None
+    properties: Mapping[str, str]
+    bad_entries: BadEntries
+
+    def __post_init__(self) -> None:
+        one_of("initial_position", self.initial_position, InitialPosition)
 
     def attachment(self, kind: pb.CommandSubscribe.SubType.ValueType, consumer_name: str) -> Attachment:
         earliest = self.initial_position == "earliest"
@@ -112,7 +116,7 @@ class SubscriptionOptions:
             kind,
             consumer_name,
             pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
-            properties=text_pairs("properties", self.properties),
+            properties=self.properties,
             subscription_properties=text_pairs("subscription_properties", self.subscription_properties),
         )
 
@@ -140,5 +144,6 @@ class CheckpointOptions:
     group: str | None
     name: str | None
     receiver_queue_size: int | None
-    properties: Mapping[str, str] | None
+    properties: Mapping[str, str]
     fail_on_data_loss: bool
+    bad_entries: BadEntries

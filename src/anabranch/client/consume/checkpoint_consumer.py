@@ -23,7 +23,7 @@ from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.net.registration import Registration, RegistrationOptions
-from anabranch.client.options import log, text_pairs
+from anabranch.client.options import log
 from anabranch.client.schema import Codec
 from anabranch.errors import AlreadyClosedError, AnabranchError, DataLossError, TopicNotFoundError
 from anabranch.model.assignment import Assignment
@@ -40,7 +40,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     def __init__(self, pool: ConnectionPool, schema: Codec[T], options: CheckpointOptions) -> None:
         name = options.name or f"anabranch-checkpoint-{pool.rng.getrandbits(40):010x}"
-        super().__init__(pool, schema, name, options.receiver_queue_size)
+        super().__init__(pool, schema, name, options.receiver_queue_size, options.bad_entries)
         self._options = options
         self._opening = True
         self._attachment = Attachment(
@@ -48,7 +48,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
             pb.CommandSubscribe.Exclusive,
             self.name,
             durable=False,
-            properties=text_pairs("properties", options.properties),
+            properties=options.properties,
         )
         self._read = ReadPositions(options.start)
         self._pins: dict[SegmentConsumer, asyncio.Task[None]] = {}
@@ -261,6 +261,10 @@ class AsyncCheckpointConsumer(Inbox[T]):
         if self._entry is not None and not self._run:
             self._read.advance(self._entry)
             self._entry = None
+
+    def _pass_over(self, entry: Received) -> None:
+        self._read.cover(entry)
+        self._finish_if_read(entry.source)  # type: ignore[arg-type]
 
     def _accept(self, entry: Received) -> bool:
         removed = self._read.missing_before(entry)

@@ -9,6 +9,7 @@ from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.ordering import bits_after
 from anabranch.client.message import Received
 from anabranch.errors import ConsumerBusyError
+from anabranch.model.acks import bits_at
 from anabranch.model.ids import MessageId
 
 
@@ -27,8 +28,8 @@ class CumulativeAcks:
         while outstanding and outstanding[0].first_number <= number:
             entry = outstanding[0]
             done = number - entry.first_number + 1
-            if done < entry.wanted.bit_count():
-                bits = sum(1 << index for index in entry.wanted_indexes()[:done])
+            if done < entry.wanted.bit_count() and not entry.passed_over:
+                bits = bits_at(entry.wanted_indexes()[:done])
             else:
                 bits = entry.wanted
                 outstanding.popleft()
@@ -72,7 +73,8 @@ class CumulativeAcks:
                 if entry.first_number > number:
                     break
                 ahead = min(number - entry.first_number + 1, entry.wanted.bit_count())
-                index = entry.wanted_indexes()[ahead - 1] if entry.batch_size else -1
+                last_index = -1 if entry.passed_over else ahead - 1
+                index = entry.wanted_indexes()[last_index] if entry.batch_size else -1
                 ledger, position = entry.position
                 last = MessageId(id_, ledger, position, index, entry.batch_size)
             if last is not None:

@@ -11,11 +11,13 @@ from collections import deque
 from itertools import repeat
 from typing import Generic, Self, TypeVar
 
+from anabranch.client.consume.bad_entries import BadEntryRecord
 from anabranch.client.consume.leaving import LeavingConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.consume.waiters import Waiters
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import Seconds, optional_seconds, positive
+from anabranch.client.options import BadEntries, Seconds, optional_seconds, positive
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
@@ -24,6 +26,7 @@ from anabranch.errors import (
     ReceiveTimeoutError,
     TopicNotFoundError,
 )
+from anabranch.model.acks import bits_at
 from anabranch.model.ids import MessageId
 
 T = TypeVar("T")
@@ -36,7 +39,12 @@ class Inbox(LeavingConsumer, Generic[T]):
     """Receives for a consumer of a topic."""
 
     def __init__(
-        self, pool: ConnectionPool, schema: Codec[T], name: str, receiver_queue_size: int | None
+        self,
+        pool: ConnectionPool,
+        schema: Codec[T],
+        name: str,
+        receiver_queue_size: int | None,
+        bad_entries: BadEntries = "skip",
     ) -> None:
         super().__init__(pool)
         self.loop = asyncio.get_running_loop()
@@ -55,7 +63,8 @@ class Inbox(LeavingConsumer, Generic[T]):
         """The entry of the run."""
         self._number = 0
         """The number of the last message of the run."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._bad = BadEntryRecord(bad_entries)
+        self._waiting = Waiters()
         self._asked = False
         """Whether a command asked the broker for more; it leaves only when the event loop runs."""
         self.opened_in: int | None = None
@@ -100,6 +109,11 @@ class Inbox(LeavingConsumer, Generic[T]):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    @property
+    def bad_entry_count(self) -> int:
+        """Entries so far that could not be decoded; `bad_entries` says what became of them."""
+        return self._bad.count
+
     # Handing out.
 
     async def _next(self, timeout: Seconds | None) -> None:
@@ -117,41 +131,21 @@ class Inbox(LeavingConsumer, Generic[T]):
         try:
             async with asyncio.timeout(limit):
                 while not self._run and not self._load():
+                    self._bad.raise_once()
                     if self._failure is not None:
                         raise self._failure
-                    await self._wait()
+                    await self._waiting.wait()
                     if self._closed:
                         raise AlreadyClosedError("the consumer was closed")
         except TimeoutError:
             raise ReceiveTimeoutError(f"no message came within {limit:g} s") from None
         if self._waiting:
             # The run may have a message for another waiting caller.
-            self._wake()
-
-    async def _wait(self) -> None:
-        arrived: asyncio.Future[None] = self.loop.create_future()
-        self._waiting.append(arrived)
-        try:
-            await arrived
-        except asyncio.CancelledError:
-            # This caller was woken for a message and cannot take it, so the next caller is woken.
-            if arrived.done() and not arrived.cancelled():
-                self._wake()
-            raise
-        finally:
-            if arrived in self._waiting:
-                self._waiting.remove(arrived)
-
-    def _wake(self) -> None:
-        while self._waiting:
-            arrived = self._waiting.popleft()
-            if not arrived.done():
-                arrived.set_result(None)
-                return
+            self._waiting.wake()
 
     def _load(self) -> bool:
         """Make the next entry the run; False when there is none."""
-        while self._line and self._failure is None:
+        while self._line and self._failure is None and self._bad.to_raise is None:
             source = self._line.popleft()
             if not source.entries:
                 continue
@@ -159,10 +153,20 @@ class Inbox(LeavingConsumer, Generic[T]):
             self._asked |= asked
             if source.entries:
                 self._line.append(source)
-            if self._accept(entry):
+            problem = entry.problem()
+            if problem is not None:
+                self._bad.add(entry, problem, self.topic, self._number)
+                self._pass_over(entry)
+                if self._bad.to_raise is not None:
+                    # Another waiting receive goes on behind the entry.
+                    self._waiting.wake()
+            elif self._accept(entry):
                 self._start_run(entry)
                 return True
         return False
+
+    def _pass_over(self, entry: Received) -> None:
+        """Cover an entry that is not handed out; unless the policy is to fail, see to its acknowledgement."""
 
     def _start_run(self, entry: Received) -> None:
         entry.first_number = self._number + 1
@@ -197,7 +201,7 @@ class Inbox(LeavingConsumer, Generic[T]):
     def ready(self, source: SegmentConsumer) -> None:
         """Called when the first entry arrives in an empty buffer."""
         self._line.append(source)
-        self._wake()
+        self._waiting.wake()
 
     def dropped(self, source: SegmentConsumer) -> None:
         """Called before buffered entries are dropped; the broker will deliver them again."""
@@ -205,9 +209,7 @@ class Inbox(LeavingConsumer, Generic[T]):
         if entry is None or entry.source is not source or not self._run:
             return
         # The broker delivers the messages of the run that were not handed out again with the entry.
-        left = 0
-        for message in self._run:
-            left |= 1 << message._index
+        left = bits_at([message._index for message in self._run])
         source.unhold(entry.position, left)
         entry.wanted &= ~left
         self._number -= len(self._run)
@@ -240,13 +242,9 @@ class Inbox(LeavingConsumer, Generic[T]):
         """Hand out the messages of the run, then raise `error` in every receive."""
         if self._failure is None:
             self._failure = error
-            self._wake_all()
+            self._waiting.wake_all()
 
     def _end_waiting(self) -> None:
         self._closed = True
         self._run = []
-        self._wake_all()
-
-    def _wake_all(self) -> None:
-        while self._waiting:
-            self._wake()
+        self._waiting.wake_all()

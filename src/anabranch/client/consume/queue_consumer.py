@@ -44,7 +44,7 @@ class AsyncQueueConsumer(Inbox[T]):
         open_dead_letters: OpenDeadLetters,
     ) -> None:
         name = options.name or f"anabranch-queue-{pool.rng.getrandbits(40):010x}"
-        super().__init__(pool, schema, name, options.receiver_queue_size)
+        super().__init__(pool, schema, name, options.receiver_queue_size, options.bad_entries)
         self.subscription = options.subscription
         self._options = options
         self._attachment = replace(
@@ -88,12 +88,8 @@ class AsyncQueueConsumer(Inbox[T]):
             source, place, bits, whole = self._locate(one)
             if source is not None:
                 self._acknowledge_bits(source, place, bits, whole)
-        options = self._options
-        if self._acks_noted >= options.ack_group_size or not options.ack_group_s:
-            self._send_acks()
-        elif self._ack_timer is None and self._acks_noted:
-            self._ack_timer = self.loop.call_later(options.ack_group_s, self._send_acks)
-        if options.ack_receipts:
+        self._schedule_acks()
+        if self._options.ack_receipts:
             await self.flush_acks()
 
     async def negative_acknowledge(
@@ -221,6 +217,15 @@ class AsyncQueueConsumer(Inbox[T]):
             self._redelivery.give_back(source, entry.position, entry.wanted, self._options.processing_s)
         return True
 
+    def _pass_over(self, entry: Received) -> None:
+        source: SegmentConsumer = entry.source  # type: ignore[assignment]
+        source.unacked[entry.position] = source.unacked.get(entry.position, 0) | entry.wanted
+        if self._bad.policy == "dead_letter" and self._dead_letters is not None:
+            self.tasks.start(self._forward(self._dead_letters, entry), f"bad entries of {source.topic}")
+        elif self._bad.policy != "fail":
+            self._acknowledge_bits(source, entry.position, entry.wanted, entry.whole)
+            self._schedule_acks()
+
     async def _forward(self, letters: DeadLetters, entry: Received) -> None:
         """Send an entry to the dead letter topic and acknowledge it; give it back if sending fails."""
         source: SegmentConsumer = entry.source  # type: ignore[assignment]
@@ -242,8 +247,12 @@ class AsyncQueueConsumer(Inbox[T]):
             source = self.sources.get(entry.source.segment_id)
             return source, entry.position, 1 << message._index, entry.whole
         source = self.sources.get(message.segment)
-        bit = 1 << max(message.batch_index, 0)
-        return source, (message.ledger, message.entry), bit, (1 << max(message.batch_size, 1)) - 1
+        place = (message.ledger, message.entry)
+        if message.batch_index < 0:
+            # The id stands for the whole entry.
+            bits = source.unacked.get(place, 1) if source is not None else 1
+            return source, place, bits, bits
+        return source, place, 1 << message.batch_index, (1 << max(message.batch_size, 1)) - 1
 
     def _acknowledge_bits(self, source: SegmentConsumer, place: LedgerEntry, bits: int, whole: int) -> None:
         left = source.unacked.get(place, whole) & ~bits
@@ -254,6 +263,13 @@ class AsyncQueueConsumer(Inbox[T]):
         source.unhold(place, bits)
         source.acks.add(place, left)
         self._acks_noted += 1
+
+    def _schedule_acks(self) -> None:
+        options = self._options
+        if self._acks_noted >= options.ack_group_size or not options.ack_group_s:
+            self._send_acks()
+        elif self._ack_timer is None and self._acks_noted:
+            self._ack_timer = self.loop.call_later(options.ack_group_s, self._send_acks)
 
     def _send_acks(self) -> None:
         if self._ack_timer is not None:

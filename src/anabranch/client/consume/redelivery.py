@@ -15,9 +15,14 @@ from anabranch.client.message import Message, Received
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import DeadLetter
 from anabranch.client.produce.producer import AsyncProducer
+from anabranch.model.ids import MessageId
 
 OpenDeadLetters = Callable[[str, str | None], Coroutine[Any, Any, AsyncProducer[bytes]]]
 """Opens a producer on a topic; the second argument is the first subscription to create there, if any."""
+
+
+BAD_ENTRY = "BAD_ENTRY"
+"""Property of a dead letter whose value is a whole entry, as it was stored, because it cannot be decoded."""
 
 
 class Redelivery:
@@ -89,14 +94,16 @@ class DeadLetters:
             work = self._open_producer(target, self.policy.initial_subscription)
             opening = self._opening = self._tasks.start(work, f"dead letters to {target}", awaited=True)
         producer = await asyncio.shield(opening)
+        origin = {"REAL_TOPIC": topic, "REAL_SUBSCRIPTION": self._subscription}
+        if entry.passed_over:
+            place = MessageId(entry.source.segment_id, *entry.position)
+            await producer.send(
+                entry.data, properties={**origin, "ORIGIN_MESSAGE_ID": str(place), BAD_ENTRY: "true"}
+            )
+            return
         for index in entry.wanted_indexes():
             message: Message[Any] = Message(entry, index, 0)
-            properties = {
-                **message.properties,
-                "REAL_TOPIC": topic,
-                "REAL_SUBSCRIPTION": self._subscription,
-                "ORIGIN_MESSAGE_ID": str(message.id),
-            }
+            properties = {**message.properties, **origin, "ORIGIN_MESSAGE_ID": str(message.id)}
             await producer.send(
                 message.data, key=message.key_bytes, properties=properties, event_time=message.event_time
             )

@@ -79,7 +79,7 @@ class SegmentConsumer(AckSender):
     def delivered(self, delivery: Delivery) -> None:
         """Buffer an entry without the messages that the application holds or has acknowledged."""
         entry = Received(self, delivery)
-        cost = entry.wanted.bit_count()
+        cost = entry.wanted.bit_count() + entry.surplus
         self.permits.use(cost)
         if self.intake is _RELEASED:
             return

@@ -45,7 +45,7 @@ class AsyncStreamConsumer(Inbox[T]):
 
     def __init__(self, pool: ConnectionPool, schema: Codec[T], options: StreamOptions) -> None:
         name = options.name or f"anabranch-stream-{pool.rng.getrandbits(40):010x}"
-        super().__init__(pool, schema, name, options.receiver_queue_size)
+        super().__init__(pool, schema, name, options.receiver_queue_size, options.bad_entries)
         self.subscription = options.subscription
         self._options = options
         self._attachment = options.attachment(pb.CommandSubscribe.Exclusive, name)
@@ -261,6 +261,10 @@ class AsyncStreamConsumer(Inbox[T]):
         source: SegmentConsumer = entry.source  # type: ignore[assignment]
         source.outstanding.append(entry)
         return True
+
+    def _pass_over(self, entry: Received) -> None:
+        self._accept(entry)
+        self._schedule_acks()
 
     def _schedule_acks(self) -> None:
         delay_s = self._options.ack_group_s

@@ -100,15 +100,22 @@ class ReadPositions:
         id_ = entry.source.segment_id
         at_time = self.start.kind is CheckpointKind.AT_TIME
         if at_time and entry.publish_time_ms < self.start.timestamp_ms:
-            self.positions[id_] = place(entry, entry.count - 1)
+            self.cover(entry)
             return False
         entry.before = self.positions.get(id_)
         return True
+
+    def cover(self, entry: Received) -> None:
+        """Cover a whole entry that is not handed out."""
+        self.positions[entry.source.segment_id] = place(entry, entry.count - 1)
 
     def missing_before(self, entry: Received) -> int:
         """The number of messages that were removed between the position and an entry."""
         position = self.positions.get(entry.source.segment_id)
         if position is None or position.next_index < 0 or entry.index is None:
+            return 0
+        if entry.position == (position.ledger, position.entry + 1):
+            # No entry lies between; one of the two was stored with a wrong number of messages.
             return 0
         return max(entry.index - entry.count + 1 - position.next_index, 0)
 

@@ -6,13 +6,10 @@ import asyncio
 from collections import deque
 from typing import Any
 
-import pytest
-
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.message import Message, Received
 from anabranch.client.schema import BYTES
-from anabranch.errors import ChecksumError
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.compression import Compression
 from tests.unit.client.fakes import FakePool
@@ -127,15 +124,3 @@ async def test_dropped_messages_are_not_held_and_their_numbers_are_used_again() 
     other = await inbox.receive()
     assert other.value == b"x"
     assert numbers([first, other]) == [1, 2]
-
-
-async def test_a_damaged_message_is_received_and_raises_when_opened() -> None:
-    inbox, one, _ = make()
-    one.deliver(b"value")
-    entry = one.entries[0]
-    entry.data = entry.data[:-1] + b"?"
-    message = await inbox.receive()
-    assert message.id.segment == 1
-    for _ in range(2):
-        with pytest.raises(ChecksumError):
-            message.value  # noqa: B018 - looking is the point

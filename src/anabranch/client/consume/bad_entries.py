@@ -1,0 +1,36 @@
+"""Entries that cannot be decoded: counted, reported, and either passed over or raised by a receive."""
+
+from __future__ import annotations
+
+from anabranch.client.message import Received
+from anabranch.client.options import BadEntries, log
+from anabranch.errors import AnabranchError, BadEntryError
+from anabranch.model.ids import MessageId
+
+
+class BadEntryRecord:
+    """The bad entries that one consumer has met."""
+
+    def __init__(self, policy: BadEntries) -> None:
+        self.policy = policy
+        self.count = 0
+        self.to_raise: BadEntryError | None = None
+        """The error that the next receive raises; no entry behind it is handed out before."""
+
+    def add(self, entry: Received, problem: AnabranchError, topic: str, number: int) -> None:
+        """Take an entry that follows message `number`; it is passed over, or raised as the policy says."""
+        self.count += 1
+        error = BadEntryError(topic, MessageId(entry.source.segment_id, *entry.position), problem)
+        log.warning("%s", error)
+        entry.passed_over = True
+        # The entry is acknowledged with all messages before it; if it raises, with the first one behind it.
+        entry.first_number = number
+        if self.policy == "fail":
+            entry.first_number += 1
+            self.to_raise = error
+
+    def raise_once(self) -> None:
+        """Raise the waiting error, if there is one."""
+        error, self.to_raise = self.to_raise, None
+        if error is not None:
+            raise error
