@@ -32,6 +32,7 @@ ALLOWED = (
     "client/blocking/",
     "client/entropy.py",
     "ledger/os_disk.py",
+    "ledger/os_files.py",
     "metadata/log_renewal.py",
     "metadata/record_log.py",
     "metadata/sqlite.py",

@@ -169,6 +169,11 @@ class BrokerConfig:
     journal_bytes_max: int = _setting(
         256 * MIB, "Size of the journal at which a checkpoint starts the next journal file.", low=4 * KIB
     )
+    disk_reserve_bytes: int = _setting(
+        64 * MIB,
+        "Publishing is refused while the disk has less room; a small disk keeps a sixteenth of itself.",
+        low=0,
+    )
     damaged_entries: str = _setting(
         "stop",
         "Delivery of damaged stored entries: stop there until an operator decides, or skip and count them.",

@@ -161,6 +161,10 @@ class ServiceNotReadyError(ServerError):
     retryable = True
 
 
+class StorageFullError(ServiceNotReadyError):
+    """The disk of the store is full, so it takes no entries; publishing goes on once there is room."""
+
+
 class TooManyRequestsError(ServerError):
     """A limit on concurrent work was reached; retry later."""
 

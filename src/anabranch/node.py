@@ -32,7 +32,8 @@ from anabranch.config import BrokerConfig
 from anabranch.data.directory import METADATA_FILE, STORES, open_data
 from anabranch.errors import ConflictError
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
-from anabranch.ledger.file_storage import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage
+from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.os_disk import LOCK_FILE, OsDisk
 from anabranch.metadata import sqlite_check
 from anabranch.metadata.sqlite import SqliteStore
@@ -220,7 +221,9 @@ def cache_of_each_store(config: BrokerConfig) -> int:
 
 def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, files_per_store: int) -> Broker:
     clock = SystemClock()
-    limits = StorageLimits(cache_of_each_store(config), config.journal_bytes_max)
+    limits = StorageLimits(
+        cache_of_each_store(config), config.journal_bytes_max, reserve_bytes=config.disk_reserve_bytes
+    )
 
     def storage_of(number: int) -> FileStorage:
         return FileStorage(

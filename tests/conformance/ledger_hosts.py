@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Protocol
 
 from anabranch.clock import SystemClock
-from anabranch.ledger.file_storage import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage
+from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.ledger.os_disk import OsDisk
 from anabranch.ledger.storage import Entry, SegmentLog, SegmentStorage
 from anabranch.testing.faults import SimClock
-from anabranch.testing.simdisk import Platter, SimDisk
+from anabranch.testing.platter import Platter
+from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 
 from anabranch.errors import ConflictError
-from anabranch.ledger.disk import Write
+from anabranch.ledger.disk import DiskFullError, DiskSpace, Write
 
 
 class DictDisk:
@@ -21,6 +22,9 @@ class DictDisk:
         self.fault: Callable[[str, str], OSError | None] = lambda call, file: None
         """Asked before each effect on a file; an error it returns is raised."""
         self.locked = False
+        self.capacity = 2**50
+        """Bytes that all files and the reserve may take together."""
+        self.reserved = 0
 
     def count(self, call: str) -> int:
         return sum(name == call for name, _ in self.calls)
@@ -46,6 +50,7 @@ class DictDisk:
         await self._begin("commit" if sync else "append", *(file for file, _ in writes))
         if sync and self.gate is not None:
             await self.gate.wait()
+        self._check_room(sum(len(buffer) for _, buffers in writes for buffer in buffers))
         for file, buffers in writes:
             self._check("append", file)
             self.files[file] = self.files.get(file, b"") + b"".join(buffers)
@@ -65,6 +70,7 @@ class DictDisk:
     async def replace(self, file: str, data: bytes) -> None:
         await self._begin("replace", file)
         self._check("replace", file)
+        self._check_room(len(data))
         self.files[file] = data
 
     async def delete(self, files: Sequence[str]) -> None:
@@ -72,12 +78,28 @@ class DictDisk:
         for file in files:
             self.files.pop(file, None)
 
+    async def space(self) -> DiskSpace:
+        return DiskSpace(self.capacity, self.capacity - self.used)
+
+    async def reserve(self, size_bytes: int | None = None) -> int:
+        if size_bytes is not None and size_bytes - self.reserved <= self.capacity - self.used:
+            self.reserved = size_bytes
+        return self.reserved
+
+    @property
+    def used(self) -> int:
+        return self.reserved + sum(map(len, self.files.values()))
+
     async def close(self) -> None:
         self.locked = False
 
     async def _begin(self, call: str, *files: str) -> None:
         self.calls.append((call, files))
         await asyncio.sleep(0)
+
+    def _check_room(self, size_bytes: int) -> None:
+        if self.used + size_bytes > self.capacity:
+            raise DiskFullError(errno.ENOSPC, "no room left")
 
     def _check(self, call: str, file: str) -> None:
         error = self.fault(call, file)

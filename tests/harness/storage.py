@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from anabranch.ledger.file_storage import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage
+from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import Entry, SegmentLog
 from tests.fakes.disk import DictDisk
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.ledger.file_storage import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.format.commits import (
     COMMIT_HEAD_BYTES,
     Contents,
@@ -20,13 +20,15 @@ from anabranch.ledger.format.commits import (
     is_whole,
 )
 from anabranch.ledger.format.records import EntryRecord, decode_record, record_head, seed
+from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.ledger.storage import Entry, SegmentLog, SegmentStorage
 from anabranch.model.acks import AckSet
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock
-from anabranch.testing.simdisk import Platter, SimDisk
+from anabranch.testing.platter import Platter
+from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 from tests.fakes.disk import DictDisk

@@ -60,18 +60,20 @@ def topic_stats(segment: ServedLog, *, deduplication: bool, owner: str) -> Json:
         "topicEpoch": segment.producers.topic_epoch,
         "ownerBroker": owner,
         "lastPublishTimeStamp": segment.log.extent.last_timestamp_ms,
+        "troubles": list(segment.troubles()),
     }
 
 
 def add_up(parts: Iterable[Json]) -> Json:
     """The stats of a partitioned topic: the sums of the counters and rates of its partitions."""
     whole: Json = dict.fromkeys(SUMMED, 0)
-    whole.update(publishers=[], subscriptions={}, replication={}, waitingPublishers=0)
+    whole.update(publishers=[], subscriptions={}, replication={}, waitingPublishers=0, troubles=[])
     for part in parts:
         for name in SUMMED:
             whole[name] += part[name]
         whole["waitingPublishers"] += part["waitingPublishers"]
         whole["publishers"] += part["publishers"]
+        whole["troubles"] += part["troubles"]
         for name, subscription in part["subscriptions"].items():
             known = whole["subscriptions"].get(name)
             whole["subscriptions"][name] = subscription if known is None else _joined(known, subscription)

@@ -20,7 +20,8 @@ from anabranch import locks
 from anabranch.data.directory import FORMAT_FILE, METADATA_FILE, STORES
 from anabranch.data.manifest import MANIFEST_FILE, BackupFile, Manifest, encode_manifest
 from anabranch.errors import ConflictError, InvalidConfigurationError, MetadataError
-from anabranch.ledger.os_disk import LOCK_FILE, sync_folder
+from anabranch.ledger.os_disk import LOCK_FILE
+from anabranch.ledger.os_files import sync_folder
 
 STAGING = "backup"
 """Folder in the data directory for the links of a running backup."""

@@ -7,10 +7,19 @@ its last.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Write = tuple[str, Sequence[bytes]]
 """A file name and the buffers to put at its end."""
+
+
+class DiskFullError(OSError):
+    """The disk has no room for the bytes; every file named in the call is as it was before the call."""
+
+
+class DiskSpace(NamedTuple):
+    total_bytes: int
+    free_bytes: int
 
 
 class Disk(Protocol):
@@ -19,7 +28,8 @@ class Disk(Protocol):
     Written bytes are visible to `read` and `sizes` when the call returns, and survive a power loss only once
     a sync of that file has returned; until then any part of them may be kept, lost or torn. The caller never
     has two changing calls on one file under way; calls on different files may overlap. Failures are OSError,
-    after which the state of the files named in the call is unknown.
+    after which the state of the files named in the call is unknown, except after a DiskFullError, which
+    `append` and `replace` raise.
     """
 
     async def lock(self, name: str = "", fence: str | None = None) -> None:
@@ -52,6 +62,12 @@ class Disk(Protocol):
 
     async def delete(self, files: Sequence[str]) -> None:
         """Remove files; unknown names are skipped. A crash may bring the files back."""
+
+    async def space(self) -> DiskSpace:
+        """The size of the disk, and the part of it that is free for this process."""
+
+    async def reserve(self, size_bytes: int | None = None) -> int:
+        """Hold this many bytes of the disk, as many as before by default; returns the bytes held now."""
 
     async def close(self) -> None:
         """Finish the calls under way and release the lock; no call may follow."""

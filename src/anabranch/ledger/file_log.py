@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from anabranch.errors import PersistenceError, TopicNotFoundError, TopicTerminatedError
+from anabranch.errors import PersistenceError, ServerError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.format.commits import LogInherited, LogSealed, LogTrimmed, piece_records
 from anabranch.ledger.format.records import HEAD_BYTES, OFFSET_MAX, record_head
 from anabranch.ledger.journal import Journal
@@ -100,8 +100,13 @@ class FileLog:
         if producer is not None:
             batch.producers[producer] = sequence
 
+    @property
+    def full(self) -> str | None:
+        return self._journal.space.full
+
     def _begin_batch(self, size: int, count: int, timestamp_ms: int) -> Batch:
         self._check_writable()
+        self._journal.space.check()
         ledger = self._writing
         if ledger is None or not ledger.has_room(size, count, timestamp_ms, self._roll_bytes, self._roll_ms):
             ledger = self._writing = self._begin_ledger(timestamp_ms)
@@ -144,11 +149,13 @@ class FileLog:
             except Exception as error:
                 report_failure(self.name, error)
 
-    def rejected(self, batch: Batch, error: PersistenceError) -> None:
+    def rejected(self, batch: Batch, error: ServerError) -> None:
         self._batch = None
+        # The places of rejected entries are never used: the next entry begins a ledger.
+        self._writing = None
         for done in batch.done:
             try:
-                done(None, PersistenceError(str(error)))
+                done(None, type(error)(str(error)))
             except Exception as failure:
                 report_failure(self.name, failure)
 
@@ -212,6 +219,7 @@ class FileLog:
         )
         await self._journal.flush()
         await self._shared.files.behind.drop(dropped)
+        self._journal.space.look_soon()
 
     def _trim_bound(self, ordinal: int) -> int:
         """End of the last whole ledger below `ordinal`; the ledger that takes appends stays."""

@@ -12,42 +12,28 @@ makes a checkpoint: it syncs the ledger files, replaces the catalog, and deletes
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from anabranch.clock import Clock
-from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, PersistenceError
+from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.cache import Cache
-from anabranch.ledger.disk import Disk
+from anabranch.ledger.disk import Disk, DiskFullError
 from anabranch.ledger.file_log import FileLog, SharedParts
 from anabranch.ledger.findings import Finding
 from anabranch.ledger.format.catalog import Catalog, encode_catalog
 from anabranch.ledger.format.commits import LogCreated, LogDeleted
 from anabranch.ledger.journal import Journal, journal_file
 from anabranch.ledger.ledger_files import LedgerReader, WriteBehind
-from anabranch.ledger.recovery import CATALOG, Recovery
+from anabranch.ledger.limits import StorageLimits
+from anabranch.ledger.recovery import CATALOG, Recovered, Recovery
+from anabranch.ledger.space import StoreSpace
 from anabranch.ledger.stored_log import LedgerFiles, StoredLog
 
-LEDGER_BYTES_MAX = 2**30
-"""Upper bound of `ledger_bytes_max`: offsets are 32-bit numbers, and the last entry may exceed the bound."""
+_log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class StorageLimits:
-    """Sizes and ages at which a storage writes, rolls or drops data."""
-
-    cache_bytes: int = 64 * 2**20
-    journal_bytes_max: int = 256 * 2**20
-    """The storage writes a new catalog when the journal files together reach this size."""
-    ledger_bytes_max: int = 128 * 2**20
-    ledger_age_max_s: float = 86_400.0
-    """A ledger ends when it is full or this old, because a trim drops whole ledgers only."""
-    behind_bytes: int = 4 * 2**20
-    """The storage collects this many committed bytes before it writes the ledger files."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.ledger_bytes_max <= LEDGER_BYTES_MAX:
-            raise InvalidConfigurationError(f"ledger_bytes_max must lie in 1..{LEDGER_BYTES_MAX}")
+WORTHWHILE_BYTES = 64 * 1024
+"""A store on a full disk makes a checkpoint if it frees this many bytes of the journal."""
 
 
 class FileStorage:
@@ -59,8 +45,10 @@ class FileStorage:
         self._clock = clock
         self._limits = limits
         cache = Cache(limits.cache_bytes)
-        self._journal = Journal(disk)
         self._behind = WriteBehind(disk, cache)
+        self.space = StoreSpace(disk, limits.reserve_bytes, lambda: self._behind.waiting_bytes)
+        self.space.changed = self._space_changed
+        self._journal = Journal(disk, self.space)
         self._files = LedgerFiles(self._behind, cache, LedgerReader(disk))
         self._shared = SharedParts(
             self._journal, self._files, limits.ledger_bytes_max, int(limits.ledger_age_max_s * 1000)
@@ -72,6 +60,7 @@ class FileStorage:
         """Damage that the last `open` found; each finding was logged as a warning."""
         self._journals: dict[int, int] = {}
         self._catalog: Catalog | None = None
+        self._catalog_bytes = 0
         self._checkpoint_wanted = False
         self._checkpointed = asyncio.Event()
         self._files_due = asyncio.Event()
@@ -82,6 +71,10 @@ class FileStorage:
         self._closed = False
         self._hasty = False
 
+    @property
+    def full(self) -> str | None:
+        return self.space.full
+
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
         self._journal.failed = failed
 
@@ -91,10 +84,11 @@ class FileStorage:
         return self._salt
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
-        recovery = Recovery(self._disk, self._behind, self._make_log)
         try:
             await self._disk.lock(name, fence)
-            state = await recovery.run(self._clock.wall_ms())
+            await self.space.find_reserve()
+            state = await self._recover()
+            await self.space.look()
         except (Exception, asyncio.CancelledError):
             await self._disk.close()
             raise
@@ -106,6 +100,14 @@ class FileStorage:
         self._journal.start_at(state.salt, state.next_journal, state.next_commit)
         self._task = asyncio.create_task(self._run(), name="ledger storage")
         self._after_commit()
+
+    async def _recover(self) -> Recovered:
+        while True:
+            try:
+                return await Recovery(self._disk, self._behind, self._make_log).run(self._clock.wall_ms())
+            except DiskFullError:
+                if not await self.space.give_up_reserve():
+                    raise
 
     def _make_log(self, id_: int, name: str) -> StoredLog:
         return StoredLog(id_, name, self._files, self._journal)
@@ -132,7 +134,10 @@ class FileStorage:
                 if self._journal.failure is None and self._journals and not hastily:
                     # The next start then has nothing to replay.
                     self._begin_checkpoint()
-                    await self._finish_checkpoint()
+                    try:
+                        await self._finish_checkpoint()
+                    except DiskFullError as error:
+                        _log.warning("the next start replays the journal, for want of room: %s", error)
         finally:
             await self._disk.close()
 
@@ -165,6 +170,7 @@ class FileStorage:
         dropped = log.log_deleted()
         await self._journal.flush()
         await self._behind.drop(dropped)
+        self.space.look_soon()
 
     def _check_open(self) -> None:
         if self._task is None:
@@ -175,7 +181,9 @@ class FileStorage:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_files(), name="ledger files")
+                looking = tasks.create_task(self.space.run(), name="room on the disk")
                 await self._journal.run(self._after_commit, self._room)
+                looking.cancel()
                 self._commits_done = True
                 self._files_due.set()
         finally:
@@ -191,11 +199,23 @@ class FileStorage:
             self._begin_checkpoint()
         if self._catalog is not None or self._behind.waiting_bytes >= self._limits.behind_bytes:
             self._files_due.set()
-        if (
+        if self.space.full is None and (
             self._behind.waiting_bytes >= 16 * self._limits.behind_bytes
             or long >= 4 * self._limits.journal_bytes_max
         ):
             self._room.clear()
+
+    def _space_changed(self) -> None:
+        """The disk is full, or has room again: a checkpoint may make room, or is due."""
+        if self.space.full is not None:
+            # Only changes are committed now. They must not wait for ledger files that find no room.
+            self._room.set()
+            stored = sum(self._journals.values())
+            needed = self._behind.waiting_bytes + self._catalog_bytes
+            if stored >= WORTHWHILE_BYTES and self.space.reachable_bytes >= needed + WORTHWHILE_BYTES:
+                self._checkpoint_wanted = True
+        if self._task is not None and not self._journal.committing:
+            self._after_commit()
 
     async def _write_files(self) -> None:
         """Write the ledger files and finish checkpoints while commits go on."""
@@ -209,11 +229,22 @@ class FileStorage:
                     await self._finish_checkpoint()
                 else:
                     await self._behind.flush()
+            except DiskFullError as error:
+                await self._wait_for_room(error)
             except OSError as error:
                 self._journal.fail(error)
                 self._room.set()
                 return
             self._room.set()
+
+    async def _wait_for_room(self, error: DiskFullError) -> None:
+        """Give the checkpoint up for now; the journal keeps everything until there is room for another."""
+        makes_room = self._catalog is not None
+        self._catalog = None
+        self.space.ran_out(error)
+        self._checkpointed.set()
+        if makes_room and await self.space.give_up_reserve():
+            self.space.look_soon()
 
     def _begin_checkpoint(self) -> None:
         """Take the catalog's state between two commits, and start a new journal file."""
@@ -235,10 +266,13 @@ class FileStorage:
         assert catalog is not None
         await self._behind.flush()
         await self._behind.sync()
-        await self._disk.replace(CATALOG, encode_catalog(catalog))
+        encoded = encode_catalog(catalog)
+        self._catalog_bytes = len(encoded)
+        await self._disk.replace(CATALOG, encoded)
         old = sorted(number for number in self._journals if number < catalog.journal)
         for number in old:
             del self._journals[number]
         self._catalog = None
         await self._behind.delete([journal_file(number) for number in old])
+        self.space.look_soon()
         self._checkpointed.set()

@@ -2,7 +2,8 @@
 
 While one commit is written, the next one fills up. An idle journal commits at once, together with everything
 that is queued in the same turn of the event loop. Callbacks run on the loop after the sync, per log in append
-order. After a failed write or sync the journal rejects everything queued and every later change. This module
+order. On a full disk the journal rejects entries, and writes all other changes with the reserve of the store.
+After any other failed write or sync the journal rejects everything queued and every later change. This module
 knows nothing of names, reading, or when a journal file may be deleted.
 """
 
@@ -11,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from anabranch.errors import AlreadyClosedError, PersistenceError
+from anabranch.errors import AlreadyClosedError, PersistenceError, ServerError
 from anabranch.ledger.cursors import DurableCursor
-from anabranch.ledger.disk import Disk
+from anabranch.ledger.disk import Disk, DiskFullError
 from anabranch.ledger.format.commits import (
     Change,
     Contents,
@@ -24,8 +25,12 @@ from anabranch.ledger.format.commits import (
 )
 from anabranch.ledger.format.records import seed
 from anabranch.ledger.ledgers import Batch, Closed
+from anabranch.ledger.space import StoreSpace
 
 FOLDER = "journal"
+
+_NO_ROOM_S = 0.5
+"""Pause between two attempts to write changes when nothing is left of the reserve."""
 
 _STEPS_DELAY_S = 0.01
 """How long acknowledgements wait to share the sync of an append; no caller waits for them."""
@@ -54,8 +59,9 @@ class _Queue:
 class Journal:
     """The journal of one store; `number` names the file that the next commit goes to."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, space: StoreSpace) -> None:
         self._disk = disk
+        self.space = space
         self._salt = 0
         self._owner = 0
         self._queue = _Queue()
@@ -114,7 +120,10 @@ class Journal:
             self._timer = asyncio.get_running_loop().call_later(_STEPS_DELAY_S, self._wake.set)
 
     async def flush(self) -> None:
-        """Return when everything queued before the call is durable; PersistenceError if the commit fails."""
+        """Return when everything queued before the call is durable; PersistenceError if the commit fails.
+
+        Entries that found no room on the disk are rejected by their callbacks, and not by this call.
+        """
         self.check()
         queue = self._queue if self._queue else self._committing
         if queue is None:
@@ -143,7 +152,8 @@ class Journal:
         self.failure = PersistenceError(f"journal {journal_file(self.number)} failed: {cause}")
         self.failure.__cause__ = cause
         queue, self._queue = self._queue, _Queue()
-        self._reject(queue)
+        _reject_batches(queue, self.failure)
+        _reject_waiters(queue, self.failure)
         self._wake.set()
         self.failed(self.failure)
 
@@ -178,10 +188,16 @@ class Journal:
                     current.changes.append(CursorChanged(cursor.log, cursor.name, steps))
             closed = [batch.close() for batch in current.batches]
             if closed or current.changes:
-                await self._write(current, closed)
+                try:
+                    await self._write(current, closed)
+                except DiskFullError as error:
+                    closed = []
+                    await self._write_changes(current, error)
         except (Exception, asyncio.CancelledError) as error:
             self.fail(error)
-            self._reject(current)
+            assert self.failure is not None
+            _reject_batches(current, self.failure)
+            _reject_waiters(current, self.failure)
             if isinstance(error, OSError):
                 return
             raise
@@ -197,7 +213,32 @@ class Journal:
         buffers = encode_commit(self._owner, self.next_commit, self.size_bytes, contents, payload)
         await self._disk.append([(journal_file(self.number), buffers)], sync=True)
         self.next_commit += 1
-        self.size_bytes += sum(map(len, buffers))
+        written = sum(map(len, buffers))
+        self.size_bytes += written
+        self.space.used(written)
+
+    async def _write_changes(self, current: _Queue, error: DiskFullError) -> None:
+        """Reject the entries of a commit that found no room, and write its changes with the reserve.
+
+        Without a reserve the changes wait for room, because cursors and logs have applied them already; the
+        callers that wait for them get the error.
+        """
+        full = self.space.ran_out(error)
+        for queue in (current, self._queue):
+            _reject_batches(queue, full)
+        while current.changes:
+            try:
+                await self._write(current, [])
+            except DiskFullError:
+                if await self.space.give_up_reserve():
+                    continue
+                if self._stopping:
+                    raise
+                for queue in (current, self._queue):
+                    _reject_waiters(queue, full)
+                await asyncio.sleep(_NO_ROOM_S)
+            else:
+                return
 
     def _apply(self, current: _Queue, closed: list[Closed]) -> None:
         moved: dict[int, Batch] = {}
@@ -212,14 +253,6 @@ class Journal:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _reject(self, queue: _Queue) -> None:
-        assert self.failure is not None
-        for batch in queue.batches:
-            batch.owner.rejected(batch, self.failure)
-        for waiter in queue.waiters:
-            if not waiter.done():
-                waiter.set_exception(PersistenceError(str(self.failure)))
-
     def _begin_file(self, number: int) -> None:
         self.number = number
         self.size_bytes = 0
@@ -229,3 +262,16 @@ class Journal:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _reject_batches(queue: _Queue, error: ServerError) -> None:
+    batches, queue.batches = queue.batches, []
+    for batch in batches:
+        batch.owner.rejected(batch, error)
+
+
+def _reject_waiters(queue: _Queue, error: ServerError) -> None:
+    waiters, queue.waiters = queue.waiters, []
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(type(error)(str(error)))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from anabranch.errors import DamagedEntriesError
 from anabranch.ledger.cache import Block, Cache, ReadAhead
-from anabranch.ledger.disk import Disk, Write
+from anabranch.ledger.disk import Disk, DiskFullError, Write
 from anabranch.ledger.format.records import decode_record
 from anabranch.ledger.ledgers import Ledger
 from anabranch.ledger.storage import Entry
@@ -34,6 +34,7 @@ class WriteBehind:
         self._lock = asyncio.Lock()
         self._waiting: dict[int, Ledger] = {}
         self._unsynced: dict[int, Ledger] = {}
+        self._has_room = True
         self.waiting_bytes = 0
 
     def add(self, ledger: Ledger, size_bytes: int) -> None:
@@ -43,24 +44,38 @@ class WriteBehind:
             self.waiting_bytes += size_bytes
 
     async def flush(self) -> None:
-        """Write all entries that wait now."""
+        """Write all entries that wait now; DiskFullError, and they go on waiting, if there is no room."""
         async with self._lock:
-            ledgers = [ledger for ledger in self._waiting.values() if not ledger.dropped]
-            self._waiting.clear()
-            self.waiting_bytes = 0
-            ends = [ledger.entries for ledger in ledgers]
+            taken, self._waiting = self._waiting, {}
+            taken_bytes, self.waiting_bytes = self.waiting_bytes, 0
+            ledgers = [ledger for ledger in taken.values() if not ledger.dropped]
+            ends = [(ledger.entries, len(ledger.waiting), len(ledger.waiting_rows)) for ledger in ledgers]
             writes: list[Write] = []
             for ledger in ledgers:
-                writes.append((ledger.data_file, ledger.waiting))
-                writes.append((ledger.index_file, ledger.waiting_rows))
-                ledger.waiting, ledger.waiting_rows = [], []
+                # The lists may grow during the write.
+                writes.append((ledger.data_file, tuple(ledger.waiting)))
+                writes.append((ledger.index_file, tuple(ledger.waiting_rows)))
+            try:
+                if writes:
+                    await self._disk.append(writes)
+            except DiskFullError:
+                self._waiting = {**taken, **self._waiting}
+                self.waiting_bytes += taken_bytes
+                raise
+            for ledger, (end, records, rows) in zip(ledgers, ends, strict=True):
+                del ledger.waiting[:records], ledger.waiting_rows[:rows]
                 self._unsynced[ledger.id] = ledger
-            if writes:
-                await self._disk.append(writes)
-            for ledger, end in zip(ledgers, ends, strict=True):
                 ledger.flushed = end
                 ledger.tail.flushed = max(ledger.tail.flushed, ledger.first_ordinal + end)
         self._cache.shrink()
+
+    async def flush_if_room(self) -> None:
+        """As `flush`; on a full disk the entries stay in memory, and later calls do not try again."""
+        if self._has_room:
+            try:
+                await self.flush()
+            except DiskFullError:
+                self._has_room = False
 
     async def sync(self) -> None:
         """Sync the ledger files written so far."""
@@ -99,15 +114,19 @@ class LedgerReader:
     async def read(
         self, log: str, ledger: Ledger, first: int, max_entries: int, max_bytes: int
     ) -> list[Entry]:
-        """Flushed entries from `first` on, at least one, before any damaged entry; OSError if it fails."""
+        """Durable entries from `first` on, at least one, before any damaged entry; OSError if it fails."""
         if ledger.damage is not None:
             raise _damaged_ledger(ledger, first, ledger.damage)
         ends = ledger.rows.ends
-        flushed = ledger.flushed
-        start = ledger.start_of(first)
-        beyond = bisect_right(ends, start + max_bytes, first, flushed)
+        start, flushed = ledger.start_of(first), ledger.flushed
+        written = first < flushed
+        beyond = bisect_right(ends, start + max_bytes, first, flushed if written else ledger.entries)
         last = max(min(beyond, first + max_entries), first + 1)
-        block = self.ahead.take(ledger.id, start, ends[last - 1])
+        if written:
+            block = self.ahead.take(ledger.id, start, ends[last - 1])
+        else:
+            # A start on a full disk leaves entries of the journal that no file has room for.
+            block = Block(start, ledger.unwritten(start, ends[last - 1]))
         if block is None:
             want = max(ends[last - 1], min(start + BLOCK_BYTES, ends[flushed - 1]))
             block = Block(start, await self._disk.read(ledger.data_file, start, want - start))

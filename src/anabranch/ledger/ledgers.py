@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
-from anabranch.errors import CorruptDataError, PersistenceError
+from anabranch.errors import CorruptDataError, ServerError
 from anabranch.ledger.cache import CachedTail
 from anabranch.ledger.format.catalog import LedgerRecord
 from anabranch.ledger.format.commits import Group
@@ -131,6 +131,19 @@ class Ledger:
         self.waiting.extend(records)
         self.waiting_rows.append(encoded_rows)
 
+    def unwritten(self, start: int, end: int) -> bytes:
+        """Bytes of the data file that still wait to be written."""
+        parts = []
+        at = self.start_of(self.flushed)
+        for buffer in self.waiting:
+            beyond = at + len(buffer)
+            if beyond > start:
+                parts.append(buffer[max(start - at, 0) : end - at])
+            at = beyond
+            if at >= end:
+                break
+        return b"".join(parts)
+
     def record(self) -> LedgerRecord:
         return LedgerRecord(
             self.id,
@@ -154,7 +167,7 @@ class BatchOwner(Protocol):
     def committed(self, batch: Batch, closed: Closed) -> None:
         """The batch is durable: take it over and call back each caller that appended to it."""
 
-    def rejected(self, batch: Batch, error: PersistenceError) -> None:
+    def rejected(self, batch: Batch, error: ServerError) -> None:
         """The batch will not be durable: pass the error to each caller that appended to it."""
 
     def notify(self) -> None:

@@ -22,6 +22,8 @@ from anabranch.model.names import TopicName
 class MemoryStorage:
     """Logs that live as long as this object."""
 
+    full: str | None = None
+
     def __init__(self, *, ledger_entries_max: int = 100_000, ledger_age_max_s: float = 86_400.0) -> None:
         """A ledger ends after `ledger_entries_max` entries, because a trim drops whole ledgers."""
         self._ledger_entries_max = ledger_entries_max
@@ -109,6 +111,8 @@ class MemoryStorage:
 
 class MemoryLog:
     """One log."""
+
+    full: str | None = None
 
     def __init__(
         self, name: str, storage: MemoryStorage, ledger_entries_max: int, ledger_age_max_ms: int

@@ -6,6 +6,7 @@ This module knows files and what makes them durable; knows nothing of logs, jour
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -17,11 +18,26 @@ from typing import TypeVar
 from anabranch import locks
 from anabranch.descriptors import patiently
 from anabranch.errors import AlreadyClosedError
-from anabranch.ledger.disk import Write
+from anabranch.ledger.disk import DiskFullError, DiskSpace, Write
+from anabranch.ledger.os_files import (
+    open_end,
+    read_part,
+    resize_reserve,
+    side_by_side,
+    sizes_of,
+    space_of,
+    sync_file,
+    sync_folder,
+    sync_folders,
+    write_all,
+    write_draft,
+)
 
 T = TypeVar("T")
 
 LOCK_FILE = "LOCK"
+RESERVE_FILE = "reserve"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OsDisk:
@@ -40,11 +56,11 @@ class OsDisk:
         self._lock_fd = await self._changes.run(lambda: _take_lock(self._root, name, fence))
 
     async def sizes(self) -> dict[str, int]:
-        return await self._changes.run(lambda: _sizes(self._root))
+        return await self._changes.run(lambda: sizes_of(self._root))
 
     async def read(self, file: str, offset: int, length: int) -> bytes:
         path = _path(self._root, file)
-        return await asyncio.get_running_loop().run_in_executor(self._reads, _read, path, offset, length)
+        return await asyncio.get_running_loop().run_in_executor(self._reads, read_part, path, offset, length)
 
     async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
         thread = self._commits if sync else self._changes
@@ -61,6 +77,13 @@ class OsDisk:
 
     async def delete(self, files: Sequence[str]) -> None:
         await self._changes.run(lambda: self._changes.delete(files))
+
+    async def space(self) -> DiskSpace:
+        return await asyncio.get_running_loop().run_in_executor(self._reads, space_of, self._root)
+
+    async def reserve(self, size_bytes: int | None = None) -> int:
+        path = self._root / RESERVE_FILE
+        return await self._changes.run(lambda: resize_reserve(path, size_bytes))
 
     async def close(self) -> None:
         if self._closed:
@@ -99,15 +122,30 @@ class _DiskThread:
         self._thread.shutdown()
 
     def append(self, writes: Sequence[Write], sync: bool) -> None:
-        for file, buffers in writes:
-            written = _write_all(self._fd(file), buffers)
-            if sync:
-                self._synced_bytes += written
+        written = self._write(writes)
         if sync:
+            self._synced_bytes += written
             self.sync([file for file, _ in writes])
             if self._synced_bytes >= _FORGET_BYTES:
                 self._synced_bytes = 0
                 self._forget_pages([file for file, _ in writes])
+
+    def _write(self, writes: Sequence[Write]) -> int:
+        """Put the buffers at the ends of the files; without room for all of them no file keeps any."""
+        written = 0
+        before: list[tuple[int, int]] = []
+        try:
+            for file, buffers in writes:
+                fd = self._fd(file)
+                before.append((fd, os.fstat(fd).st_size))
+                written += write_all(fd, buffers)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            for fd, size in before:
+                os.ftruncate(fd, size)
+            raise DiskFullError(error.errno, error.strerror, str(self._root)) from error
+        return written
 
     def _forget_pages(self, files: Sequence[str]) -> None:
         """Let the kernel reuse the pages of synced bytes: fresh pages make appends up to ten times slower."""
@@ -119,10 +157,10 @@ class _DiskThread:
             for file in files:
                 os.fdatasync(self._fd(file))
         else:
-            _side_by_side(_sync_file, [_path(self._root, file) for file in files])
+            side_by_side(sync_file, [_path(self._root, file) for file in files])
         unnamed = [file for file in files if file not in self._named]
         if unnamed:
-            _sync_folders(self._root, unnamed)
+            sync_folders(self._root, unnamed)
             self._named.update(unnamed)
 
     def truncate(self, file: str, size: int) -> None:
@@ -130,19 +168,19 @@ class _DiskThread:
 
     def replace(self, file: str, data: bytes) -> None:
         path = _path(self._root, file)
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)
         draft = path.with_name(path.name + ".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        fd = patiently(lambda: os.open(draft, flags, 0o600), self._forget_all)
         try:
-            _write_all(fd, (data,))
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(draft, path)
+            path.parent.mkdir(0o700, parents=True, exist_ok=True)
+            write_draft(draft, data, self._forget_all)
+            os.replace(draft, path)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            draft.unlink(missing_ok=True)
+            raise DiskFullError(error.errno, error.strerror, str(self._root)) from error
         # An open descriptor would still refer to the old content.
         self._forget(file)
-        _sync_folders(self._root, [file])
+        sync_folders(self._root, [file])
 
     def delete(self, files: Sequence[str]) -> None:
         for file in files:
@@ -162,7 +200,7 @@ class _DiskThread:
         while len(self._fds) >= self._open_files_max:
             os.close(self._fds.popitem(last=False)[1])
         path = _path(self._root, file)
-        fd = patiently(lambda: _open_end(path), self._forget_all)
+        fd = patiently(lambda: open_end(path), self._forget_all)
         self._fds[file] = fd
         return fd
 
@@ -177,111 +215,16 @@ class _DiskThread:
             os.close(self._fds.popitem()[1])
 
 
-_BUFFERS_MAX = os.sysconf("SC_IOV_MAX")
-_JOIN_BYTES_MAX = 256 * 1024
-"""Up to this size one copy is cheaper than many small buffers in one system call."""
-
 _FORGET_BYTES = 1024 * 1024
 
 _SYNCED_IN_TURN_MAX = 64
-_SYNC_THREADS = 16
-"""Threads that share the syncs of a checkpoint with more files than `_SYNCED_IN_TURN_MAX`."""
-
-
-def _write_all(fd: int, buffers: Sequence[bytes]) -> int:
-    total = sum(map(len, buffers))
-    if total <= _JOIN_BYTES_MAX or len(buffers) == 1:
-        _write_one(fd, buffers[0] if len(buffers) == 1 else b"".join(buffers))
-        return total
-    for start in range(0, len(buffers), _BUFFERS_MAX):
-        part = buffers[start : start + _BUFFERS_MAX]
-        written = os.writev(fd, part)
-        if written < sum(map(len, part)):
-            _write_one(fd, memoryview(b"".join(part))[written:])
-    return total
-
-
-def _write_one(fd: int, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
-
-
-def _open_end(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        return os.open(path, flags, 0o600)
-
-
-def _read(path: Path, offset: int, length: int) -> bytes:
-    fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    try:
-        data = os.pread(fd, length, offset)
-        # Linux caps one read at 2 GiB, and a signal may shorten any read.
-        while len(data) < length and (more := os.pread(fd, length - len(data), offset + len(data))):
-            data += more
-        return data
-    finally:
-        os.close(fd)
+"""A sync of more files is shared by several threads."""
 
 
 def _path(root: Path, file: str) -> Path:
     if file.startswith("/") or "\0" in file or ".." in file.split("/"):
         raise ValueError(f"{file!r} is not a file name below the data directory")
     return root / file
-
-
-def _sizes(root: Path) -> dict[str, int]:
-    found: dict[str, int] = {}
-    folders = [""]
-    while folders:
-        folder = folders.pop()
-        with os.scandir(root / folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(f"{folder}{entry.name}/")
-                elif entry.is_file(follow_symlinks=False):
-                    found[folder + entry.name] = entry.stat().st_size
-    return found
-
-
-def _sync_folders(root: Path, files: Sequence[str]) -> None:
-    """Make the names of these files durable, and the names of the folders that lead to them."""
-    folders: dict[Path, None] = {}
-    for file in files:
-        folder = (root / file).parent
-        while folder not in folders:
-            folders[folder] = None
-            if folder == root:
-                break
-            folder = folder.parent
-    _side_by_side(sync_folder, list(folders))
-
-
-def _side_by_side(sync: Callable[[Path], None], paths: Sequence[Path]) -> None:
-    """Sync many files or folders on several threads, because the file system commits their syncs together."""
-    # A few paths need no second thread.
-    with ThreadPoolExecutor(min(_SYNC_THREADS, 1 + len(paths) // 64), "anabranch-disk-sync") as threads:
-        list(threads.map(sync, paths))
-
-
-def _sync_file(path: Path) -> None:
-    fd = patiently(lambda: os.open(path, os.O_WRONLY | os.O_CLOEXEC))
-    try:
-        os.fdatasync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_folder(folder: Path) -> None:
-    fd = patiently(lambda: os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def make_root(root: Path) -> None:

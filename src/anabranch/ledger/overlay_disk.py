@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.ledger.disk import Disk, Write
+from anabranch.ledger.disk import Disk, DiskSpace, Write
 
 
 class OverlayDisk:
@@ -59,6 +59,12 @@ class OverlayDisk:
         for file in files:
             self._kept.pop(file, None)
             self._added.pop(file, None)
+
+    async def space(self) -> DiskSpace:
+        return await self._below.space()
+
+    async def reserve(self, size_bytes: int | None = None) -> int:
+        return 0
 
     async def close(self) -> None:
         await self._below.close()

@@ -91,7 +91,7 @@ class Recovery:
         await self._clear_away(catalog)
         await self._replay(catalog.next_commit)
         await self._close_journal()
-        await self._behind.flush()
+        await self._behind.flush_if_room()
         await self._behind.drop(self._dropped)
         kept = self._ledger_files()
         await self._disk.delete([file for file in self._strays if file not in kept])
@@ -249,7 +249,7 @@ class Recovery:
                     at = end
                 state.next_commit = head.number + 1
                 if self._behind.waiting_bytes >= _FLUSH_BYTES:
-                    await self._behind.flush()
+                    await self._behind.flush_if_room()
 
     def _apply(self, change: Change) -> None:
         """Apply one change; the catalog may contain it already."""

@@ -99,6 +99,10 @@ class SegmentLog(Protocol):
     def sealed(self) -> bool: ...
 
     @property
+    def full(self) -> str | None:
+        """Why the log takes no entries for want of room on the disk; None while it takes them."""
+
+    @property
     def extent(self) -> LogExtent:
         """The same object for the life of the log; it changes as entries become durable or are trimmed."""
 
@@ -120,7 +124,8 @@ class SegmentLog(Protocol):
         """Queue one entry for the next group commit.
 
         `sequence` becomes the producer's durable sequence id together with the entry. Raises
-        TopicTerminatedError when sealed, and PersistenceError once a commit has failed.
+        TopicTerminatedError when sealed, StorageFullError while the disk is full, and PersistenceError once
+        a commit has failed.
         """
 
     def watch(self, advanced: Callable[[], None]) -> Callable[[], None]:
@@ -161,8 +166,12 @@ class SegmentStorage(Protocol):
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
         """Call `failed` when the store refuses all further changes; then another process has to open it."""
 
+    @property
+    def full(self) -> str | None:
+        """Why the store takes no entries for want of room on the disk; None while it takes them."""
+
     async def checkpoint(self) -> None:
-        """Make the next `open` short; calls go on meanwhile."""
+        """Make the next `open` short, unless the disk is full; calls go on meanwhile."""
 
     async def close(self, *, hastily: bool = False) -> None:
         """Make everything durable and release the files; `hastily` skips the checkpoint."""

@@ -17,7 +17,8 @@ from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AlreadyClosedError, AnabranchError
-from anabranch.ledger.file_storage import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage
+from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import SegmentLog, SegmentStorage
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import TopicRecord
@@ -28,7 +29,8 @@ from anabranch.testing.host import BrokerLife, Host, HostFailpoints
 from anabranch.testing.judges.checkers import ClientHistory
 from anabranch.testing.judges.metadata_witness import WitnessedTree
 from anabranch.testing.network import SimNetwork
-from anabranch.testing.simdisk import Platter, SimDisk
+from anabranch.testing.platter import Platter
+from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess, State
 from anabranch.testing.simtransport import SimLink

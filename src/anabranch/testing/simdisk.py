@@ -11,132 +11,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import random
-from collections import Counter
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from anabranch.errors import AlreadyClosedError, HeldError
-from anabranch.ledger.disk import Write
-from anabranch.testing.simloop import SimLoop, SimulationError
+from anabranch.ledger.disk import DiskSpace, Write
+from anabranch.testing.platter import Platter, PlatterFile
+from anabranch.testing.simloop import SimulationError
 from anabranch.testing.simprocess import SimProcess
 
 T = TypeVar("T")
-
-BLOCK_BYTES = 512
-"""The unit that a disk writes atomically."""
-
-
-@dataclass(slots=True)
-class _File:
-    data: bytearray = field(default_factory=bytearray)
-    durable: int = 0
-    """The number of bytes at the start that survive a power failure."""
-    named: bool = False
-    """Whether the name survives a power failure."""
-
-    def copy(self) -> _File:
-        return _File(bytearray(self.data), self.durable, self.named)
-
-
-class Platter:
-    """The files of one store."""
-
-    latency_s = (0.00005, 0.001)
-    sync_latency_s = (0.0002, 0.003)
-
-    def __init__(self, loop: SimLoop, name: str = "disk") -> None:
-        self.loop = loop
-        self.rng: random.Random = loop.random(f"disk {name}")
-        self.files: dict[str, _File] = {}
-        self.holder: SimProcess | None = None
-        self.holder_name = ""
-        self.outcomes: Counter[str] = Counter()
-        self.faults: dict[str, list[int]] = {}
-        """Error numbers for the next `append` or `sync` calls."""
-        # Files before changes that no sync made durable; None is a file that did not exist.
-        self._before: dict[str, _File | None] = {}
-
-    def fail_next(self, call: str, error: int = errno.EIO) -> None:
-        """Let the next `append` or `sync` fail once."""
-        self.faults.setdefault(call, []).append(error)
-
-    def take_fault(self, call: str) -> int | None:
-        waiting = self.faults.get(call)
-        return waiting.pop(0) if waiting else None
-
-    def change(self, name: str, new: _File | None) -> None:
-        """Replace or remove a file; durable once its folder is synced."""
-        old = self.files.get(name)
-        self._before.setdefault(name, None if old is None else old.copy())
-        if new is None:
-            self.files.pop(name, None)
-        else:
-            self.files[name] = new
-
-    def settle_names(self, name: str) -> None:
-        """Make renames and removals in the folder of this file durable."""
-        folder = name.rpartition("/")[0]
-        for other in [n for n in self._before if n.rpartition("/")[0] == folder]:
-            del self._before[other]
-
-    def lose_power(self) -> None:
-        """Keep durable bytes, and of the others those that the seed picks."""
-        for name, before in self._before.items():
-            if self.rng.random() < 0.5:
-                self.outcomes["change undone"] += 1
-                if before is None:
-                    self.files.pop(name, None)
-                else:
-                    self.files[name] = before
-        self._before.clear()
-        for name in sorted(self.files):
-            self._damage(name, self.files[name])
-
-    def flip_bit(self, prefix: str = "") -> str | None:
-        """Turn one bit over, as a decaying disk does; returns the place, or None if there is no byte.
-
-        The seed picks a file whose name starts with `prefix`, then a bit of it, so small files are hit too.
-        """
-        names = [name for name in sorted(self.files) if name.startswith(prefix) and self.files[name].data]
-        if not names:
-            return None
-        name = self.rng.choice(names)
-        data = self.files[name].data
-        at, bit = self.rng.randrange(len(data)), self.rng.randrange(8)
-        data[at] ^= 1 << bit
-        self.outcomes["bit flipped"] += 1
-        self.loop.note(f"flip {name} {at}.{bit}")
-        return f"{name} {at}.{bit}"
-
-    def _damage(self, name: str, file: _File) -> None:
-        if not file.named and self.rng.random() < 0.5:
-            self.outcomes["name lost"] += 1
-            del self.files[name]
-            return
-        tail = len(file.data) - file.durable
-        if tail:
-            kind = self.rng.choice(("dropped", "kept", "torn", "zeros", "holes"))
-            self.outcomes[kind] += 1
-            self.loop.note(f"damage {name} {kind} {tail}")
-            if kind == "dropped":
-                del file.data[file.durable :]
-            elif kind in ("torn", "zeros"):
-                cut = file.durable + self.rng.randrange(tail)
-                lost = len(file.data) - cut
-                del file.data[cut:]
-                if kind == "zeros":
-                    file.data += bytes(lost)
-            elif kind == "holes":
-                self._punch(file)
-        file.durable, file.named = len(file.data), True
-
-    def _punch(self, file: _File) -> None:
-        for start in range(file.durable, len(file.data), BLOCK_BYTES):
-            if self.rng.random() < 0.5:
-                end = min(start + BLOCK_BYTES, len(file.data))
-                file.data[start:end] = bytes(end - start)
 
 
 class SimDisk:
@@ -180,6 +64,7 @@ class SimDisk:
     async def read(self, file: str, offset: int, length: int) -> bytes:
         async def read() -> bytes:
             await self._work()
+            self._maybe_fail_read(file)
             found = self._platter.files.get(file)
             if found is None:
                 raise FileNotFoundError(errno.ENOENT, "no such file", file)
@@ -187,10 +72,21 @@ class SimDisk:
 
         return await self._run("read", (), read())
 
+    def _maybe_fail_read(self, file: str) -> None:
+        platter = self._platter
+        fault = platter.take_fault("read")
+        if fault is None and platter.read_errors and platter.rng.random() < platter.read_errors:
+            fault = errno.EIO
+        if fault is not None:
+            platter.outcomes["read failed"] += 1
+            raise OSError(fault, os.strerror(fault), file)
+
     async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
         names = [name for name, _ in writes]
 
         async def append() -> None:
+            # The whole call has room or none of it, and calls that run side by side are small.
+            self._platter.check_room(sum(len(buffer) for _, buffers in writes for buffer in buffers))
             for name, buffers in writes:
                 await self._work()
                 self._write(name, b"".join(buffers))
@@ -200,7 +96,7 @@ class SimDisk:
         await self._run("append", names, append())
 
     def _write(self, name: str, data: bytes) -> None:
-        file = self._platter.files.setdefault(name, _File())
+        file = self._platter.files.setdefault(name, PlatterFile())
         fault = self._platter.take_fault("append")
         if fault is not None:
             file.data += data[: self._platter.rng.randrange(len(data) + 1)]
@@ -212,7 +108,7 @@ class SimDisk:
 
     async def _sync(self, names: Sequence[str]) -> None:
         for name in names:
-            file = self._platter.files.setdefault(name, _File())
+            file = self._platter.files.setdefault(name, PlatterFile())
             # The sync covers only bytes that were written before it started.
             covered = len(file.data)
             await self._sleep(self._platter.sync_latency_s)
@@ -243,8 +139,9 @@ class SimDisk:
     async def replace(self, file: str, data: bytes) -> None:
         async def replace() -> None:
             await self._work()
+            self._platter.check_room(len(data))
             await self._sleep(self._platter.sync_latency_s)
-            self._platter.change(file, _File(bytearray(data), len(data), named=True))
+            self._platter.change(file, PlatterFile(bytearray(data), len(data), named=True))
             await self._sleep(self._platter.sync_latency_s)
             self._platter.settle_names(file)
             await self._work()
@@ -259,6 +156,15 @@ class SimDisk:
                     self._platter.change(name, None)
 
         await self._run("delete", files, delete())
+
+    async def space(self) -> DiskSpace:
+        return DiskSpace(self._platter.capacity_bytes, self._platter.free_bytes)
+
+    async def reserve(self, size_bytes: int | None = None) -> int:
+        platter = self._platter
+        if size_bytes is not None and size_bytes - platter.reserved_bytes <= platter.free_bytes:
+            platter.reserved_bytes = size_bytes
+        return platter.reserved_bytes
 
     async def close(self) -> None:
         self._closed = True

@@ -12,7 +12,8 @@ from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.testing.faults import SimClock
-from anabranch.testing.simdisk import Platter, SimDisk
+from anabranch.testing.platter import Platter
+from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 from tests.fakes.disk import DictDisk

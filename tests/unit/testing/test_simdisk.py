@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from anabranch.errors import ConflictError, HeldError
-from anabranch.testing.simdisk import Platter, SimDisk
+from anabranch.testing.platter import Platter
+from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simloop import SimLoop, SimulationError
 from anabranch.testing.simprocess import SimProcess
 

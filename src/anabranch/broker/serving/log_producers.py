@@ -16,6 +16,7 @@ from anabranch.errors import (
     ProducerBusyError,
     ProducerFencedError,
     ServiceNotReadyError,
+    StorageFullError,
     TopicTerminatedError,
 )
 from anabranch.ledger.storage import SegmentLog
@@ -63,7 +64,8 @@ class LogProducers:
     async def attach(self, producer: ServedProducer, *, fresh_name: bool, topic_epoch: int | None) -> bool:
         """Let a producer in; whether it may send at once or waits until its `promoted` is called.
 
-        Raises TopicTerminatedError, ProducerBusyError or ProducerFencedError.
+        Raises TopicTerminatedError, ProducerBusyError or ProducerFencedError, and StorageFullError while the
+        disk is full.
         """
         self._check_open()
         await self._detach_dead(producer.name, producer.link)
@@ -150,6 +152,9 @@ class LogProducers:
             raise ServiceNotReadyError(f"{self._name} {self.closed}")
         if self._sealed:
             raise TopicTerminatedError(f"{self._name} is sealed")
+        if self._log.full is not None:
+            # Clients repeat this request after growing waits. Refused entries would end their connections.
+            raise StorageFullError(f"{self._name}: {self._log.full}")
 
     def _all(self) -> list[ServedProducer]:
         return [*self.attached.values(), *self.waiting.values()]

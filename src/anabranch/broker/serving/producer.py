@@ -88,6 +88,7 @@ class ServedProducer:
         # becomes durable or _INHERITED, and the error to answer with.
         self._waiting: deque[tuple[int, int, int, int, AnabranchError | None]] = deque()
         self._when_idle: list[Callable[[], None]] = []
+        self._is_cut_off = False
 
     @property
     def idle(self) -> bool:
@@ -121,7 +122,7 @@ class ServedProducer:
             if is_chunk and not _is_last_chunk(entry):
                 last = -1
         if not checksum_ok(entry):
-            self._refuse_damaged(sequence_id, highest)
+            self._refuse(sequence_id, highest, ChecksumError("the checksum does not match the entry"))
             return
         if fault is None:
             fault = fault_of(send, self._rules)
@@ -141,7 +142,7 @@ class ServedProducer:
             else:
                 self._log.append(entry, count, now_ms, self._stored)
         except AnabranchError as error:
-            self._defer(sequence_id, highest, -1, error)
+            self._refuse(sequence_id, highest, error)
             return
         size = len(entry)
         self._waiting.append((sequence_id, highest, size, last, None))
@@ -162,6 +163,7 @@ class ServedProducer:
             link.write(encode_receipt(self.id, sequence_id, highest, ledger, number))
         else:
             self._send_error(sequence_id, highest, error or PersistenceError("the entry was not stored"))
+            self._cut_off()
         if not waiting or waiting[0][2] == _DEFERRED:
             self._answer_deferred()
         if link.throttled:
@@ -176,13 +178,20 @@ class ServedProducer:
             slot = None
         return self._inherited.is_duplicate(last, slot)
 
-    def _refuse_damaged(self, sequence_id: int, highest: int) -> None:
-        """Refuse an entry that was damaged on its way, and disconnect the producer, so that it repeats."""
+    def _refuse(self, sequence_id: int, highest: int, error: AnabranchError) -> None:
+        """Answer an entry in its turn with an error, and disconnect the producer if it has to repeat it."""
+        self._defer(sequence_id, highest, -1, error)
+        if error.retryable or isinstance(error, ChecksumError):
+            self._cut_off()
+
+    def _cut_off(self) -> None:
+        """Disconnect the producer after an entry that it has to repeat: damaged, or without room here."""
         # Entries behind this one must not be stored, or its repetition would look like a duplicate.
-        self._defer(sequence_id, highest, -1, ChecksumError("the checksum does not match the entry"))
-        self.link.forget_producer(self.id)
-        self.when_idle(self.leave)
-        self.when_idle(self.close)
+        if not self._is_cut_off:
+            self._is_cut_off = True
+            self.link.forget_producer(self.id)
+            self.when_idle(self.leave)
+            self.when_idle(self.close)
 
     def _defer(self, sequence_id: int, highest: int, last: int, error: AnabranchError | None = None) -> None:
         """Answer in its turn: with the error, or a repeated sequence id as a duplicate if it was stored.

@@ -182,13 +182,14 @@ class ServedLog:
         )
 
     def troubles(self) -> tuple[str, ...]:
-        """Reasons why subscriptions cannot read, and the damaged entries that they passed."""
+        """Reasons why the log takes no entries or subscriptions cannot read, and damaged entries passed."""
         found = (
             f"subscription {name}: {trouble}"
             for name, subscription in self.subscriptions.items()
             for trouble in subscription.troubles
         )
-        return tuple(islice(found, TROUBLES_MAX))
+        store = () if self.log.full is None else (self.log.full,)
+        return (*store, *islice(found, TROUBLES_MAX))
 
     def sample(self, now: float) -> None:
         self._rates.sample(now, self.totals())

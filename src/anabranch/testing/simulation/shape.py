@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from anabranch.client.options import Batching
 from anabranch.controller.topic.layout_changes import STEPS
-from anabranch.ledger.file_storage import StorageLimits
+from anabranch.ledger.limits import StorageLimits
 from anabranch.testing.cluster import Death
 from anabranch.testing.faults import StoreTrouble
 

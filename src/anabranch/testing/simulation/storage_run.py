@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 
 from anabranch.errors import AnabranchError
 from anabranch.ledger.cursors import Cursor
-from anabranch.ledger.file_storage import FileStorage, StorageLimits
+from anabranch.ledger.file_storage import FileStorage
+from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock
-from anabranch.testing.simdisk import Platter, SimDisk
+from anabranch.testing.platter import Platter
+from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from anabranch.testing.host import Host
-from anabranch.testing.simdisk import Platter
+from anabranch.testing.platter import Platter
 from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simtransport import Mode
 from anabranch.testing.simulation.clients import Clients

@@ -99,10 +99,11 @@ def test_a_duplicate_of_an_entry_that_failed_is_no_duplicate() -> None:
     producer.publish(send(4), 1)
     producer.publish(send(4), 1)
     log.fail()
-    first, second = link.sent
+    first, second, closed = link.sent
     assert isinstance(first, pb.CommandSendError)
     assert isinstance(second, pb.CommandSendError)
     assert {first.error, second.error} == {pb.PersistenceError}
+    assert isinstance(closed, pb.CommandCloseProducer), "its client opens another one and repeats both"
 
 
 def test_a_duplicate_waits_for_the_entries_before_it() -> None:
