@@ -169,7 +169,7 @@ class Broker:
             logs=self.logs,
             classic=self.classic,
             controllers=self.controllers,
-            schemas=SchemaRegistry(environment.store),
+            schemas=SchemaRegistry(self.records.schemas),
             directory=self.directory,
             lease=lease,
             secret=self._secret,

@@ -24,6 +24,7 @@ from anabranch.metadata.records import (
     SubscriptionRecord,
     TopicRecord,
 )
+from anabranch.metadata.schemas import SchemaStore
 from anabranch.metadata.store import MetadataStore
 from anabranch.model.names import Domain, TopicName, decode_part, parse_namespace
 
@@ -37,6 +38,7 @@ class TopicStore(RecordStore):
     def __init__(self, store: MetadataStore) -> None:
         super().__init__(store)
         self.namespaces = NamespaceStore(store)
+        self.schemas = SchemaStore(store)
         self._decoded: dict[str, tuple[bytes, TopicRecord]] = {}
 
     async def load(self, name: TopicName) -> TopicRecord:
@@ -93,6 +95,9 @@ class TopicStore(RecordStore):
         for sub in await self.load_subscriptions(name):
             with suppress(StaleTermError):
                 await self.delete_subscription(name, sub, check)
+        classic = await self.find_classic(name)
+        if classic is None or classic.migrated:
+            await self.schemas.delete(name)
         stored = await self.store.get(records.topic_path(name))
         if stored is not None and records.decode(TopicRecord, stored.value).incarnation == incarnation:
             await self.delete_record(records.topic_path(name), stored.version)
@@ -195,7 +200,9 @@ class TopicStore(RecordStore):
         return await self.change_record(ClassicTopicRecord, records.classic_path(name), change, missing)
 
     async def delete_classic(self, name: TopicName) -> None:
-        """Delete the record of the topic if it exists."""
+        """Delete the record of the topic if it exists, and its schemas if no scalable topic has them too."""
+        if name.partition is None and await self.find(name.topic) is None:
+            await self.schemas.delete(name)
         await self.delete_record(records.classic_path(name))
 
     async def list_classic(self, namespace: str) -> tuple[TopicName, ...]:

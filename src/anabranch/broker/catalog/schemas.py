@@ -6,52 +6,52 @@ definition of a schema: it refuses a change of type, and producers and consumers
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from struct import Struct
 
-import msgspec
-
-from anabranch.errors import IncompatibleSchemaError, MetadataError, VersionConflictError
-from anabranch.metadata.store import ABSENT, MetadataStore
-from anabranch.model.names import TopicName, encode_part
+from anabranch.aio import KeyedLocks
+from anabranch.errors import IncompatibleSchemaError
+from anabranch.metadata.schemas import SchemaIndexRecord, SchemaStore, SchemaVersionRecord, StoredSchema
+from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import pairs
 
+SCHEMA_BYTES_MAX = 1024 * 1024 + 4096
+"""Most bytes of a schema with its name and properties: a definition of 1 MiB and a little more."""
+VERSIONS_MAX = 1000
+TOPIC_BYTES_MAX = 64 * 1024 * 1024
+"""Most bytes of all versions of a topic."""
+CACHE_BYTES = 16 * 1024 * 1024
+
 _VERSION = Struct(">q")
-_ATTEMPTS = 16
 _NO_SCHEMA = (pb.Schema.Type.Value("None"), pb.Schema.AutoConsume)
 """Schema types of clients without a schema of their own: plain bytes, or the schema of the topic."""
 
 
-class StoredSchema(msgspec.Struct, frozen=True):
-    """One version, as the client sent it."""
-
-    name: str
-    type: int
-    data: bytes
-    properties: dict[str, str]
-    timestamp: int
-
-
 class SchemaRegistry:
-    """Finds and registers schemas; a version is the index in the list, as eight bytes on the wire."""
+    """Finds and registers schemas; a version is a number, as eight bytes on the wire."""
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
-
-    async def all(self, topic: TopicName) -> list[StoredSchema]:
-        return (await self._load(topic))[0]
+    def __init__(self, schemas: SchemaStore) -> None:
+        self._schemas = schemas
+        self._cached: OrderedDict[str, StoredSchema] = OrderedDict()
+        self._cached_bytes = 0
+        self._loading = KeyedLocks()
 
     async def get(self, topic: TopicName, version: bytes | None) -> tuple[StoredSchema, bytes] | None:
         """The schema of a version, the newest by default, with its version; None when there is none."""
-        known = await self.all(topic)
+        index = await self._schemas.load_index(topic)
         if version is None:
-            return (known[-1], _VERSION.pack(len(known) - 1)) if known else None
-        if len(version) != _VERSION.size:
+            number = -1 if index is None else len(index.versions) - 1
+        elif len(version) == _VERSION.size:
+            (number,) = _VERSION.unpack(version)
+        else:
             raise IncompatibleSchemaError(
                 f"{version.hex() or 'an empty text'} is no schema version; send {_VERSION.size} bytes"
             )
-        (number,) = _VERSION.unpack(version)
-        return (known[number], version) if 0 <= number < len(known) else None
+        if index is None or not 0 <= number < len(index.versions):
+            return None
+        schema = await self._load(self._schemas.path(topic, index, number))
+        return None if schema is None else (schema, _VERSION.pack(number))
 
     async def register(self, topic: TopicName, schema: pb.Schema, now_ms: int) -> bytes:
         """The version of a schema, which is added if it is new; empty without a schema."""
@@ -64,35 +64,46 @@ class SchemaRegistry:
             {pair.key: pair.value for pair in schema.properties},
             now_ms,
         )
-        for _ in range(_ATTEMPTS):
-            known, version = await self._load(topic)
-            for number, old in enumerate(known):
-                if (old.type, old.data) == (asked.type, asked.data):
-                    return _VERSION.pack(number)
-            if known and known[-1].type != asked.type:
-                names = pb.Schema.Type
-                raise IncompatibleSchemaError(
-                    f"{topic} has a schema of type {names.Name(pb.Schema.Type.ValueType(known[-1].type))}, "
-                    f"not {names.Name(schema.type)}"
-                )
-            try:
-                await self._store.put(_path(topic), msgspec.json.encode([*known, asked]), expected=version)
-            except VersionConflictError:
-                continue
-            return _VERSION.pack(len(known))
-        raise MetadataError(
-            f"the schemas of {topic} changed concurrently {_ATTEMPTS} times in a row; try again"
+
+        def check(index: SchemaIndexRecord, entry: SchemaVersionRecord) -> None:
+            check_fits(str(topic), index, entry)
+
+        return _VERSION.pack(await self._schemas.add(topic, asked, check))
+
+    async def _load(self, path: str) -> StoredSchema | None:
+        """Load a version; callers that ask for the same one at once share the read."""
+        async with self._loading.held(path):
+            found = self._cached.pop(path, None)
+            if found is None:
+                found = await self._schemas.load_version(path)
+                self._cached_bytes += 0 if found is None else len(found.data)
+            if found is not None:
+                self._cached[path] = found
+            while self._cached_bytes > CACHE_BYTES:
+                _, oldest = self._cached.popitem(last=False)
+                self._cached_bytes -= len(oldest.data)
+            return found
+
+
+def check_fits(topic: str, index: SchemaIndexRecord, entry: SchemaVersionRecord) -> None:
+    """Raise IncompatibleSchemaError unless the schema may become the next version."""
+    stored = sum(known.size_bytes for known in index.versions)
+    if entry.size_bytes > SCHEMA_BYTES_MAX:
+        raise IncompatibleSchemaError(
+            f"a schema of {topic} has {entry.size_bytes} bytes; at most {SCHEMA_BYTES_MAX} are stored"
         )
+    if len(index.versions) >= VERSIONS_MAX or stored + entry.size_bytes > TOPIC_BYTES_MAX:
+        raise IncompatibleSchemaError(
+            f"{topic} has {len(index.versions)} schemas of {stored} bytes; at most {VERSIONS_MAX} schemas of "
+            f"{TOPIC_BYTES_MAX} bytes are stored, delete the topic to begin anew"
+        )
+    if index.versions and index.versions[-1].type != entry.type:
+        before, after = _type_name(index.versions[-1].type), _type_name(entry.type)
+        raise IncompatibleSchemaError(f"{topic} has a schema of type {before}, not {after}")
 
-    async def delete(self, topic: TopicName) -> None:
-        if await self._store.get(_path(topic)) is not None:
-            await self._store.delete(_path(topic))
 
-    async def _load(self, topic: TopicName) -> tuple[list[StoredSchema], int]:
-        stored = await self._store.get(_path(topic))
-        if stored is None:
-            return [], ABSENT
-        return msgspec.json.decode(stored.value, type=list[StoredSchema]), stored.version
+def _type_name(number: int) -> str:
+    return pb.Schema.Type.Name(pb.Schema.Type.ValueType(number))
 
 
 def to_wire(schema: StoredSchema) -> pb.Schema:
@@ -102,9 +113,3 @@ def to_wire(schema: StoredSchema) -> pb.Schema:
         type=pb.Schema.Type.ValueType(schema.type),
         properties=pairs(schema.properties),
     )
-
-
-def _path(topic: TopicName) -> str:
-    whole = topic.partitioned_topic
-    parts = (whole.tenant, whole.namespace, whole.local)
-    return "/schemas/" + "/".join(map(encode_part, parts))
