@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from anabranch.errors import MetadataError
-from anabranch.metadata import sqlite, sqlite_file, sqlite_thread
+from anabranch.metadata import sqlite, sqlite_file, sqlite_rows, sqlite_thread
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.metadata.sqlite_check import prepare
 from anabranch.node import POLL_S
@@ -105,6 +105,30 @@ async def test_writes_that_wait_together_share_one_transaction(
     before = executed.count("COMMIT")
     await asyncio.gather(*(store.put(f"/n/{n}", b"") for n in range(100)))
     assert 1 <= executed.count("COMMIT") - before < 100
+    await store.close()
+
+
+async def test_large_values_are_read_and_written_beside_the_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[int, str] = {}
+    read_row = sqlite_rows.read_row
+
+    def traced(connection: sqlite3.Connection, path: str) -> Any:
+        row = read_row(connection, path)
+        if row is not None:
+            threads[len(row.value)] = threading.current_thread().name
+        return row
+
+    monkeypatch.setattr(sqlite, "read_row", traced)
+    store = SqliteStore(tmp_path / "metadata.db")
+    await asyncio.gather(*(store.put(f"/large/{n}", bytes(1_000_000)) for n in range(20)))
+    await store.put("/small", b"1")
+    found = await asyncio.gather(*(store.get(f"/large/{n % 20}") for n in range(100)))
+    assert {stored.version for stored in found if stored is not None} == {0}
+    await store.get("/small")
+    assert threads[1] == "metadata metadata.db"
+    assert threads[1_000_000].startswith("metadata reads")
     await store.close()
 
 
