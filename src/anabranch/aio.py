@@ -179,6 +179,14 @@ async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
+async def in_slices(items: Iterable[T], size: int) -> AsyncIterator[T]:
+    """The items one by one; other tasks run after each `size` of them, so that long work stalls no client."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % size == 0:
+            await asyncio.sleep(0)
+
+
 async def in_batches(calls: Iterable[Coroutine[Any, Any, object]], size: int) -> None:
     """Run the calls like `together`, at most `size` at a time; a failure starts no further batch."""
     left = iter(calls)

@@ -178,6 +178,11 @@ class BrokerConfig:
         "stop",
         "Delivery of damaged stored entries: stop there until an operator decides, or skip and count them.",
     )
+    topic_metrics: bool = _setting(
+        True,
+        "Metrics of each topic; without them, a broker with very many topics adds them up by namespace.",
+        pulsar="exposeTopicLevelMetricsInPrometheus",
+    )
     log_level: str = _setting(
         "info", "Lowest level of log messages on standard error: debug, info, warning, error."
     )

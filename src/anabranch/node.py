@@ -37,6 +37,7 @@ from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.os_disk import LOCK_FILE, OsDisk
 from anabranch.metadata import sqlite_check
 from anabranch.metadata.sqlite import SqliteStore
+from anabranch.timings import Timings
 from anabranch.transport.accepting import Acceptor
 from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump
@@ -221,6 +222,7 @@ def cache_of_each_store(config: BrokerConfig) -> int:
 
 def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, files_per_store: int) -> Broker:
     clock = SystemClock()
+    timings = Timings()
     limits = StorageLimits(
         cache_of_each_store(config), config.journal_bytes_max, reserve_bytes=config.disk_reserve_bytes
     )
@@ -230,6 +232,7 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, files
             OsDisk(Path(config.data) / STORES / str(number), open_files_max=files_per_store),
             clock=clock,
             limits=limits,
+            timings=timings,
         )
 
     async def accept(door: Door[Pump]) -> list[Acceptor[Pump]]:
@@ -241,7 +244,7 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, files
     http_url = url_of("http", config, worker.http_listeners[0])
     broker = Broker(
         config,
-        BrokerEnvironment(storage_of, store, clock, random.Random(), failpoints),
+        BrokerEnvironment(storage_of, store, clock, random.Random(), failpoints, timings),
         Endpoint(url, http_url, accept),
         id=worker.id,
     )

@@ -31,8 +31,12 @@ class Admin:
     """Calls the HTTP application of each broker of a brokers in turn."""
 
     def __init__(self, brokers: Brokers) -> None:
-        self.brokers = brokers
         self.loop = brokers.loop
+        self.use(brokers)
+
+    def use(self, brokers: Brokers) -> None:
+        """Call the brokers that live now, for instance after a restart."""
+        self.brokers = brokers
         self._apps = {n: create_app(brokers[n]) for n in brokers.living}
         self._turns = cycle(self._apps)
 
@@ -49,7 +53,9 @@ class Admin:
         """Make the same call at each of two brokers."""
         return self(method, path), self(method, path)
 
-    async def ask(self, method: str, path: str, body: object = None, *, at: int | None = None) -> AdminAnswer:
+    async def ask(
+        self, method: str, path: str, body: object = None, *, at: int | None = None, accept: str = "*/*"
+    ) -> AdminAnswer:
         """Call the broker `at`, or the one whose turn it is."""
         app = self._apps[next(self._turns) if at is None else at]
         raw, _, query = path.partition("?")
@@ -59,7 +65,7 @@ class Admin:
             "path": unquote(raw),
             "raw_path": raw.encode(),
             "query_string": query.encode(),
-            "headers": [(b"host", b"broker:8080")],
+            "headers": [(b"host", b"broker:8080"), (b"accept", accept.encode())],
             "server": ("broker", 8080),
             "scheme": "http",
             "root_path": "",

@@ -15,10 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from anabranch.admin import brokers, metrics, scalable, scalable_subscriptions, segments, tenants, topics
+from anabranch.admin import brokers, scalable, scalable_subscriptions, segments, tenants, topics
 from anabranch.admin.calls import reason
 from anabranch.admin.http_connection import HEAD_BYTES_MAX, AdminConnection
 from anabranch.admin.logs import serve_logs
+from anabranch.admin.metrics import routes as metrics
+from anabranch.admin.metrics.scrape import Scraper
 from anabranch.broker.broker import Broker
 from anabranch.transport.accepting import Acceptor
 from anabranch.transport.door import Door
@@ -42,6 +44,7 @@ def create_app(broker: Broker) -> Any:
     app = Starlette(routes=ROUTES, exception_handlers={HTTPException: _refuse})
     app.state.broker = broker
     app.state.logs = serve_logs(broker)
+    app.state.scraper = Scraper(broker)
 
     async def keep_escapes(scope: Any, receive: Any, send: Any) -> None:
         # A topic name may contain an escaped slash, so routes match the escaped path, and `Call.part` decodes

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from anabranch.aio import TaskRegistry
+from anabranch.aio import TaskRegistry, in_slices
 from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.schemas import SchemaRegistry
@@ -29,6 +29,7 @@ from anabranch.broker.cluster.routing import (
     SEGMENTS,
     SEGMENTS_TARGET,
     BrokerLeaders,
+    BrokerRouter,
     PlaceRouter,
 )
 from anabranch.broker.serving.context import LogContext, SubscriptionLimits
@@ -52,6 +53,7 @@ from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.timings import Timings
 from anabranch.transport.door import Door, Listener
 from anabranch.transport.pump import Pump
 
@@ -79,6 +81,7 @@ class BrokerEnvironment:
     clock: Clock
     rng: random.Random
     failpoints: Failpoints
+    timings: Timings = field(default_factory=Timings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class Broker:
         self.directory = Directory(environment.store)
         self.records = TopicStore(environment.store)
         self.stores = Stores(environment.storage_of, self._store_failed)
-        self.clock = environment.clock
+        self.clock, self.timings = environment.clock, environment.timings
         self._endpoint = endpoint
         self.url, self.http_url = endpoint.url, endpoint.http_url
         self._servers: Sequence[Listener] = ()
@@ -214,13 +217,14 @@ class Broker:
 
     def serve(self, target: str, port: Port[P], local: P, **members: Any) -> P:
         """Let other brokers call `local`; returns the port whose calls reach the owner of their place."""
-
-        async def find(rest: str) -> object:
-            return local
-
-        self._targets[target] = Target(port, find)
+        self.serve_each(target, port, local)
         router = PlaceRouter(target, local, self.stores.is_open, self.directory, self._peers)
         return port.proxy(router, **members)
+
+    def serve_each(self, target: str, port: Port[P], local: P) -> Callable[[str], P]:
+        """Let other brokers call `local`; returns a function that gives the port at the broker of a URL."""
+        self._targets[target] = Target.of(port, local)
+        return lambda url: port.proxy(BrokerRouter(self._peers, url, target))
 
     async def owner_of(self, name: TopicName) -> BrokerRecord | None:
         """The broker that serves or leads a topic; None when any broker will do."""
@@ -270,10 +274,8 @@ class Broker:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.config.load_report_interval_s / RateMeter.SAMPLES)
-            for number, segment in enumerate(self.logs.served):
+            async for segment in in_slices(self.logs.served, SAMPLED_AT_ONCE):
                 segment.sample(loop.time())
-                if number % SAMPLED_AT_ONCE == 0:
-                    await asyncio.sleep(0)
 
 
 def _log_context(config: BrokerConfig, environment: BrokerEnvironment, tasks: TaskRegistry) -> LogContext:
@@ -291,4 +293,5 @@ def _log_context(config: BrokerConfig, environment: BrokerEnvironment, tasks: Ta
         deduplicate=config.deduplication,
         epoch_of=epochs.current,
         next_epoch=epochs.next,
+        dispatch_times=environment.timings.dispatch,
     )

@@ -6,7 +6,8 @@ Must not know how a controller changes its topic, nor how to reach other brokers
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import NamedTuple
 
 from anabranch.aio import TaskRegistry
 from anabranch.controller import lifecycle
@@ -36,6 +37,18 @@ LEADER_WAIT_S = 10.0
 """How long a request waits until its topic has a leader; the client repeats the request then."""
 
 LEADER_LOOK_S = 0.2
+
+
+class TopicSummary(NamedTuple):
+    """A topic that is led here, for metrics."""
+
+    name: TopicName
+    epoch: int
+    active: int
+    """Active segments; all others of `buckets` are sealed."""
+    buckets: Mapping[int, int]
+    """Buckets of each segment."""
+    tally: Tally
 
 
 class ControllerService:
@@ -196,8 +209,14 @@ class ControllerService:
     def layouts(self) -> Mapping[TopicName, Layout]:
         return {controller.name: controller.layout for controller in self._led}
 
-    def tallies(self) -> Mapping[TopicName, Tally]:
-        return {controller.name: controller.scaling.tally for controller in self._led}
+    def summaries(self) -> Iterator[TopicSummary]:
+        """The topics that are led here; a topic that is lost or found meanwhile may be left out."""
+        for controller in self._led:
+            layout = controller.layout
+            buckets = {id_: segment.bucket_count for id_, segment in layout.segments.items()}
+            yield TopicSummary(
+                controller.name, layout.epoch, len(layout.active), buckets, controller.scaling.tally
+            )
 
     async def _find_layout(self, name: TopicName) -> None:
         """Offer the newest layout to the watchers of a topic, and make sure that the topic has a leader."""

@@ -29,6 +29,7 @@ from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.recovery import CATALOG, Recovered, Recovery
 from anabranch.ledger.space import StoreSpace
 from anabranch.ledger.stored_log import LedgerFiles, StoredLog
+from anabranch.timings import Timings
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +40,9 @@ WORTHWHILE_BYTES = 64 * 1024
 class FileStorage:
     """The segment storage of one process on one disk."""
 
-    def __init__(self, disk: Disk, *, clock: Clock, limits: StorageLimits | None = None) -> None:
+    def __init__(
+        self, disk: Disk, *, clock: Clock, limits: StorageLimits | None = None, timings: Timings | None = None
+    ) -> None:
         limits = limits or StorageLimits()
         self._disk = disk
         self._clock = clock
@@ -48,7 +51,7 @@ class FileStorage:
         self._behind = WriteBehind(disk, cache)
         self.space = StoreSpace(disk, limits.reserve_bytes, lambda: self._behind.waiting_bytes)
         self.space.changed = self._space_changed
-        self._journal = Journal(disk, self.space)
+        self._journal = Journal(disk, self.space, timings)
         self._files = LedgerFiles(self._behind, cache, LedgerReader(disk))
         self._shared = SharedParts(
             self._journal, self._files, limits.ledger_bytes_max, int(limits.ledger_age_max_s * 1000)

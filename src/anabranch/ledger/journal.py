@@ -26,6 +26,7 @@ from anabranch.ledger.format.commits import (
 from anabranch.ledger.format.records import seed
 from anabranch.ledger.ledgers import Batch, Closed
 from anabranch.ledger.space import StoreSpace
+from anabranch.timings import Timings
 
 FOLDER = "journal"
 
@@ -43,9 +44,11 @@ def journal_file(number: int) -> str:
 class _Queue:
     """Everything that the next commit will contain."""
 
-    __slots__ = ("applied", "batches", "changes", "cursors", "waiters")
+    __slots__ = ("applied", "batches", "began_s", "changes", "cursors", "waiters")
 
     def __init__(self) -> None:
+        self.began_s = 0.0
+        """When the first batch was queued."""
         self.batches: list[Batch] = []
         self.changes: list[Change] = []
         self.applied: list[Callable[[], None]] = []
@@ -59,9 +62,10 @@ class _Queue:
 class Journal:
     """The journal of one store; `number` names the file that the next commit goes to."""
 
-    def __init__(self, disk: Disk, space: StoreSpace) -> None:
+    def __init__(self, disk: Disk, space: StoreSpace, timings: Timings | None = None) -> None:
         self._disk = disk
         self.space = space
+        self._timings = timings or Timings()
         self._salt = 0
         self._owner = 0
         self._queue = _Queue()
@@ -94,7 +98,10 @@ class Journal:
 
     def add_batch(self, batch: Batch) -> None:
         """Queue a batch; the log may add entries until the next commit takes it."""
-        self._queue.batches.append(batch)
+        queue = self._queue
+        if not queue.batches:
+            queue.began_s = asyncio.get_running_loop().time()
+        queue.batches.append(batch)
         self._wake.set()
 
     def add_change(self, change: Change, applied: Callable[[], None] | None = None) -> None:
@@ -211,7 +218,10 @@ class Journal:
             payload += records
         contents = Contents(current.changes, [batch.group for batch in closed])
         buffers = encode_commit(self._owner, self.next_commit, self.size_bytes, contents, payload)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         await self._disk.append([(journal_file(self.number), buffers)], sync=True)
+        self._timings.sync.observe(loop.time() - began_s)
         self.next_commit += 1
         written = sum(map(len, buffers))
         self.size_bytes += written
@@ -245,6 +255,9 @@ class Journal:
         for batch, stored in zip(current.batches, closed, strict=True):
             batch.owner.committed(batch, stored)
             moved[batch.log] = batch
+        if closed:
+            entries = sum(stored.group.entries for stored in closed)
+            self._timings.publish.observe(asyncio.get_running_loop().time() - current.began_s, entries)
         for applied in current.applied:
             applied()
         for batch in moved.values():

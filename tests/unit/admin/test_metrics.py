@@ -1,22 +1,27 @@
-"""Metrics for Prometheus: the text format, and the numbers that PIP-483 and PIP-486 ask for."""
+"""Metrics for Prometheus: both formats, all workers, and the numbers that PIP-483 and PIP-486 ask for."""
 
 from __future__ import annotations
 
 import asyncio
-import re
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from anabranch.admin.metrics import Family, render
+from anabranch.admin.metrics.tables import Column, Families, Table, TextPart, label
 from anabranch.model.autoscale import Decision
 from anabranch.model.scale_steps import Keep, Merge, Split
+from anabranch.timings import TimeHistogram
 from tests.harness.admin import ORDERS, Admin
 
 TOPIC = "topic://public/default/orders"
-NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
-LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\\\|\\"|\\n)*"'
-SAMPLE = re.compile(rf"({NAME})(?:\{{({LABEL}(?:,{LABEL})*)\}})? (-?[0-9.e+-]+|NaN|[+-]Inf)")
+OPENMETRICS = "application/openmetrics-text; version=1.0.0, text/plain; version=0.0.4; q=0.5"
+
+Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 OF_THE_PIPS = {
     "pulsar_scalable_topic_active_segments": "gauge",
@@ -35,63 +40,45 @@ OF_THE_PIPS = {
 }
 
 
-def parse(text: str) -> tuple[dict[str, str], dict[tuple[str, frozenset[str]], float]]:
-    """Types by name and samples by name and labels; fails on a line that Prometheus refuses."""
-    types: dict[str, str] = {}
-    helped: set[str] = set()
-    samples: dict[tuple[str, frozenset[str]], float] = {}
-    current = ""
-    assert text.endswith("\n")
-    for line in text.splitlines():
-        if line.startswith("# HELP "):
-            current, about = line.removeprefix("# HELP ").split(" ", 1)
-            assert current not in helped, "one family in one piece"
-            assert about
-            helped.add(current)
-        elif line.startswith("# TYPE "):
-            name, kind = line.removeprefix("# TYPE ").split(" ")
-            assert name == current
-            assert kind in ("counter", "gauge")
-            assert (kind == "counter") == name.endswith("_total")
-            types[name] = kind
-        else:
-            found = SAMPLE.fullmatch(line)
-            assert found is not None, line
-            assert found[1] == current
-            key = (found[1], frozenset(re.findall(LABEL, found[2] or "")))
-            assert key not in samples
-            samples[key] = float(found[3])
-    assert helped == set(types)
-    return types, samples
+def families(text: str) -> dict[str, Metric]:
+    """The families of an exposition, as the parser of `prometheus_client` reads it."""
+    headers = [line for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert len(headers) == len(set(headers)), "one family in one piece"
+    openmetrics = text.endswith("# EOF\n")
+    parse: Callable[[str], Iterable[Metric]] = parse_openmetrics if openmetrics else parse_text
+    found = list(parse(text))
+    return {family.name: family for family in found}
 
 
-async def read_metrics(admin: Admin) -> dict[tuple[str, frozenset[str]], float]:
+def samples_in(text: str) -> Samples:
+    found = [sample for family in families(text).values() for sample in family.samples]
+    by_labels = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in found}
+    assert len(by_labels) == len(found), "a series occurs once"
+    return by_labels
+
+
+async def read_metrics(admin: Admin) -> Samples:
     """`collected`, for tests that run on the loop already."""
-    return parse((await admin.ask("GET", "/metrics")).body.decode())[1]
+    return samples_in((await admin.ask("GET", "/metrics")).body.decode())
 
 
-def collected(admin: Admin) -> dict[tuple[str, frozenset[str]], float]:
-    return parse(admin("GET", "/metrics").body.decode())[1]
+def collected(admin: Admin) -> Samples:
+    return samples_in(admin("GET", "/metrics").body.decode())
 
 
-def value(samples: dict[tuple[str, frozenset[str]], float], name: str, **labels: object) -> float:
-    prefix = "pulsar_scalable_topic_"
-    wanted = frozenset(f'{label}="{text}"' for label, text in {"topic": TOPIC, **labels}.items())
-    return samples[prefix + name, wanted]
+def series(samples: Samples, name: str, **labels: object) -> float:
+    return samples[name, frozenset((key, str(text)) for key, text in {"worker": 0, **labels}.items())]
 
 
-def test_labels_are_escaped() -> None:
-    family = Family("anabranch_x_total", "counter", "For a test.")
-    family.add(1.5, topic='a"b\\c\nd', subscription="s")
-    family.add(2)
-    _, samples = parse(render([family]))
-    assert sorted(samples.values()) == [1.5, 2]
+def value(samples: Samples, name: str, **labels: object) -> float:
+    return series(samples, f"pulsar_scalable_topic_{name}", topic=TOPIC, **labels)
 
 
 def test_all_names_of_the_pips_are_there(admin: Admin) -> None:
     admin("PUT", f"{ORDERS}?numInitialSegments=2")
-    types, samples = parse(admin("GET", "/metrics").body.decode())
-    assert {name: types.get(name) for name in OF_THE_PIPS} == OF_THE_PIPS
+    text = admin("GET", "/metrics").body.decode()
+    samples = samples_in(text)
+    assert {name: kind for name, kind in OF_THE_PIPS.items() if f"# TYPE {name} {kind}\n" not in text} == {}
     assert value(samples, "active_segments") == 2
     assert value(samples, "auto_splits_total") == 0
     assert value(samples, "segment_buckets", segment=0) == 2
@@ -105,7 +92,7 @@ def test_rebuckets_are_counted_and_forgotten_segments_leave_no_series(admin: Adm
     assert value(samples, "segment_buckets", segment=0) == 4
     assert value(samples, "segment_buckets", segment=1) == 8
     admin("DELETE", ORDERS)
-    assert not [name for name, labels in collected(admin) if f'topic="{TOPIC}"' in labels]
+    assert not [name for name, labels in collected(admin) if ("topic", TOPIC) in labels]
 
 
 @pytest.mark.virtual_time(seed="admin")
@@ -176,8 +163,8 @@ def test_decisions_of_auto_scaling_are_counted(
     admin: Admin, decision: Decision, done: bool, expected: tuple[int, ...]
 ) -> None:
     admin("PUT", ORDERS)
-    (tally,) = admin.broker.controllers.tallies().values()
-    tally.count(decision, done=done)
+    (led,) = admin.broker.controllers.summaries()
+    led.tally.count(decision, done=done)
     samples = collected(admin)
     names = (
         "auto_splits_total",
@@ -188,16 +175,148 @@ def test_decisions_of_auto_scaling_are_counted(
     assert tuple(value(samples, name) for name in names) == expected
 
 
-def test_metrics_are_in_prometheus_format(orders: Admin) -> None:
-    orders("PUT", f"{ORDERS}/subscriptions/billing")
-    answer = orders("GET", "/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    lines = answer.body.decode().splitlines()
-    assert "# TYPE anabranch_messages_in_total counter" in lines
-    assert 'anabranch_messages_in_total{topic="topic://public/default/orders"} 0' in lines
-    assert 'anabranch_segments{state="active",topic="topic://public/default/orders"} 2' in lines
-    assert any(line.startswith("anabranch_backlog_messages{subscription=") for line in lines)
-    for line in lines:
-        assert line.startswith("# ") or len(line.rsplit(" ", 1)) == 2
-        if not line.startswith("#"):
-            float(line.rsplit(" ", 1)[1])
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("*/*", "text/plain; version=0.0.4; charset=utf-8"),
+        (OPENMETRICS, "application/openmetrics-text; version=1.0.0; charset=utf-8"),
+    ],
+)
+async def test_both_formats_are_valid_and_have_the_same_samples(
+    orders: Admin, accept: str, content_type: str
+) -> None:
+    await orders.ask("PUT", f"{ORDERS}/subscriptions/billing")
+    answer = await orders.ask("GET", "/metrics", accept=accept)
+    assert answer.headers["content-type"].startswith(content_type)
+    samples = samples_in(answer.body.decode())
+    assert series(samples, "anabranch_messages_in_total", topic=TOPIC) == 0
+    assert series(samples, "anabranch_segments", topic=TOPIC, state="active") == 2
+    assert series(samples, "anabranch_backlog_messages", topic=TOPIC, subscription="billing") == 0
+    assert series(samples, "anabranch_worker_up") == 1
+    names = {name for name, _ in samples}
+    assert {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"} <= names
+    assert {"process_start_time_seconds", "python_gc_collections_total", "anabranch_build_info"} <= names
+
+
+def test_every_sample_names_its_worker(orders: Admin) -> None:
+    assert all(("worker", "0") in labels for _, labels in collected(orders))
+
+
+@pytest.mark.parametrize("text", ['a"b', "a\\b", "a\nb", "ä,{}"])
+def test_labels_are_escaped(text: str) -> None:
+    table = Table(Column("anabranch_x_total", "counter", "For a test."))
+    table.add(label("topic", text), 1.5)
+    table.add(label("topic", text), 2)
+    (part,) = table.parts("0", encode)
+    assert series(samples_in((part.header + part.lines).decode()), "anabranch_x_total", topic=text) == 3.5
+
+
+def encode(families: Families) -> bytes:
+    (family,) = families.collect()
+    return f"# HELP {family.name}_total x\n# TYPE {family.name}_total {family.type}\n".encode()
+
+
+def test_a_long_table_is_written_in_parts_of_a_bounded_size() -> None:
+    table = Table(Column("anabranch_x_total", "counter", "For a test."))
+    for number in range(10_000):
+        table.add(label("topic", f"persistent://public/default/t-{number}"), number)
+    parts: list[TextPart] = []
+    slowest_s = 0.0
+    began_s = time.thread_time()
+    for part in table.parts("0", encode):
+        slowest_s = max(slowest_s, time.thread_time() - began_s)
+        parts.append(part)
+        began_s = time.thread_time()
+    assert len(parts) > 10
+    assert max(len(part.lines) for part in parts) < 70_000
+    assert sum(part.lines.count(b"\n") for part in parts) == 10_000
+    assert slowest_s < 0.02, "one part takes less than a millisecond on a quiet machine"
+
+
+@pytest.mark.brokers(topic_metrics=False)
+def test_figures_of_topics_can_be_added_up_by_namespace(admin: Admin) -> None:
+    for topic in ("a", "b"):
+        admin("PUT", f"/admin/v2/scalable/public/default/{topic}?numInitialSegments=3")
+        admin("PUT", f"/admin/v2/scalable/public/default/{topic}/subscriptions/s")
+    samples = collected(admin)
+    where = {"namespace": "public/default"}
+    assert series(samples, "pulsar_scalable_topic_active_segments", **where) == 6
+    assert series(samples, "anabranch_segments", state="active", **where) == 6
+    assert series(samples, "anabranch_backlog_messages", **where) == 0
+    assert not [labels for _, labels in samples if any(key in ("topic", "segment") for key, _ in labels)]
+
+
+def test_a_log_that_no_client_used_since_the_start_is_reported(admin: Admin) -> None:
+    async def prepare() -> None:
+        client = admin.brokers.client()
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        producer = await client.create_producer(TOPIC)
+        await producer.send_many([b"x"] * 7)
+        await consumer.close()
+        await client.close()
+        await admin.brokers.restart()
+
+    admin("PUT", ORDERS)
+    admin.loop.run(prepare())
+    admin.use(admin.brokers)
+    samples = collected(admin)
+    assert series(samples, "anabranch_backlog_messages", topic=TOPIC, subscription="s") == 7
+    assert series(samples, "anabranch_storage_bytes", topic=TOPIC) > 0
+    assert series(samples, "anabranch_messages_in_total", topic=TOPIC) == 0
+
+
+@pytest.mark.brokers(count=2)
+async def test_one_scrape_shows_all_workers(admin: Admin) -> None:
+    for number in range(8):
+        await admin.ask("PUT", f"/admin/v2/scalable/public/default/t{number}")
+    for at in (0, 1):
+        answer = await admin.ask("GET", "/metrics", at=at, accept=OPENMETRICS)
+        samples = samples_in(answer.body.decode())
+        for worker in (0, 1):
+            assert series(samples, "anabranch_worker_up", worker=worker) == 1
+            assert series(samples, "anabranch_connections", worker=worker) >= 0
+        epochs = [labels for name, labels in samples if name == "anabranch_layout_epoch"]
+        assert len(epochs) == 8
+        assert {dict(labels)["worker"] for labels in epochs} == {"0", "1"}
+
+
+@pytest.mark.brokers(count=2)
+async def test_a_worker_that_does_not_answer_is_shown_as_down(admin: Admin) -> None:
+    await admin.ask("PUT", ORDERS)
+    await admin.ask("GET", "/metrics", at=0)
+    admin.brokers.hold_links()
+    samples = samples_in((await admin.ask("GET", "/metrics", at=0)).body.decode())
+    assert series(samples, "anabranch_worker_up", worker=0) == 1
+    assert series(samples, "anabranch_worker_up", worker=1) == 0
+    assert series(samples, "anabranch_connections", worker=0) >= 0
+    admin.brokers.kill(1)
+    await asyncio.sleep(1)
+    samples = samples_in((await admin.ask("GET", "/metrics", at=0)).body.decode())
+    assert series(samples, "anabranch_worker_up", worker=1) == 0
+
+
+async def test_latencies_are_counted_per_entry_commit_and_delivery(admin: Admin) -> None:
+    timings = admin.broker.timings
+    await admin.ask("PUT", ORDERS)
+    async with admin.brokers.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        producer = await client.create_producer(TOPIC)
+        await producer.send(b"x")
+        await consumer.receive(timeout=5)
+    assert sum(timings.dispatch.counts) == 1
+    timings.sync.observe(0.003)
+    timings.publish.observe(0.7, 2)
+    samples = await read_metrics(admin)
+    assert series(samples, "anabranch_dispatch_latency_seconds_count") == 1
+    assert series(samples, "anabranch_sync_latency_seconds_bucket", le="0.002") == 0
+    assert series(samples, "anabranch_sync_latency_seconds_bucket", le="0.005") == 1
+    assert series(samples, "anabranch_publish_latency_seconds_bucket", le="1.0") == 2
+    assert series(samples, "anabranch_publish_latency_seconds_sum") == pytest.approx(1.4)
+
+
+def test_a_bucket_includes_its_bound() -> None:
+    histogram = TimeHistogram()
+    for seconds in (0.0, 0.0005, 0.0006, 10.0, 11.0):
+        histogram.observe(seconds)
+    assert histogram.counts[:2] == [2, 1]
+    assert histogram.counts[-2:] == [1, 1]

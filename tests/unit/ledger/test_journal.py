@@ -16,8 +16,9 @@ from anabranch.testing.platter import Platter
 from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
+from anabranch.timings import Timings
 from tests.fakes.disk import DictDisk
-from tests.harness.storage import NAME, OTHER, Outcomes, contents, crashed, make, opened, put
+from tests.harness.storage import NAME, OTHER, FixedClock, Outcomes, contents, crashed, make, opened, put
 
 
 async def test_all_logs_share_one_sync() -> None:
@@ -33,6 +34,28 @@ async def test_all_logs_share_one_sync() -> None:
         await logs[0].flush()
         assert len(outcomes.places) == 100
         assert disk.count("commit") == before + 1
+
+
+async def test_times_of_entries_and_commits_are_counted() -> None:
+    disk, timings = DictDisk(), Timings()
+    storage = FileStorage(disk, clock=FixedClock(), timings=timings)
+    await storage.open()
+    log = await storage.create(NAME)
+    before = sum(timings.sync.counts)
+    disk.gate = asyncio.Event()
+    outcomes = Outcomes()
+    log.append(b"first", 1, 0, outcomes)
+    await asyncio.sleep(0.3)
+    log.append(b"second", 1, 0, outcomes)
+    log.append(b"third", 1, 0, outcomes)
+    await asyncio.sleep(0.4)
+    disk.gate.set()
+    await log.flush()
+    await storage.close()
+    assert sum(timings.sync.counts) == before + 2
+    assert timings.sync.sum_s == pytest.approx(0.7)
+    assert sum(timings.publish.counts) == 3
+    assert timings.publish.sum_s == pytest.approx(0.7 + 2 * 0.4)
 
 
 async def test_while_one_commit_runs_the_next_one_fills() -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from anabranch.aio import in_slices
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.stores import Stores
 from anabranch.clock import Clock
@@ -73,7 +74,7 @@ class Trimming:
         names = self._stores.names()
         self._failing.intersection_update(names)
         retention: dict[str, Retention] = {}
-        for number, name in enumerate(names):
+        async for name in in_slices(names, LOGS_PER_TURN):
             log = self._stores.get(name)
             parsed = TopicName.parse(name)
             namespace = parsed.namespace_name
@@ -82,9 +83,7 @@ class Trimming:
             limits = retention[namespace]
             if log is not None:
                 await self._try(log, Retention(limits.time_s) if parsed.is_segment else limits)
-            if number % LOGS_PER_TURN == 0:
-                await asyncio.sleep(0)
-        for segment in self._logs.served:
+        async for segment in in_slices(self._logs.served, LOGS_PER_TURN):
             for subscription in tuple(segment.subscriptions.values()):
                 subscription.pass_trimmed()
 

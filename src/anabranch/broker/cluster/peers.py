@@ -71,6 +71,15 @@ class Target(NamedTuple):
     find: Callable[[str], Awaitable[object]]
     """Returns the object that serves the port for the rest of the target's name."""
 
+    @classmethod
+    def of(cls, port: Port[Any], served: object) -> Target:
+        """A target whose name has no rest."""
+
+        async def find(rest: str) -> object:
+            return served
+
+        return cls(port, find)
+
 
 Targets = Mapping[str, Target]
 """Targets by the first word of their names."""

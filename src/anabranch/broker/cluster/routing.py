@@ -51,6 +51,21 @@ class PlaceRouter:
         raise LocalProtocolError(f"{call.verb.name} of {self._target} has to be answered")
 
 
+class BrokerRouter:
+    """Carries each call of a port to one other broker."""
+
+    def __init__(self, peers: Peers, url: str, target: str) -> None:
+        self._peers = peers
+        self._url = url
+        self._target = target
+
+    async def call(self, call: VerbCall) -> Any:
+        return await self._peers.call(self._url, self._target, call)
+
+    def notify(self, call: VerbCall) -> None:
+        raise LocalProtocolError(f"{call.verb.name} of {self._target} has to be answered")
+
+
 class _RemoteLeader:
     """Carries calls to the leader of one topic at another broker.
 

@@ -151,3 +151,16 @@ def position_from(message_id: pb.MessageIdData) -> Position:
     if ledger >= 2**63:
         return EARLIEST
     return Position(ledger, entry - 2**64 if entry >= 2**63 else entry)
+
+
+def backlog_messages(log: SegmentLog, cursor: Cursor) -> int:
+    """Messages not acknowledged yet; entries acknowledged out of order count with the average size."""
+    extent, acks = log.extent, cursor.acks
+    first = max(acks.mark, extent.first_ordinal)
+    entries = extent.next_ordinal - first
+    pending = acks.pending_count(extent.next_ordinal)
+    try:
+        behind = extent.next_index - extent.index_of(first) if entries > 0 else 0
+    except CorruptDataError:
+        return pending
+    return round(behind * pending / entries) if behind else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
@@ -12,6 +12,7 @@ from anabranch.clock import Clock
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
+from anabranch.timings import TimeHistogram
 
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -87,6 +88,7 @@ class LogContext:
     """The number of the last exclusive producer of a topic, -1 when there was none."""
     next_epoch: Callable[[TopicName], Awaitable[int]]
     """Count one more exclusive producer, durably."""
+    dispatch_times: TimeHistogram = field(default_factory=TimeHistogram)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from anabranch.broker.serving.acknowledging import DurableAnswers, LogAcknowledgements
+from anabranch.broker.serving.acknowledging import DurableAnswers, LogAcknowledgements, backlog_messages
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.draining import DrainReporter
@@ -21,7 +21,7 @@ from anabranch.broker.serving.reading import OrderedReading, Reading, ReadPath
 from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.broker.serving.strategies import make_reading
 from anabranch.controller.decide.admission import ReaderState, Roster
-from anabranch.errors import ConsumerBusyError, CorruptDataError, DamagedEntriesError
+from anabranch.errors import ConsumerBusyError, DamagedEntriesError
 from anabranch.ledger.cursors import Cursor
 from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
@@ -52,6 +52,7 @@ class Subscription:
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
         self._clock = broker.clock
+        self._dispatch_times = broker.dispatch_times
         self._acks = LogAcknowledgements(self.log, cursor)
         report = partial(context.report_drained, name)
         self._drains = DrainReporter(self.log, cursor, context.splits, broker.spawn, report)
@@ -82,15 +83,7 @@ class Subscription:
 
     @property
     def backlog_messages(self) -> int:
-        """Messages not acknowledged yet; entries acknowledged out of order count with the average size."""
-        extent = self.log.extent
-        first = max(self.cursor.acks.mark, extent.first_ordinal)
-        entries = extent.next_ordinal - first
-        try:
-            behind = extent.next_index - extent.index_of(first) if entries > 0 else 0
-        except CorruptDataError:
-            return self.backlog
-        return round(behind * self.backlog / entries) if behind else 0
+        return backlog_messages(self.log, self.cursor)
 
     @property
     def done(self) -> bool:
@@ -206,12 +199,17 @@ class Subscription:
         """Deliver soon; many reasons in one turn of the loop make one delivery."""
         if not self._scheduled and (self.reading.consumers or self.log.sealed):
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._turn, loop.time())
 
-    def _turn(self) -> None:
+    def _turn(self, woken_s: float) -> None:
         self._scheduled = False
         self.pass_trimmed()
-        if self.reading.turn():
+        sent = self.counters.messages_out
+        more = self.reading.turn()
+        if self.counters.messages_out != sent:
+            self._dispatch_times.observe(asyncio.get_running_loop().time() - woken_s)
+        if more:
             self.schedule()
         elif self.log.sealed:
             self.check_end()

@@ -1,0 +1,200 @@
+"""The figures of topics, subscriptions and segments, collected from the live state in slices.
+
+Counters start at 0 with the process, as Prometheus expects. Segments are added up by topic, so that a topic
+that splits a thousand times does not leave a thousand series behind; only the metrics that PIP-486 defines
+per segment have a series for each segment of the layout. A broker reports the logs in its stores and the
+topics it leads. Without figures of topics, everything is added up by namespace.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from anabranch.admin.metrics.tables import Column, Table, label
+from anabranch.aio import in_slices
+from anabranch.broker.broker import Broker
+from anabranch.broker.serving.acknowledging import backlog_messages
+from anabranch.broker.serving.keyed_reading import KeyedReading
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.subscription import Subscription
+from anabranch.controller.service import TopicSummary
+from anabranch.ledger.storage import SegmentLog
+from anabranch.model.names import TopicName
+
+LOGS_AT_ONCE: Final = 50
+"""Logs looked at in one slice, which takes about a millisecond."""
+
+_PIP: Final = "pulsar_scalable_topic"
+
+_TRAFFIC = (
+    Column("anabranch_messages_in_total", "counter", "Messages stored."),
+    Column("anabranch_bytes_in_total", "counter", "Bytes of entries stored."),
+    Column("anabranch_messages_out_total", "counter", "Messages delivered, again deliveries included."),
+    Column("anabranch_bytes_out_total", "counter", "Bytes of entries delivered."),
+    Column("anabranch_message_rate_in", "gauge", "Messages stored per second."),
+    Column("anabranch_byte_rate_in", "gauge", "Bytes stored per second."),
+    Column("anabranch_message_rate_out", "gauge", "Messages delivered per second."),
+    Column("anabranch_byte_rate_out", "gauge", "Bytes delivered per second."),
+    Column("anabranch_storage_bytes", "gauge", "Bytes that entries take on disk."),
+    Column("anabranch_producers", "gauge", "Connected producers, counted on each segment."),
+)
+_SUBSCRIPTIONS = (
+    Column("anabranch_backlog_messages", "gauge", "Messages not acknowledged yet."),
+    Column("anabranch_consumers", "gauge", "Connected consumers, counted on each segment."),
+    Column("anabranch_unacked_messages", "gauge", "Messages delivered and not acknowledged yet."),
+)
+_FAULTS = (
+    Column("anabranch_read_errors_total", "counter", "Reads that failed and were repeated."),
+    Column(
+        "anabranch_damaged_entries_total", "counter", "Damaged entries that were passed without delivery."
+    ),
+    Column("anabranch_delivery_halted", "gauge", "1 while entries cannot be read for delivery."),
+)
+_LAYOUTS = (
+    Column("anabranch_layout_epoch", "gauge", "Epoch of the topic's layout; grows with each change."),
+    Column(f"{_PIP}_active_segments", "gauge", "Active segments."),
+    Column(f"{_PIP}_auto_splits_total", "counter", "Splits made by auto-scaling."),
+    Column(f"{_PIP}_auto_merges_total", "counter", "Merges made by auto-scaling."),
+    Column(
+        f"{_PIP}_split_suppressed_max_segments_total", "counter", "Looks whose split maxSegments forbade."
+    ),
+    Column(f"{_PIP}_merge_suppressed_max_depth_total", "counter", "Looks whose merge maxDagDepth forbade."),
+    Column(f"{_PIP}_rebucket_rollovers_total", "counter", "Segments replaced to change their buckets."),
+)
+_STATES = (Column("anabranch_segments", "gauge", "Segments of the topic's layout."),)
+_BUCKETS = (Column(f"{_PIP}_segment_buckets", "gauge", "Buckets of the segment."),)
+_ENTRIES = (
+    Column(f"{_PIP}_segment_entries_in_total", "counter", "Entries stored; each lies within one bucket."),
+    Column(f"{_PIP}_segment_messages_in_total", "counter", "Messages stored in them."),
+)
+_SHARING = (
+    Column(f"{_PIP}_segment_sharing_consumers", "gauge", "Consumers that share the segment by buckets."),
+    Column(
+        f"{_PIP}_segment_bucket_reassignments_total",
+        "counter",
+        "Buckets that went from one consumer to another.",
+    ),
+    Column(
+        f"{_PIP}_segment_buckets_withheld",
+        "gauge",
+        "Buckets held back until their former consumer acknowledges.",
+    ),
+    Column(
+        f"{_PIP}_segment_drain_mode",
+        "gauge",
+        "1 while consumers share a sealed segment to drain it, else 0.",
+    ),
+)
+_NO_TRAFFIC: Final = (0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+
+
+class TopicTables:
+    """The tables of one scrape; `by_topic` False adds all figures of a namespace up."""
+
+    def __init__(self, *, by_topic: bool) -> None:
+        self._by_topic = by_topic
+        self._traffic = Table(*_TRAFFIC)
+        self._subscriptions = Table(*_SUBSCRIPTIONS)
+        self._faults = Table(*_FAULTS)
+        self._layouts = Table(*_LAYOUTS)
+        self._states = Table(*_STATES)
+        self._buckets = Table(*_BUCKETS)
+        self._entries = Table(*_ENTRIES)
+        self._sharing = Table(*_SHARING)
+        self.all = (
+            self._traffic,
+            self._subscriptions,
+            self._faults,
+            self._layouts,
+            self._states,
+            self._buckets,
+            self._entries,
+            self._sharing,
+        )
+
+    def add_stored(self, log: SegmentLog) -> None:
+        """Add a log that no client has used since its store was opened."""
+        topic = self._topic(TopicName.parse(log.name))
+        self._traffic.add(topic, *_NO_TRAFFIC, log.extent.size_bytes, 0)
+        for name, cursor in log.cursors.items():
+            self._subscriptions.add(
+                self._within(topic, subscription=name), backlog_messages(log, cursor), 0, 0
+            )
+
+    def add_served(self, log: ServedLog) -> None:
+        topic, totals = self._topic(log.name), log.totals()
+        figures = (*totals, *log.rates(), log.log.extent.size_bytes, len(log.producers.attached))
+        self._traffic.add(topic, *figures)
+        if log.name.segment is not None:
+            segment = self._within(topic, segment=log.name.segment.id)
+            self._entries.add(segment, log.entries_in, totals[0])
+        for name, subscription in log.subscriptions.items():
+            self._add_subscription(log, subscription, self._within(topic, subscription=name))
+
+    def _add_subscription(self, log: ServedLog, subscription: Subscription, labels: str) -> None:
+        consumers, source = subscription.consumers, subscription.source
+        backlog = subscription.backlog_messages if subscription.durable else None
+        unacked = sum(consumer.unacked for consumer in consumers)
+        self._subscriptions.add(labels, backlog, len(consumers), unacked)
+        # A subscription appears with its first fault.
+        if source.errors or subscription.troubles:
+            damaged = subscription.counters.damaged_entries
+            self._faults.add(labels, source.errors, damaged, int(source.trouble is not None))
+        reading = subscription.reading
+        if (
+            log.name.segment is not None
+            and subscription.durable
+            and isinstance(reading, KeyedReading)
+            and reading.boundaries is not None
+        ):
+            draining = log.log.sealed and len(consumers) > 1 and not subscription.done
+            self._sharing.add(
+                self._within(labels, segment=log.name.segment.id),
+                len(consumers),
+                subscription.counters.bucket_moves,
+                reading.dispatch.withheld,
+                int(draining),
+            )
+
+    def add_led(self, led: TopicSummary) -> None:
+        topic, tally = self._topic(led.name), led.tally
+        self._layouts.add(
+            topic,
+            led.epoch,
+            led.active,
+            tally.splits,
+            tally.merges,
+            tally.splits_suppressed,
+            tally.merges_suppressed,
+            tally.rebuckets,
+        )
+        states = {"active": led.active, "sealed": len(led.buckets) - led.active}
+        for state, count in states.items():
+            self._states.add(f"{topic},{label('state', state)}", count)
+        for segment, buckets in led.buckets.items():
+            self._buckets.add(self._within(topic, segment=segment), buckets)
+
+    def _topic(self, name: TopicName) -> str:
+        if not self._by_topic:
+            return label("namespace", name.namespace_name)
+        return label("topic", name.topic if name.is_segment else name)
+
+    def _within(self, outer: str, **inner: object) -> str:
+        """The labels of a part of a topic; those of its namespace without figures of topics."""
+        return f"{outer},{','.join(label(*one) for one in inner.items())}" if self._by_topic else outer
+
+
+async def collect_topics(broker: Broker) -> TopicTables:
+    """The figures of all topics now; other tasks run between two slices of them."""
+    tables = TopicTables(by_topic=broker.config.topic_metrics)
+    served = {log.log.name: log for log in broker.logs.served}
+    async for name in in_slices(broker.stores.names(), LOGS_AT_ONCE):
+        found = served.get(name)
+        stored = broker.stores.get(name) if found is None else None
+        if found is not None:
+            tables.add_served(found)
+        elif stored is not None:
+            tables.add_stored(stored)
+    async for led in in_slices(broker.controllers.summaries(), LOGS_AT_ONCE):
+        tables.add_led(led)
+    return tables
