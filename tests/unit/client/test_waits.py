@@ -25,7 +25,7 @@ from anabranch import (
     Message,
 )
 from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
-from anabranch.errors import OperationTimeoutError, ReceiveTimeoutError
+from anabranch.errors import AlreadyClosedError, OperationTimeoutError, ReceiveTimeoutError
 from anabranch.testing.simprocess import SimProcess
 from tests.harness.cluster import TOPIC, Brokers
 from tests.harness.public import waiting_methods
@@ -264,3 +264,29 @@ async def test_a_call_of_an_object_that_lost_its_broker_returns_in_time(
 
     await in_process(brokers, work)
     await come_back(brokers, away)
+
+
+@pytest.mark.parametrize("call", [*ON_CLIENT, *ON_OPENED])
+async def test_a_cancelled_call_leaves_every_object_usable_or_closed(
+    brokers: Brokers, call: Callable[[Any], Awaitable[Any]], request: pytest.FixtureRequest
+) -> None:
+    of_client = "AsyncClient" in request.node.name
+
+    async def work(client: AsyncClient) -> None:
+        opened = await open_all(client)
+        calling = asyncio.ensure_future(call(client if of_client else opened))
+        await asyncio.sleep(pause_s)
+        calling.cancel()
+        await asyncio.wait([calling], timeout=MARGIN_S)
+        assert calling.done()
+        for use in (
+            opened.producer.send(b"more", key="a"),
+            opened.stream.flush_acks(),
+            opened.queue.flush_acks(),
+            opened.tails.tail(opened.segment),
+        ):
+            with suppress(AlreadyClosedError):
+                await use
+
+    for pause_s in (0.0, 0.0004, 0.0015, 0.004):
+        await in_process(brokers, work)
