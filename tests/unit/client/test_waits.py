@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -272,7 +273,7 @@ async def test_a_cancelled_call_leaves_every_object_usable_or_closed(
 ) -> None:
     of_client = "AsyncClient" in request.node.name
 
-    async def work(client: AsyncClient) -> None:
+    async def work(pause_s: float, client: AsyncClient) -> None:
         opened = await open_all(client)
         calling = asyncio.ensure_future(call(client if of_client else opened))
         await asyncio.sleep(pause_s)
@@ -289,4 +290,4 @@ async def test_a_cancelled_call_leaves_every_object_usable_or_closed(
                 await use
 
     for pause_s in (0.0, 0.0004, 0.0015, 0.004):
-        await in_process(brokers, work)
+        await in_process(brokers, partial(work, pause_s))

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
-from anabranch.client.decide.reconnection import Reconnection
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.reconnector import Reconnector
 from anabranch.client.options import log
 from anabranch.errors import NotConnectedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -19,11 +19,12 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 class AckSender:
     """The half of a segment's consumer that acknowledges."""
 
-    def __init__(self, pool: ConnectionPool, topic: str, life: Reconnection) -> None:
+    def __init__(self, pool: ConnectionPool, topic: str, reconnector: Reconnector) -> None:
         self.topic = topic
         self.acks = Acknowledgements()
         self._pool = pool
-        self._life = life
+        self._life = reconnector.life
+        self._trouble = reconnector.trouble
         self._connection: BrokerConnection | None = None
         self._consumer_id = 0
         self._acks_changed = asyncio.Event()
@@ -63,10 +64,13 @@ class AckSender:
         if isinstance(error, NotConnectedError) or not self.acks.awaits(request_id):
             return
         if error is not None:
-            log.warning("%s refused an acknowledgement: %s", self.topic, error)
+            log.debug("%s refused an acknowledgement: %s", self.topic, error)
+            self._trouble.refused(error)
             self._ack_refused()
             return
-        self._life.refusals = 0
+        if self._life.refusals:
+            self._life.refusals = 0
+            self._trouble.accepted()
         self.acks.answered(request_id)
         self._acks_changed.set()
 

@@ -44,8 +44,11 @@ class SegmentConsumer(AckSender):
     def __init__(
         self, home: Inbox[Any], address: SegmentAddress, attachment: Attachment, permits: Permits
     ) -> None:
-        self._reconnector = Reconnector(address.topic, home.pool.rng, self._attempt, self._failed)
-        super().__init__(home.pool, address.topic, self._reconnector.life)
+        self._owner = SegmentOwner(home.pool, address.topic, address.owner_url)
+        self._reconnector = Reconnector(
+            address.topic, home.pool.rng, self._attempt, self._failed, self._owner.__str__
+        )
+        super().__init__(home.pool, address.topic, self._reconnector)
         self.home = home
         self.schema = home.schema
         self.vector = home.vector
@@ -67,7 +70,6 @@ class SegmentConsumer(AckSender):
         self.problem: Exception | None = None
         """Why the last attempt to subscribe failed."""
         self._address = address
-        self._owner = SegmentOwner(home.pool, address.topic, address.owner_url)
         home.tasks.start(self._reconnector.run(), f"consume {address.topic}")
 
     # Deliveries.

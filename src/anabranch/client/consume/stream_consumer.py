@@ -206,13 +206,18 @@ class AsyncStreamConsumer(Inbox[T]):
     async def _hand_over(self, source: SegmentConsumer) -> None:
         """Wait until the application has acknowledged the segment's messages, then leave the segment."""
         self._send_acks()
-        while source.outstanding:
-            self._acks_sent.clear()
-            try:
-                async with asyncio.timeout(HAND_OVER_WARNING_S):
-                    await self._acks_sent.wait()
-            except TimeoutError:
-                log.warning("%s: acknowledge its messages so that another consumer can read it", source.topic)
+        warning = self.loop.call_later(
+            HAND_OVER_WARNING_S,
+            log.warning,
+            "%s: acknowledge its messages so that another consumer can read it",
+            source.topic,
+        )
+        try:
+            while source.outstanding:
+                self._acks_sent.clear()
+                await self._acks_sent.wait()
+        finally:
+            warning.cancel()
         await source.acks_confirmed()
         await source.close()
         self._forget(source)

@@ -41,6 +41,8 @@ class ProducerEvent(Enum):
     """The owner refused the registration for good."""
     DETACHED = auto()
     """The registration is gone, or its connection, or the two ends disagree about the next receipt."""
+    SEND_REFUSED = auto()
+    """The owner refused an entry and may take it later."""
     SEALED_BY_BROKER = auto()
     SEALED_BY_LAYOUT = auto()
     RECEIPTS_ENDED = auto()
@@ -79,10 +81,12 @@ TRANSITIONS: dict[tuple[ProducerState, ProducerEvent], tuple[ProducerState, tupl
     (_S.ATTACHING, _E.SEALED_BY_BROKER): (_S.SETTLING, (_F.ASK_STORED,)),
     (_S.ATTACHING, _E.SEALED_BY_LAYOUT): (_S.LEAVING, (_F.ASK_STORED,)),
     (_S.ATTACHED, _E.DETACHED): (_S.ATTACHING, (_F.RELEASE, _F.ATTACH)),
+    (_S.ATTACHED, _E.SEND_REFUSED): (_S.ATTACHING, (_F.RELEASE, _F.ATTACH)),
     (_S.ATTACHED, _E.SEALED_BY_BROKER): (_S.SETTLING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.ATTACHED, _E.SEALED_BY_LAYOUT): (_S.LAST_RECEIPTS, (_F.AWAIT_RECEIPTS,)),
     (_S.LAST_RECEIPTS, _E.RECEIPTS_ENDED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.LAST_RECEIPTS, _E.DETACHED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
+    (_S.LAST_RECEIPTS, _E.SEND_REFUSED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.LAST_RECEIPTS, _E.SEALED_BY_BROKER): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.SETTLING, _E.UNREACHABLE): (_S.SETTLING, (_F.ASK_STORED,)),
     (_S.SETTLING, _E.SEALED_BY_LAYOUT): (_S.LEAVING, ()),
@@ -103,6 +107,8 @@ class ProducerLife:
         self.state = ProducerState.ATTACHING
         self.failures = 0
         """Attempts that failed in a row; the shell waits longer after each."""
+        self.refusals = 0
+        """Refused entries in a row. The shell sets it to 0 when the segment has stored one."""
 
     @property
     def settled(self) -> bool:
@@ -114,7 +120,12 @@ class ProducerLife:
         step = TRANSITIONS.get((self.state, event))
         if step is None:
             return ()
-        self.failures = self.failures + 1 if event is ProducerEvent.UNREACHABLE else 0
+        if event is ProducerEvent.SEND_REFUSED:
+            # A segment that refuses entries again and again accepts the registration each time.
+            self.refusals += 1
+            self.failures = self.refusals
+        else:
+            self.failures = self.failures + 1 if event is ProducerEvent.UNREACHABLE else 0
         self.state, effects = step
         return effects
 

@@ -14,9 +14,11 @@ from typing import TypeVar
 from anabranch.aio import AttemptCancelled, Backoff, SharedAttempts, is_transient, retry
 from anabranch.client.net.closing import Deadline, farewell, took_too_long
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
+from anabranch.client.net.trouble import BrokerTrouble
 from anabranch.client.options import log
 from anabranch.errors import (
     AlreadyClosedError,
+    AnabranchError,
     ConnectError,
     NotConnectedError,
     OperationTimeoutError,
@@ -80,6 +82,7 @@ class ConnectionPool:
         """Connections that did not answer a look-up: still in use, but not for anything new."""
         self._handshakes = GrowingTimeouts(connect_timeout_s)
         self._look_ups = GrowingTimeouts(operation_timeout_s)
+        self._trouble = BrokerTrouble()
         self._closed = False
 
     async def connection(self, address: Address) -> BrokerConnection:
@@ -174,10 +177,15 @@ class ConnectionPool:
             await dial(host, port, lambda: machine, connection, timeout_s=timeout_s)
         except OperationTimeoutError as error:
             self._handshakes.expired(address)
+            self._trouble.failed(address, "cannot reach", error)
             raise ConnectError(str(error)) from error
+        except AnabranchError as error:
+            self._trouble.failed(address, "cannot connect to", error)
+            raise
         self._handshakes.answered(address)
         if connection.open:
             self.connections[address] = connection
+            self._trouble.returned(address)
         log.debug("connected to %s:%d (%s)", host, port, machine.server_version)
         return connection
 
@@ -186,6 +194,8 @@ class ConnectionPool:
         if self.connections.get(connection.address) is not connection:
             return
         del self.connections[connection.address]
+        if connection.in_use and connection.closed_by is not None and not self._closed:
+            self._trouble.failed(connection.address, "lost the connection to", connection.closed_by)
         if self._hosts[self._next_host] == connection.address:
             self._rotate()
 

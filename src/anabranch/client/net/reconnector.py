@@ -8,8 +8,9 @@ from contextlib import suppress
 from random import Random
 
 from anabranch.client.decide.reconnection import ReconnectEvent, Reconnection, ReconnectPhase
-from anabranch.client.net.connection import BrokerConnection, address_of
+from anabranch.client.net.connection import Address, BrokerConnection, address_of
 from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
+from anabranch.client.net.trouble import SegmentTrouble
 from anabranch.client.options import log
 from anabranch.errors import AnabranchError
 
@@ -18,6 +19,7 @@ class Reconnector:
     """The shell around `Reconnection`: keeps one consumer, registration or watch attached until it ends.
 
     `attach` makes one attempt. `failed` is called with the error of an attempt; True ends the attachment.
+    `owner` returns the address of the broker, for the log.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class Reconnector:
         rng: Random,
         attach: Callable[[], Awaitable[None]],
         failed: Callable[[Exception], bool],
+        owner: Callable[[], str] = lambda: "its broker",
     ) -> None:
         self.life = Reconnection()
         self.name = name
@@ -33,6 +36,7 @@ class Reconnector:
         self._attach = attach
         self._failed = failed
         self._changed = asyncio.Event()
+        self.trouble = SegmentTrouble(name, owner)
 
     def handle(self, event: ReconnectEvent) -> None:
         """Pass on an event that is not the result of an attempt."""
@@ -55,11 +59,17 @@ class Reconnector:
                 life.handle(await self._attempt())
 
     async def _attempt(self) -> ReconnectEvent:
+        self.trouble.begin()
         try:
             await self._attach()
         except (AnabranchError, TimeoutError) as error:
             log.debug("%s: %s", self.name, error)
-            return ReconnectEvent.ENDED if self._failed(error) else ReconnectEvent.FAILED
+            if self._failed(error):
+                return ReconnectEvent.ENDED
+            self.trouble.refused(error)
+            return ReconnectEvent.FAILED
+        if not self.life.refusals:
+            self.trouble.accepted()
         return ReconnectEvent.ATTACHED
 
 
@@ -73,6 +83,10 @@ class SegmentOwner:
         """The owner in the newest layout."""
         self._limit: asyncio.Timeout | None = None
         """The timeout of the attempt or pause under way."""
+        self._address: Address | None = None
+
+    def __str__(self) -> str:
+        return "its broker" if self._address is None else f"{self._address[0]}:{self._address[1]}"
 
     def layout_named(self, url: str | None, used: BrokerConnection | None) -> bool:
         """Note the owner in a layout; True when the connection `used` leads to another broker."""
@@ -93,7 +107,9 @@ class SegmentOwner:
         self._url = None
 
     async def connection(self) -> BrokerConnection:
-        return await self._pool.connection_for(self._topic, self._url)
+        connection = await self._pool.connection_for(self._topic, self._url)
+        self._address = connection.address
+        return connection
 
     async def attempt(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do `work`; False when it was cancelled because a layout names another broker."""

@@ -20,6 +20,7 @@ from anabranch.client.decide.producer_life import (
     registration_failed,
 )
 from anabranch.client.net.connection_pool import RECONNECT
+from anabranch.client.net.trouble import SegmentTrouble
 from anabranch.client.options import log
 from anabranch.client.produce.registering import ProducerRegistration, ask_what_is_stored, stored_here
 from anabranch.client.produce.sending import SegmentSender
@@ -57,6 +58,7 @@ class SegmentProducer(SegmentSender):
         self.life = ProducerLife()
         self.problem: Exception | None = None
         """Why the last attempt to register failed."""
+        self._trouble = SegmentTrouble(topic, self.registration.owner.__str__)
         self._work: asyncio.Task[None] | None = None
         self._carry_out(ProducerEffect.ATTACH)
 
@@ -75,6 +77,9 @@ class SegmentProducer(SegmentSender):
             self._apply(ProducerEvent.DETACHED)
             return
         sent.popleft()
+        if self.life.refusals:
+            self.life.refusals = 0
+            self._trouble.accepted()
         stored = receipt.ledger != NO_ID
         self.store(batch, receipt.ledger if stored else -1, receipt.entry if stored else -1)
         if not sent and not self.unsent:
@@ -92,7 +97,9 @@ class SegmentProducer(SegmentSender):
         elif error.error == pb.NotAllowedError and sent and sent[0].sequence == error.sequence_id:
             self.fail(sent.popleft(), cause)
         else:
-            self._apply(ProducerEvent.DETACHED)
+            log.debug("%s: %s", self.topic, cause)
+            self._trouble.refused(cause)
+            self._apply(ProducerEvent.SEND_REFUSED)
 
     def closed_by_broker(self) -> None:
         """The broker ended the registration: the segment was sealed, or has another owner."""
@@ -160,6 +167,7 @@ class SegmentProducer(SegmentSender):
 
     async def _attach(self) -> ProducerEvent:
         owner = self.registration.owner
+        self._trouble.begin()
         try:
             while not await owner.attempt(self._register):
                 pass  # The layout named another broker; try there.
@@ -170,9 +178,14 @@ class SegmentProducer(SegmentSender):
                 self.fail_all(error)
             elif event is ProducerEvent.UNREACHABLE:
                 log.debug("%s: %s", self.topic, error)
+                self._trouble.refused(error)
                 owner.look_up_again()
             return event
-        return ProducerEvent.ACCEPTED if self.is_attached else ProducerEvent.DETACHED
+        if not self.is_attached:
+            return ProducerEvent.DETACHED
+        if not self.life.refusals:
+            self._trouble.accepted()
+        return ProducerEvent.ACCEPTED
 
     async def _register(self) -> None:
         reply = await self.registration.make(self)

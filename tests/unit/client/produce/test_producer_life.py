@@ -34,6 +34,13 @@ def life_after(*events: ProducerEvent) -> tuple[ProducerLife, list[ProducerEffec
     return life, list(effects)
 
 
+def test_an_entry_refused_again_and_again_is_sent_again_after_growing_pauses() -> None:
+    life, effects = life_after(E.ACCEPTED, E.SEND_REFUSED)
+    assert (life.state, effects, life.failures) == (S.ATTACHING, [F.RELEASE, F.ATTACH], 1)
+    life, _ = life_after(E.ACCEPTED, E.SEND_REFUSED, E.ACCEPTED, E.SEND_REFUSED)
+    assert life.failures == 2
+
+
 def test_a_lost_connection_is_replaced_at_once() -> None:
     life, effects = life_after(E.ACCEPTED, E.DETACHED)
     assert life.state is S.ATTACHING
