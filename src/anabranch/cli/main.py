@@ -1,7 +1,7 @@
 """The `anabranch` command: parses its words and starts the command.
 
 The module of a command is imported when the command runs, so that the start stays fast. Exit codes: 0 done,
-1 refused or failed, 2 wrong usage, 130 interrupted.
+1 refused or failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -177,7 +177,8 @@ def _add_consume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = commands.add_parser(
         "consume",
         help="receive and print messages",
-        description="Print messages as they arrive, `key<TAB>value`, and acknowledge them. Ctrl-C ends it.",
+        description="Print messages as they arrive, `key<TAB>value`, and acknowledge them. "
+        "Ctrl-C or SIGTERM ends it; other consumers of the subscription take over at once.",
     )
     _add_client_options(parser)
     parser.add_argument(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anabranch
@@ -17,6 +20,27 @@ from anabranch.errors import ConnectError, InvalidConfigurationError
 
 CONNECT_TIMEOUT_S = 5.0
 
+LEAVE_TIMEOUT_S = 10.0
+"""How long an interrupted command may take to complete its messages and to leave its subscription."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that the block can leave; the exit code is 143."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        # Python takes signals in the main thread only.
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
 
 def produce(arguments: argparse.Namespace) -> int:
     if arguments.count is not None and arguments.count < 1:
@@ -24,20 +48,28 @@ def produce(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     sent = 0
     topic = parse_topic(arguments.topic)
-    with _open(arguments.url) as client:
+    with ended_by_signals(), _open(arguments.url) as client:
         producer: anabranch.Producer[bytes] = client.create_producer(arguments.topic)
-        for value in _values(arguments):
-            key = arguments.key.replace("{n}", str(sent)) if arguments.key is not None else None
-            producer.enqueue(value, key=key)
-            sent += 1
-        producer.flush()
-        producer.close()
-    seconds = time.monotonic() - began
+        limit_s: float | None = LEAVE_TIMEOUT_S
+        try:
+            for value in _values(arguments):
+                key = arguments.key.replace("{n}", str(sent)) if arguments.key is not None else None
+                producer.enqueue(value, key=key)
+                sent += 1
+            limit_s = None
+        finally:
+            # An interrupted command completes the messages that it has taken.
+            producer.flush(timeout=limit_s)
+            producer.close(timeout=LEAVE_TIMEOUT_S)
+            _report(arguments, str(topic), sent, time.monotonic() - began)
+    return 0
+
+
+def _report(arguments: argparse.Namespace, topic: str, sent: int, seconds: float) -> None:
     if arguments.json:
-        print(json.dumps({"topic": str(topic), "messages": sent, "seconds": round(seconds, 6)}))
+        print(json.dumps({"topic": topic, "messages": sent, "seconds": round(seconds, 6)}))
     else:
         print(f"{sent} message{'' if sent == 1 else 's'} stored in {topic}", file=sys.stderr)
-    return 0
 
 
 def _open(url: str) -> anabranch.Client:
@@ -64,8 +96,8 @@ def _values(arguments: argparse.Namespace) -> Iterator[bytes]:
 
 
 def consume(arguments: argparse.Namespace) -> int:
-    """Print and acknowledge messages until the count, the timeout or an interrupt."""
-    with _open(arguments.url) as client:
+    """Print and acknowledge messages until the count, the timeout or a signal; then leave."""
+    with ended_by_signals(), _open(arguments.url) as client:
         subscribe = client.subscribe_stream if arguments.kind == "stream" else client.subscribe_queue
         consumer: Any = subscribe(arguments.topic, arguments.subscription, initial_position=arguments.start)
         taken = 0
@@ -86,7 +118,7 @@ def consume(arguments: argparse.Namespace) -> int:
                 else:
                     consumer.acknowledge(messages)
         finally:
-            consumer.close()
+            consumer.close(timeout=LEAVE_TIMEOUT_S)
     return 0
 
 
