@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from anabranch.controller.decide.admission import Roster
+from anabranch.controller.decide.consistency import LogState
 from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
 from anabranch.errors import NotFoundError, StaleTermError, TopicTerminatedError
 from anabranch.metadata.records import InitialPosition
@@ -86,11 +87,15 @@ class MemorySegments:
         self.disk = disk
         self.fails: Callable[[str, TopicName], Exception | None] = lambda verb, name: None
 
-    async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> None:
+    async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> LogState:
         await self._enter("create", place.name, term)
+        known = place.name in self.disk.stored
         stored = self.disk.stored.setdefault(place.name, StoredSegment())
         for subscription, start in subscriptions.items():
             stored.cursors.setdefault(subscription, 0 if start == "earliest" else len(stored.entries))
+        if not known:
+            return "created"
+        return "sealed" if stored.sealed else "open"
 
     async def seal(self, place: Place, term: int) -> Pieces:
         await self._enter("seal", place.name, term)

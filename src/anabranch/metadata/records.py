@@ -25,7 +25,7 @@ INCARNATIONS = "/sequences/incarnation"
 
 SubscriptionKind = Literal["STREAM", "QUEUE", "CHECKPOINT"]
 InitialPosition = Literal["earliest", "latest"]
-OperationKind = Literal["create", "split", "merge", "rebucket", "migrate"]
+OperationKind = Literal["create", "split", "merge", "rebucket", "migrate", "renew"]
 PolicyFields = dict[str, bool | int | float]
 
 

@@ -157,6 +157,11 @@ class Layout:
             raise LayoutError(f"segment {id_} has these bucket boundaries already")
         return self._succeed((parent,), [(parent.range, tuple(splits))], now_ms, first_id)
 
+    def renew(self, id_: int, *, now_ms: int, first_id: int | None = None) -> Layout:
+        """Seal a segment and create one child over the same range with the same bucket boundaries."""
+        parent = self._to_seal(id_)
+        return self._succeed((parent,), [(parent.range, parent.bucket_splits)], now_ms, first_id)
+
     def migrate(self, splits: Sequence[int] = (), *, now_ms: int, first_id: int | None = None) -> Layout:
         """Seal the classic topics that store all messages so far, and create as many segments over the ring.
 

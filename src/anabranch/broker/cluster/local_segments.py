@@ -11,6 +11,7 @@ from anabranch.broker.cluster.drain_events import DrainEvents
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.controller.decide.admission import Roster
+from anabranch.controller.decide.consistency import LogState
 from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
 from anabranch.errors import StaleTermError
 from anabranch.metadata.records import InitialPosition
@@ -31,8 +32,9 @@ class LocalSegments:
         # In memory only: after a restart of this process, topics are led in newer terms.
         self._terms: dict[TopicName, int] = {}
 
-    async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> None:
+    async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> LogState:
         self._check(place, term)
+        known = self._logs.get(place.name) is not None
         made = await self._logs.make(place.name, place.store)
         # Concurrently, so that one commit makes all subscriptions durable.
         await asyncio.gather(
@@ -41,6 +43,9 @@ class LocalSegments:
                 for subscription, start in subscriptions.items()
             )
         )
+        if not known:
+            return "created"
+        return "sealed" if made.log.sealed else "open"
 
     async def seal(self, place: Place, term: int) -> Pieces:
         self._check(place, term)

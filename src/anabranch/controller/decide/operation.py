@@ -82,6 +82,12 @@ def plan_rebucket(
     return _plan("rebucket", layout, topic, steps, origin)
 
 
+def plan_renew(layout: Layout, topic: TopicName, ids: Iterable[int], origin: Origin) -> IntentRecord:
+    """Give each named segment a successor of the same shape, all in one operation."""
+    steps = [StepRecord(parent_ids=(id_,)) for id_ in sorted(ids)]
+    return _plan("renew", layout, topic, steps, origin)
+
+
 def plan(layout: Layout, topic: TopicName, actions: Sequence[Action], origin: Origin) -> IntentRecord:
     """One operation for the steps of one decision, which are all of one kind."""
     if isinstance(actions[0], Merge):
@@ -205,7 +211,7 @@ def remember(history: LoadHistory, layout: Layout, intent: IntentRecord, now_s: 
     for step in intent.steps:
         if intent.kind == "split":
             history = record_action(history, layout, Split(step.parent_ids[0], step.points), now_s)
-        elif intent.kind == "migrate":
+        elif intent.kind in ("migrate", "renew"):
             continue
         elif intent.kind == "rebucket":
             history = record_action(history, layout, Rebucket(step.parent_ids[0], step.bucket_splits), now_s)
@@ -246,6 +252,8 @@ def _apply(layout: Layout, kind: OperationKind, step: StepRecord, now_ms: int, f
         return layout.merge(step.parent_ids, now_ms=now_ms, first_id=first_id)
     if kind == "migrate":
         return layout.migrate(step.bucket_splits, now_ms=now_ms, first_id=first_id)
+    if kind == "renew":
+        return layout.renew(step.parent_ids[0], now_ms=now_ms, first_id=first_id)
     assert kind == "rebucket"
     return layout.rebucket(step.parent_ids[0], step.bucket_splits, now_ms=now_ms, first_id=first_id)
 

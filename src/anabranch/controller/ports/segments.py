@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from anabranch.controller.decide.admission import Roster
+from anabranch.controller.decide.consistency import LogState
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.inheritance import Pieces
@@ -50,7 +51,7 @@ class Drained(NamedTuple):
 class Segments(Protocol):
     """Create, seal, delete and observe segments."""
 
-    async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> None:
+    async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> LogState:
         """Create the segment's storage and these subscriptions; those that exist stay as they are."""
 
     async def seal(self, place: Place, term: int) -> Pieces:

@@ -138,7 +138,8 @@ class TopicController:
         }
 
     def _troubles(self) -> dict[str, str]:
-        return {**self.changes.troubles, **self._layouts.unreached, **self.upkeep.troubles()}
+        layouts = {**self._layouts.lost, **self._layouts.unreached}
+        return {**self.changes.troubles, **layouts, **self.upkeep.troubles()}
 
     def _describe_subscriptions(self) -> dict[str, dict[str, object]]:
         return reports.subscriptions(self.layout, self._subscriptions, self._announcements, self.members)

@@ -7,6 +7,7 @@ step is retried.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import msgspec
 
 from anabranch.aio import together
 from anabranch.controller.decide import operation
+from anabranch.controller.decide.consistency import Inconsistency, LogState, compare
 from anabranch.controller.decide.retention import NO_SIZES, Sizes, kept_sizes, prunable
 from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.topic.leadership import Happened, Leadership, Notify
@@ -26,6 +28,8 @@ from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
 from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout
 from anabranch.model.names import Place, TopicName
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -59,6 +63,8 @@ class LayoutChanges:
     ) -> None:
         self.unreached: dict[str, str] = {}
         """Segments that do not know this leader's term yet, and why."""
+        self.lost: dict[str, str] = {}
+        """Segments whose logs were gone when this leader began."""
         self._phase: str | None = None
         """The phase that the running operation is in, or failed in."""
         self._lead = lead
@@ -87,17 +93,19 @@ class LayoutChanges:
         """Finish the recorded operation and let segments and subscriptions follow; False if some cannot."""
         if self._lead.record.intent is not None:
             await self._carry_out(self._lead.record.intent)
-        await self._fence()
+        await self._mend(compare(await self._fence()))
         return await self._subscriptions.settle() and not self.unreached
 
-    async def _fence(self) -> None:
+    async def _fence(self) -> dict[int, LogState]:
         """Announce the term to active segments and create missing ones; a missing sealed one is a loss."""
         troubles: dict[str, str] = {}
+        found: dict[int, LogState] = {}
 
         async def announce(id_: int) -> None:
             place = self._lead.place(self._lead.layout.segments[id_])
             try:
-                await self._context.segments.create(place, self._subscriptions.for_new(), self._lead.term)
+                subscriptions = self._subscriptions.for_new()
+                found[id_] = await self._context.segments.create(place, subscriptions, self._lead.term)
             except StaleTermError:
                 raise
             except AnabranchError as error:
@@ -106,6 +114,20 @@ class LayoutChanges:
         await together(announce(id_) for id_ in self._unfenced if id_ in self._lead.layout.segments)
         self._unfenced = [id_ for id_ in self._unfenced if f"segment {id_}" in troubles]
         self.unreached = troubles
+        return found
+
+    async def _mend(self, seen: Inconsistency) -> None:
+        """Replace segments whose logs take no messages, and report logs that are gone."""
+        for id_ in seen.lost:
+            self.lost[f"segment {id_}"] = "its log was gone and began empty; its earlier messages are lost"
+            log.error("%s: segment %d: %s", self._lead.name, id_, self.lost[f"segment {id_}"])
+        if seen.sealed:
+            reason = "the log is sealed, but the layout said that it is active"
+            log.warning("%s: segments %s: %s; they are replaced", self._lead.name, seen.sealed, reason)
+            origin = self._lead.origin(reason, automatic=True)
+            await self.operate(
+                lambda layout: operation.plan_renew(layout, self._lead.name, seen.sealed, origin)
+            )
 
     async def operate(self, plan: Plan) -> Layout:
         """Record the intent and reserve its ids in one write, then carry it out."""
