@@ -1,8 +1,7 @@
 """All exceptions of Anabranch, as one tree.
 
 Families follow what the caller can do: fix the call, retry, ask another broker, or give up. `retryable` tells
-whether the same call may succeed later without a change. A builtin exception with the same meaning is a base
-too, so `except TimeoutError` and `except LookupError` work as a Python user expects.
+whether the same call may succeed later. A builtin exception of the same meaning is a base (TimeoutError...).
 """
 
 from __future__ import annotations
@@ -179,6 +178,10 @@ class UnknownServerError(ServerError):
 
 class NotAllowedError(ServerError):
     """The operation is not allowed here."""
+
+
+class LimitExceededError(NotAllowedError):
+    """A list, text or number of bytes exceeds its limit; send less at once."""
 
 
 class UnsupportedFeatureError(ServerError):

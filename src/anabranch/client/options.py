@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, get_args
 
 from anabranch.errors import InvalidConfigurationError, InvalidNameError, InvalidServiceUrlError
-from anabranch.model.names import TopicName, validate_subscription
+from anabranch.model.limits import check_properties
+from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 
 Seconds = float | timedelta
 """A duration as callers may write it."""
@@ -100,6 +101,7 @@ class PublishOptions:
             raise InvalidConfigurationError("batching must be a Batching, True or False")
         if self.name is not None and not self.name:
             raise InvalidConfigurationError("name must not be empty; leave it out to get a generated one")
+        validate_client_name("producer", self.name or "")
         if self.initial_sequence_id is not None and self.initial_sequence_id < -1:
             raise InvalidConfigurationError("initial_sequence_id must be -1 or more")
 
@@ -159,6 +161,7 @@ def text_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:
     found = dict(pairs or {})
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in found.items()):
         raise InvalidConfigurationError(f"{name} must map text to text")
+    check_properties(name, found)
     return found
 
 

@@ -29,6 +29,7 @@ from anabranch.errors import (
 )
 from anabranch.metadata.records import TopicRecord
 from anabranch.model.layout import Layout
+from anabranch.model.limits import check_properties
 from anabranch.model.names import TopicName
 
 NO_PROPERTIES: Mapping[str, str] = {}
@@ -98,6 +99,7 @@ class ControllerService:
     async def record_topic(self, name: TopicName, segments: int, properties: Mapping[str, str]) -> None:
         """Record a topic; TopicExistsError, NotFoundError without namespace, ConflictError if classic."""
         _check_name(name)
+        check_properties("a topic", properties)
         await self.context.topics.namespaces.load_namespace(name.namespace_name)
         classic = await self.context.topics.find_classic(name)
         if classic is not None and not classic.migrated:  # The new topic would hide its messages.

@@ -12,6 +12,13 @@ from typing import Literal, NamedTuple, cast
 from urllib.parse import quote_plus, unquote_plus
 
 from anabranch.errors import InvalidNameError, LayoutError
+from anabranch.model.limits import (
+    ENTITY_BYTES_MAX,
+    LOCAL_BYTES_MAX,
+    NAME_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+    bounded_name,
+)
 from anabranch.model.ranges import HashRange
 
 Domain = Literal["persistent", "non-persistent", "topic", "segment"]
@@ -79,7 +86,7 @@ class TopicName:
     @staticmethod
     def parse(text: str, *, default_domain: Domain = "persistent") -> TopicName:
         """Read a name: with a scheme, or `tenant/namespace/name`, or a bare `name` of public/default."""
-        domain, scheme, rest = text.partition("://")
+        domain, scheme, rest = bounded_name("topic", text, TOPIC_BYTES_MAX).partition("://")
         if not scheme:
             return _parse_short(text, default_domain)
         if domain not in DOMAINS:
@@ -187,6 +194,7 @@ def decode_part(text: str) -> str:
 
 def validate_entity(kind: str, name: str) -> str:
     """Return the name of a tenant, namespace or cluster if it may be used; raises InvalidNameError."""
+    bounded_name(kind, name, ENTITY_BYTES_MAX)
     if not _ENTITY.fullmatch(name) or name in (".", ".."):
         raise InvalidNameError(
             f"{name!r} cannot be a {kind} name; use letters, digits and the characters - = : . _"
@@ -196,10 +204,19 @@ def validate_entity(kind: str, name: str) -> str:
 
 def validate_subscription(name: str) -> str:
     """Return the subscription name if it may be used; raises InvalidNameError."""
+    bounded_name("subscription", name, NAME_BYTES_MAX)
     if not name or name.strip() != name or _CONTROL.search(name):
         raise InvalidNameError(
             f"{name!r} cannot be a subscription name; use printable text without blanks at its ends"
         )
+    return name
+
+
+def validate_client_name(kind: Literal["producer", "consumer"], name: str) -> str:
+    """Return the name that a client gives to its producer or consumer; raises InvalidNameError."""
+    bounded_name(kind, name, NAME_BYTES_MAX)
+    if _CONTROL.search(name):
+        raise InvalidNameError(f"{name!r} cannot be a {kind} name; use printable text")
     return name
 
 
@@ -224,6 +241,8 @@ def _parse_short(text: str, domain: Domain) -> TopicName:
 
 
 def _validate_local(domain: Domain, local: str) -> None:
+    stem, _, number = local.rpartition("-partition-")
+    bounded_name("topic", stem if _PARTITION.fullmatch(number) else local, LOCAL_BYTES_MAX)
     if "/" in local and domain in ("persistent", "non-persistent"):
         raise InvalidNameError(
             f"{local!r} holds a slash: tenant/cluster/namespace/name is the old form and not supported; "

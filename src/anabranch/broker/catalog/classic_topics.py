@@ -24,6 +24,7 @@ from anabranch.errors import (
 from anabranch.metadata.records import ClassicTopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.hashing import key_hash
+from anabranch.model.limits import check_properties
 from anabranch.model.names import TopicName
 
 
@@ -115,6 +116,7 @@ class ClassicTopics:
         stores: tuple[int, ...] = (),
     ) -> None:
         """Record a topic, but no logs yet; TopicExistsError, or ConflictError beside a scalable topic."""
+        check_properties("a topic", properties or {})
         await self._records.namespaces.load_namespace(name.namespace_name)
         twin = await self._records.find(name.partitioned_topic.topic)
         if twin is not None and not twin.deleted:

@@ -11,7 +11,7 @@ from anabranch.client.options import BadEntries, DeadLetter, InitialPosition, on
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import MessageId
 from anabranch.model.layout import Segment
-from anabranch.model.names import TopicName
+from anabranch.model.names import TopicName, validate_client_name
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, pairs
@@ -108,6 +108,7 @@ class SubscriptionOptions:
 
     def __post_init__(self) -> None:
         one_of("initial_position", self.initial_position, InitialPosition)
+        validate_client_name("consumer", self.name or "")
 
     def attachment(self, kind: pb.CommandSubscribe.SubType.ValueType, consumer_name: str) -> Attachment:
         earliest = self.initial_position == "earliest"
@@ -147,3 +148,6 @@ class CheckpointOptions:
     properties: Mapping[str, str]
     fail_on_data_loss: bool
     bad_entries: BadEntries
+
+    def __post_init__(self) -> None:
+        validate_client_name("consumer", self.name or "")

@@ -43,6 +43,7 @@ from anabranch.metadata.records import (
     UnfinishedRecord,
 )
 from anabranch.model.layout import Layout
+from anabranch.model.limits import check_properties
 from anabranch.model.names import TopicName
 
 replace = msgspec.structs.replace
@@ -192,6 +193,7 @@ class TopicController:
         self.upkeep.look_soon()
 
     async def set_properties(self, properties: Mapping[str, str | None]) -> None:
+        check_properties("a topic", with_properties(self.record, properties).properties)
         await self.changes.run(lambda: self._lead.update(lambda record: with_properties(record, properties)))
 
     async def delete(self, *, force: bool = False, incarnation: int | None = None) -> None:
