@@ -12,7 +12,8 @@ from typing import Any
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription, kind_name
+from anabranch.broker.serving.strategies import kind_name
+from anabranch.broker.serving.subscription import Subscription
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb

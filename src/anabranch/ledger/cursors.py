@@ -70,6 +70,9 @@ class DurableCursor(Cursor):
         self._journal = journal
         self._steps: list[Step] = []
         self._acked: list[int] = []
+        self._parted: dict[int, int] = {}
+        """Messages of each entry that was acknowledged in part since the last commit. One step for each entry
+        follows the other steps: all but a Reset only add, so their order does not matter."""
         self._deleted = False
 
     def acknowledge(self, ordinals: Iterable[int]) -> None:
@@ -81,9 +84,11 @@ class DurableCursor(Cursor):
         self._acked.extend(given)
 
     def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> None:
-        self.acks.acknowledge_part(ordinal, remaining, count)
-        whole = remaining & ((1 << count) - 1)
-        self._add(PartAcked(ordinal, whole.to_bytes((count + 7) // 8, "little"), count))
+        if self.acks.acknowledge_part(ordinal, remaining, count):
+            self.acknowledge([ordinal])
+        elif self.acks.remaining(ordinal) is not None:
+            self._announce()
+            self._parted[ordinal] = count
 
     def acknowledge_up_to(self, ordinal: int) -> None:
         if ordinal <= self.acks.mark:
@@ -98,6 +103,7 @@ class DurableCursor(Cursor):
         self.acks.reset(ordinal)
         self._announce()
         self._acked.clear()
+        self._parted.clear()
         self._steps[:] = [Reset(ordinal)]
 
     async def flush(self) -> None:
@@ -107,6 +113,11 @@ class DurableCursor(Cursor):
         """The steps since the last call, oldest first; empty once the cursor is deleted."""
         self._close_acked()
         steps, self._steps = self._steps, []
+        parted, self._parted = self._parted, {}
+        for ordinal, count in parted.items():
+            left = self.acks.remaining(ordinal)
+            if left is not None:
+                steps.append(PartAcked(ordinal, left.to_bytes((left.bit_length() + 7) // 8, "little"), count))
         return [] if self._deleted else steps
 
     def mark_deleted(self) -> None:
@@ -119,7 +130,7 @@ class DurableCursor(Cursor):
         self._steps.append(step)
 
     def _announce(self) -> None:
-        if not self._steps and not self._acked:
+        if not self._steps and not self._acked and not self._parted:
             self._journal.steps_waiting(self)
 
     def _close_acked(self) -> None:

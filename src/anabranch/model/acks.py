@@ -18,7 +18,7 @@ from anabranch.errors import CorruptDataError
 _VERSION = 1
 _HEAD = struct.Struct("<BQI")
 _PART = struct.Struct("<QI")
-_WORD_MASK = 2**64 - 1
+_WORD_BYTES = 8
 _FEW = 8
 
 
@@ -89,12 +89,15 @@ class AckSet:
             raise ValueError(f"entry {ordinal} with {count} messages cannot be acknowledged in part")
         if ordinal in self:
             return True
-        whole = (1 << count) - 1
-        left = self._parts.get(ordinal, whole) & remaining & whole
+        # No step costs more than the bits that are given or were given before: entries may be large.
+        left = remaining if remaining.bit_length() <= count else remaining & ((1 << count) - 1)
+        before = self._parts.get(ordinal)
+        if before is not None:
+            left &= before
         if not left:
             self._acknowledge_one(ordinal)
             return True
-        if left != whole:
+        if before is not None or left.bit_count() < count:
             self._parts[ordinal] = left
         return False
 
@@ -108,7 +111,7 @@ class AckSet:
         else:
             self._pending.remove_range(self._mark, ordinal)
         if self._parts:
-            self._parts = {part: left for part, left in self._parts.items() if part >= ordinal}
+            self._forget_parts(ordinal)
         self._mark = self._pending.min() if self._pending else self._top
 
     def reset(self, ordinal: int) -> None:
@@ -158,6 +161,14 @@ class AckSet:
         except (struct.error, ValueError, IndexError, OverflowError) as cause:
             raise CorruptDataError(f"{len(data)} bytes are not an acknowledgement set") from cause
 
+    def _forget_parts(self, end: int) -> None:
+        """Forget the parts of entries from the mark up to `end`; the shorter of the two ways is taken."""
+        if end - self._mark < len(self._parts):
+            for ordinal in range(self._mark, end):
+                self._parts.pop(ordinal, None)
+        else:
+            self._parts = {part: left for part, left in self._parts.items() if part >= end}
+
     def _acknowledge_one(self, ordinal: int) -> None:
         if self._parts:
             self._parts.pop(ordinal, None)
@@ -191,20 +202,13 @@ class AckSet:
 
 def bits_from_words(words: Sequence[int]) -> int:
     """The bit set of the wire's `ack_set`: signed 64-bit words, lowest first."""
-    bits = 0
-    for index, word in enumerate(words):
-        bits |= (word & _WORD_MASK) << (64 * index)
-    return bits
+    return int.from_bytes(struct.pack(f"<{len(words)}q", *words), "little")
 
 
 def words_from_bits(bits: int) -> list[int]:
     """Undo `bits_from_words`; zero words at the end are left out, as Java does."""
-    words = []
-    while bits:
-        word = bits & _WORD_MASK
-        words.append(word - 2**64 if word >= 2**63 else word)
-        bits >>= 64
-    return words
+    count = -(-bits.bit_length() // (8 * _WORD_BYTES))
+    return list(struct.unpack(f"<{count}q", bits.to_bytes(count * _WORD_BYTES, "little")))
 
 
 def bits_at(indexes: Sequence[int]) -> int:

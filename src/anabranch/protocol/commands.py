@@ -11,12 +11,12 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
 from anabranch.errors import LocalProtocolError, RemoteProtocolError
 from anabranch.protocol.frames import ENTRY_METADATA_MAGIC, Frame, FrameCutter
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.texts import check_text
 from anabranch.protocol.varints import encode_varint
 
 NO_ID: Final = 2**64 - 1
@@ -86,22 +86,6 @@ _parse_entry_metadata = pb.BrokerEntryMetadata.FromString
 _FIELDS: Final = tuple(pb.BaseCommand.DESCRIPTOR.fields_by_number[n] for n in pb.BaseCommand.Type.values())
 _FIELD_OF_TYPE: Final = {field.number: field.name for field in _FIELDS}
 _TYPE_OF_MESSAGE: Final = {f.message_type.full_name: f.number for f in _FIELDS if f.message_type}
-
-_TextFields = tuple[tuple[str, bool, "_TextFields | None"], ...]
-"""The text fields of a message: name, whether it repeats, and the text fields of an inner message."""
-
-
-def _text_fields(kind: Descriptor | None) -> _TextFields:
-    found: list[tuple[str, bool, _TextFields | None]] = []
-    for field in kind.fields if kind else ():
-        if field.type == field.TYPE_STRING:
-            found.append((field.name, field.is_repeated, None))
-        elif field.message_type not in (None, kind) and (inner := _text_fields(field.message_type)):
-            found.append((field.name, field.is_repeated, inner))
-    return tuple(found)
-
-
-_TEXT_OF_TYPE: Final = {field.number: _text_fields(field.message_type) for field in _FIELDS}
 
 
 class CommandCutter(FrameCutter):
@@ -177,10 +161,15 @@ class CommandCutter(FrameCutter):
                     raise _incomplete(message)
                 commands.append(_delivery(message, fields, data[split:after]))
             else:
-                body = data[split:after] if split < after else None
-                commands.append(decode((data[position + 8 : split], body)))
+                commands.append(self._decode_other(data, position + 8, split, after))
             position = after
         return position
+
+    def _decode_other(self, data: bytes, start: int, split: int, end: int) -> Command:
+        """The command between `start` and `split`, which is not a hot one in its usual form."""
+        if split - start > self.command_bytes_max:
+            raise self.refusal(end - start + 4, split - start)
+        return decode((data[start:split], data[split:end] if split < end else None))
 
 
 def decode(frame: Frame) -> Command:
@@ -205,19 +194,8 @@ def decode(frame: Frame) -> Command:
             return _delivery(sub_message, command, body)
     except DecodeError as error:
         raise _unreadable(error) from error
-    _check_text(sub_message, _TEXT_OF_TYPE[base.type])
+    check_text(sub_message)
     return sub_message
-
-
-def _check_text(message: Message, fields: _TextFields) -> None:
-    """Refuse text that is not UTF-8, because protobuf returns it as bytes instead of a string."""
-    for name, repeated, inner in fields:
-        value = getattr(message, name)
-        for item in value if repeated else (value,):
-            if inner is not None:
-                _check_text(item, inner)
-            elif not isinstance(item, str):
-                raise RemoteProtocolError(f"the peer sent a {name} that is not UTF-8")
 
 
 def _incomplete(message: Message) -> RemoteProtocolError:

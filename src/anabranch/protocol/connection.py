@@ -11,6 +11,7 @@ from typing import Final
 from anabranch.errors import RemoteProtocolError
 from anabranch.protocol.commands import Command, CommandCutter, encode
 from anabranch.protocol.frames import FRAME_EXTRA_BYTES, MESSAGE_BYTES_MAX
+from anabranch.protocol.limits import COMMAND_BYTES_MAX
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
 
@@ -130,8 +131,13 @@ class ServerMachine(_Machine):
         self.peer_is_ours = False
         self.peer_hears_end_of_topic = False
         """Whether the client understands REACHED_END_OF_TOPIC; others drop the connection on it."""
+        self._cutter.command_bytes_max = COMMAND_BYTES_MAX
         self._max_message_bytes = max_message_bytes
         self._features = features or pb.FeatureFlags(supports_scalable_topics=True)
+
+    def trust_peer(self) -> None:
+        """Accept commands of any size that fits into a frame, because a broker of the cluster sends them."""
+        self._cutter.command_bytes_max = self._cutter.frame_bytes_max
 
     def _shake_hands(self, command: Command, now: float) -> bool:
         if not isinstance(command, pb.CommandConnect):

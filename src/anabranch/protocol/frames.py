@@ -49,6 +49,8 @@ class FrameCutter:
     def __init__(self, frame_bytes_max: int = MESSAGE_BYTES_MAX + FRAME_EXTRA_BYTES) -> None:
         self.frame_bytes_max = frame_bytes_max
         """Limit for a whole frame, its size field included; may be changed between frames."""
+        self.command_bytes_max = 2**32
+        """Limit for the command in a frame; may be changed between frames."""
         self._rest = bytearray()
         self._wanted = 0
 
@@ -68,7 +70,7 @@ class FrameCutter:
         limit = self.frame_bytes_max
         while end - position >= 8:
             total, command = _two_sizes(data, position)
-            if total + 4 > limit or command + 4 > total:
+            if total + 4 > limit or command + 4 > total or command > self.command_bytes_max:
                 raise self.refusal(total, command)
             after = position + 4 + total
             if after > end:
@@ -110,7 +112,7 @@ class FrameCutter:
         if len(rest) < 8:
             return 8
         total, command = _two_sizes(rest)
-        if total + 4 > self.frame_bytes_max or command + 4 > total:
+        if total + 4 > self.frame_bytes_max or command + 4 > total or command > self.command_bytes_max:
             raise self.refusal(total, command)
         return int(total) + 4
 
@@ -121,6 +123,10 @@ class FrameCutter:
         if total + 4 > self.frame_bytes_max:
             return RemoteProtocolError(
                 f"the peer announced a frame of {total + 4} bytes; the limit is {self.frame_bytes_max}"
+            )
+        if command + 4 <= total:
+            return RemoteProtocolError(
+                f"the peer announced a command of {command} bytes; the limit is {self.command_bytes_max}"
             )
         return RemoteProtocolError(
             f"the peer sent a frame of {total} bytes that claims a command of {command} bytes"

@@ -47,11 +47,16 @@ class _SimHandle(asyncio.Handle):
     __slots__ = ()
 
     _context: contextvars.Context
+    _loop: SimLoop
 
     def _run(self) -> None:
         process = self._context.get(PROCESS)
         if process is None or process.state is State.RUNNING:
-            super()._run()
+            loop = self._loop
+            if loop.on_step is None:
+                super()._run()
+            else:
+                loop.on_step(process, super()._run)
         else:
             process.withhold(self)
 
@@ -91,6 +96,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.errors: list[str] = []
         self.trace: list[str] | None = None
         self.digest = 0
+        self.on_step: Callable[[SimProcess | None, Callable[[], None]], None] | None = None
+        """Runs each callback of the loop and of its processes; a test measures the callbacks by it."""
         self._now = 0.0
         self._limit = float("inf")
         self._instant_events = 0

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from anabranch.broker.dispatch.receivers import Receiver
-from anabranch.broker.dispatch.selectors import Selector, Sticky
+from anabranch.broker.dispatch.selectors import AutoSplit, Selector
 
 
 class Handout(NamedTuple):
@@ -31,7 +31,7 @@ class KeyedDispatch:
     def __init__(self) -> None:
         self.held = 0
         """Entries read but not given out; the caller bounds by it how far it reads ahead."""
-        self._selector: Selector = Sticky(())
+        self._selector: Selector = AutoSplit()
         self._holders: dict[int, Receiver] = {}
         self._outstanding: dict[int, int] = {}
         self._queues: dict[int, deque[tuple[int, int]]] = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 from anabranch.broker.dispatch.receivers import Receiver
@@ -77,15 +78,30 @@ def _ring_points(receiver: Receiver) -> list[int]:
 class Sticky:
     """Each receiver named its hash ranges; entries of a hash outside all ranges wait."""
 
-    def __init__(self, ranges: Iterable[tuple[HashRange, Receiver]]) -> None:
-        ordered = sorted(ranges, key=lambda pair: pair[0].start)
-        self._ranges = [pair[0] for pair in ordered]
-        self._starts = [pair[0].start for pair in ordered]
-        self._owners = [pair[1] for pair in ordered]
+    def __init__(self) -> None:
+        # A table of all slots: ranges come and go at the cost of their width, however many there are.
+        self._owners: list[Receiver | None] = [None] * HASH_SLOTS
+        self._members: dict[Receiver, Sequence[HashRange]] = {}
+
+    def change(self, ranges: Mapping[Receiver, Sequence[HashRange]]) -> None:
+        """Use these receivers from now on; only a receiver that comes or goes costs time."""
+        for receiver in [known for known in self._members if known not in ranges]:
+            self._put(None, self._members[receiver])
+        for receiver, parts in ranges.items():
+            if receiver not in self._members:
+                self._put(receiver, parts)
+        self._members = dict(ranges)
+
+    def _put(self, owner: Receiver | None, parts: Iterable[HashRange]) -> None:
+        for part in parts:
+            self._owners[part.start : part.end + 1] = [owner] * part.width
+
+    def is_free(self, part: HashRange) -> bool:
+        """Whether no receiver has a slot of this range."""
+        return self._owners[part.start : part.end + 1].count(None) == part.width
 
     def owner(self, slot: int) -> Receiver | None:
-        at = bisect_right(self._starts, slot) - 1
-        return self._owners[at] if at >= 0 and slot in self._ranges[at] else None
+        return self._owners[slot]
 
 
 class Buckets:
@@ -108,21 +124,24 @@ class Buckets:
         return self._owners[slot] if slot < len(self._owners) else None
 
 
-def sticky_ranges(ranges: Sequence[tuple[int, int]], others: Iterable[HashRange]) -> tuple[HashRange, ...]:
+def sticky_ranges(
+    ranges: Sequence[tuple[int, int]], is_free: Callable[[HashRange], bool]
+) -> tuple[HashRange, ...]:
     """The ranges a STICKY consumer asks for; ConsumerAssignError when they are bad or taken."""
     if not ranges:
         raise ConsumerAssignError("a sticky consumer must name its hash ranges")
-    made: list[HashRange] = []
-    taken = list(others)
     for start, end in ranges:
         if not 0 <= start <= end < HASH_SLOTS:
             raise ConsumerAssignError(f"hash range {start}-{end} is not within 0-{HASH_SLOTS - 1}")
-        asked = HashRange(start, end)
-        for other in (*made, *taken):
-            if asked.overlaps(other):
-                raise ConsumerAssignError(f"hash range {asked} overlaps {other}")
-        made.append(asked)
-    return tuple(made)
+    ordered = sorted(ranges)
+    for (_, end), (start, _) in pairwise(ordered):
+        if start <= end:
+            raise ConsumerAssignError(f"the hash ranges of the consumer overlap at {start:04x}")
+    made = tuple(HashRange(start, end) for start, end in ordered)
+    for part in made:
+        if not is_free(part):
+            raise ConsumerAssignError(f"hash range {part} overlaps that of another consumer")
+    return made
 
 
 def bucket_boundaries(ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:

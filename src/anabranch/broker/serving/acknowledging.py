@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
 
+from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import ClientLink, Spawn
 from anabranch.broker.serving.log_reader import Counters
 from anabranch.broker.serving.reading import Reading
-from anabranch.errors import AnabranchError, CorruptDataError, DamagedEntriesError
+from anabranch.broker.serving.shared_reading import PendingReading
+from anabranch.errors import AnabranchError, CorruptDataError, DamagedEntriesError, NotAllowedError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.acks import bits_from_words
@@ -21,6 +23,17 @@ _log = logging.getLogger(__name__)
 ANSWER_BYTES = 256
 """Size that a waiting answer adds to `publish_bytes` of its connection, which bounds the answers."""
 
+Ids = Sequence[pb.MessageIdData]
+
+FEW_IDS = 8
+"""Ids that are always taken at once, because slices would cost more than they are worth."""
+
+SLICE_IDS = 1000
+"""Ids that are taken in one slice of a few milliseconds."""
+
+_WORDS_PER_ID = 32
+"""Words of an ack set that take as long as one id."""
+
 
 class LogAcknowledgements:
     """Applies ACKs to the cursor of one log."""
@@ -30,7 +43,47 @@ class LogAcknowledgements:
         self._extent = log.extent
         self._cursor = cursor
 
-    def take_each(self, ids: Iterable[pb.MessageIdData], reading: Reading) -> bool:
+    def take(
+        self, command: pb.CommandAck, reading: Reading, taken: Callable[[bool], None]
+    ) -> Iterator[None] | None:
+        """Take an ACK, one with many ids in the slices returned; calls `taken` as `take_each` says."""
+        ids = command.message_id
+        more = False
+        if command.ack_type == pb.CommandAck.Cumulative:
+            # Shared types have no order to be cumulative in; Pulsar ignores it there, and so do we.
+            if not isinstance(reading, PendingReading) and len(ids) == 1:
+                self.take_up_to(ids[0], reading)
+        elif len(ids) > FEW_IDS:
+            return self._take_many(ids, reading, taken)
+        else:
+            more = self.take_each(ids, reading)
+        taken(more)
+        return None
+
+    def _take_many(self, ids: Ids, reading: Reading, taken: Callable[[bool], None]) -> Iterator[None]:
+        for number, piece in enumerate(_pieces(ids)):
+            if number:
+                yield
+            taken(self.take_each(piece, reading))
+
+    def redeliver(
+        self, consumer: ServedConsumer, ids: Ids, reading: Reading, changed: Callable[[], None]
+    ) -> Iterator[None]:
+        """Deliver these entries of a consumer again, or all of them without ids, in slices."""
+        wanted = set() if ids else set(consumer.held)
+        for number, piece in enumerate(_pieces(ids)):
+            if number:
+                yield
+            wanted.update(ordinal for id_ in piece if (ordinal := self.ordinal(id_)) is not None)
+        # Entries of a key go out again in their order. An ordered strategy goes back to the first of all.
+        ordered = sorted(wanted) if isinstance(reading, PendingReading) else ()
+        for start in range(0, len(ordered) or 1, SLICE_IDS):
+            if start:
+                yield
+            reading.redeliver(consumer, ordered[start : start + SLICE_IDS])
+            changed()
+
+    def take_each(self, ids: Ids, reading: Reading) -> bool:
         """Acknowledge single entries; whether more may be delivered because of it."""
         whole: list[int] = []
         more = False
@@ -39,7 +92,7 @@ class LogAcknowledgements:
             if ordinal is None:
                 continue
             if message_id.ack_set:
-                more |= self._take_part(ordinal, bits_from_words(message_id.ack_set), reading)
+                more |= self._take_part(ordinal, message_id.ack_set, reading)
             else:
                 whole.append(ordinal)
         if whole:
@@ -47,7 +100,7 @@ class LogAcknowledgements:
             more |= reading.acknowledged(whole)
         return more
 
-    def _take_part(self, ordinal: int, remaining: int, reading: Reading) -> bool:
+    def _take_part(self, ordinal: int, words: Sequence[int], reading: Reading) -> bool:
         acks = self._cursor.acks
         if ordinal in acks:
             return False
@@ -56,13 +109,14 @@ class LogAcknowledgements:
         except CorruptDataError:
             # The ledger is damaged, so no entry of it is delivered again.
             return False
+        remaining = ack_bits(words, count)
         before = acks.remaining(ordinal)
-        left = ((1 << count) - 1 if before is None else before) & remaining
-        cleared = (count if before is None else before.bit_count()) - left.bit_count()
+        pending = count if before is None else before.bit_count()
         self._cursor.acknowledge_part(ordinal, remaining, count)
-        if left == 0:
+        if ordinal in acks:
             return reading.acknowledged((ordinal,))
-        return reading.acknowledged_part(ordinal, cleared)
+        left = acks.remaining(ordinal)
+        return reading.acknowledged_part(ordinal, 0 if left is None else pending - left.bit_count())
 
     def take_up_to(self, message_id: pb.MessageIdData, reading: Reading) -> None:
         """Acknowledge all entries up to this id; an id beyond the last stored entry changes nothing."""
@@ -74,7 +128,7 @@ class LogAcknowledgements:
             ordinal = extent.ordinal_of(position)
             self._cursor.acknowledge_up_to(ordinal)
             if self.ordinal(message_id) is not None:
-                self._take_part(ordinal, bits_from_words(message_id.ack_set), reading)
+                self._take_part(ordinal, message_id.ack_set, reading)
         else:
             self._cursor.acknowledge_up_to(extent.ordinal_of(Position(position.ledger, position.entry + 1)))
 
@@ -105,6 +159,20 @@ class LogAcknowledgements:
         if ordinal >= self._extent.next_ordinal or self._extent.position_of(ordinal) != position:
             return None
         return ordinal
+
+
+def _pieces(ids: Ids) -> Iterator[Ids]:
+    """The ids of a command in pieces that each take a few milliseconds."""
+    piece: list[pb.MessageIdData] = []
+    weight = 0
+    for message_id in ids:
+        weight += 1 + len(message_id.ack_set) // _WORDS_PER_ID
+        piece.append(message_id)
+        if weight >= SLICE_IDS:
+            yield piece
+            piece, weight = [], 0
+    if piece:
+        yield piece
 
 
 class DurableAnswers:
@@ -143,6 +211,15 @@ class DurableAnswers:
                         link.resume_if_room()
         finally:
             self._sending = False
+
+
+def ack_bits(words: Sequence[int], count: int) -> int:
+    """The pending messages of an entry with `count` messages; NotAllowedError for needless words."""
+    if 64 * (len(words) - 1) >= count:
+        raise NotAllowedError(
+            f"an ack set of {len(words)} words is longer than the {count} messages of its entry need"
+        )
+    return bits_from_words(words)
 
 
 def position_from(message_id: pb.MessageIdData) -> Position:

@@ -30,7 +30,7 @@ class KeyedReading(PendingReading):
         self, path: ReadPath, *, sticky: bool = False, boundaries: tuple[int, ...] | None = None
     ) -> None:
         super().__init__(path)
-        self.sticky = sticky
+        self._sticky = Sticky() if sticky else None
         self.boundaries = boundaries
         """Split points of the buckets when whole buckets are dispatched, None for single keys."""
         self.open: Ranges | None = None
@@ -59,8 +59,9 @@ class KeyedReading(PendingReading):
                 self.path.counters.bucket_moves += buckets.moved_from(self._buckets)
             self._buckets = buckets
             self.dispatch.change(buckets)
-        elif self.sticky:
-            self.dispatch.change(Sticky((part, c) for c in self.consumers for part in c.ranges))
+        elif self._sticky is not None:
+            self._sticky.change({consumer: consumer.ranges for consumer in self.consumers})
+            self.dispatch.change(self._sticky)
         else:
             self._ring.change(self.consumers)
             self.dispatch.change(self._ring)
@@ -71,15 +72,14 @@ class KeyedReading(PendingReading):
         if self.boundaries is not None:
             if bucket_boundaries(range_pairs(meta)) != self.boundaries:
                 raise ConsumerAssignError(f"subscription {name} is in use with other buckets")
-        elif (meta.keySharedMode == pb.STICKY) != self.sticky:
+        elif (meta.keySharedMode == pb.STICKY) != (self._sticky is not None):
             raise ConsumerBusyError(f"subscription {name} is in use with another Key_Shared mode")
 
     def ranges_for(self, meta: pb.KeySharedMeta) -> tuple[HashRange, ...]:
         """The hash ranges of a new consumer, beside those that the connected consumers have taken."""
         if self.boundaries is not None:
             return tuple(HashRange(start, end) for start, end in range_pairs(meta))
-        taken = [part for consumer in self.consumers for part in consumer.ranges]
-        return sticky_ranges(range_pairs(meta), taken) if self.sticky else ()
+        return () if self._sticky is None else sticky_ranges(range_pairs(meta), self._sticky.is_free)
 
     def _closed_buckets(self, boundaries: tuple[int, ...]) -> frozenset[int]:
         if self.open is None:
@@ -98,6 +98,8 @@ class KeyedReading(PendingReading):
 
     def turn(self) -> bool:
         self._release_due()
+        if self._returning and self._take_some_back():
+            return True
         more = self._held_turn()
         if not more and any(consumer.ready for consumer in self.consumers):
             more = self._fresh_turn()

@@ -7,7 +7,7 @@ batch and never waits. Exclusive and Failover keep no state per entry: they go b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from anabranch.broker.dispatch.receivers import active_consumer
@@ -67,8 +67,8 @@ class Reading(ABC):
         return
 
     @abstractmethod
-    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int] | None) -> None:
-        """Deliver these entries of a consumer again, or all of them without ordinals."""
+    def redeliver(self, consumer: ServedConsumer, ordinals: Sequence[int]) -> None:
+        """Deliver these entries of a consumer, in ascending order, again; an ordered strategy all of them."""
 
     def left(self, consumer: ServedConsumer) -> None:
         """Take back the entries of a consumer that is gone; `consumers_changed` follows."""
@@ -149,7 +149,7 @@ class OrderedReading(Reading):
                 consumer.notify_active(active)
             self._announced[consumer] = active
 
-    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int] | None) -> None:
+    def redeliver(self, consumer: ServedConsumer, ordinals: Sequence[int]) -> None:
         if consumer is self.active:
             self.rewind()
 

@@ -6,8 +6,9 @@ Entries that come back, because a client asked for them or went away, are delive
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from anabranch.broker.dispatch.receivers import RoundRobin
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -20,6 +21,9 @@ from anabranch.protocol.outer import read_outer
 
 RUN_ENTRIES = 20
 """Entries that one Shared consumer gets before the turn goes to the next."""
+
+SLICE_ENTRIES = 1000
+"""Entries of a consumer that is gone which are taken back in one turn."""
 
 DELAYED_MAX = 50_000
 """Most entries with a later delivery time that are set aside; then reading stops."""
@@ -46,6 +50,8 @@ class PendingReading(Reading):
         super().__init__(path)
         self._out: dict[int, tuple[ServedConsumer, int, int]] = {}
         """By ordinal the consumer, the slot, and the messages that count as unacknowledged."""
+        self._returning: deque[int] = deque()
+        """Entries of consumers that are gone, which `turn` takes back in slices."""
         self._redeliveries: dict[int, int] = {}
         self._delayed: list[tuple[int, int, int]] = []
         """Heap of (time, ordinal, slot)."""
@@ -57,11 +63,17 @@ class PendingReading(Reading):
     def wake_at_ms(self) -> int | None:
         return self._delayed[0][0] if self._delayed else None
 
+    @property
+    def at_end(self) -> bool:
+        return super().at_end and not self._returning
+
     def rewind(self) -> None:
         super().rewind()
-        for consumer, _, messages in self._out.values():
-            consumer.settle(messages)
+        for consumer in self.consumers:
+            consumer.settle(consumer.unacked)
+            consumer.held.clear()
         self._out.clear()
+        self._returning.clear()
         self._delayed.clear()
         self.unacked = 0
         self.blocked = False
@@ -73,6 +85,7 @@ class PendingReading(Reading):
                 self._redeliveries.pop(ordinal, None)
             held = self._out.pop(ordinal, None)
             if held is not None:
+                del held[0].held[ordinal]
                 more |= self._release(*held)
                 more |= self._settle_slot(held[1])
         return more
@@ -85,20 +98,27 @@ class PendingReading(Reading):
         self._out[ordinal] = (consumer, slot, before - messages)
         return self._release(consumer, slot, messages)
 
-    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int] | None) -> None:
-        wanted = list(self._out) if ordinals is None else list(dict.fromkeys(ordinals))
-        mine = [o for o in wanted if o in self._out and self._out[o][0] is consumer]
+    def redeliver(self, consumer: ServedConsumer, ordinals: Sequence[int]) -> None:
+        mine = [ordinal for ordinal in ordinals if ordinal in consumer.held]
         for ordinal in mine:
             self._redeliveries[ordinal] = self._redeliveries.get(ordinal, 0) + 1
-        self._requeue(sorted(mine))
+        self._requeue(mine)
 
     def left(self, consumer: ServedConsumer) -> None:
-        self._requeue(sorted(o for o, held in self._out.items() if held[0] is consumer))
+        self._returning += sorted(consumer.held)
+
+    def _take_some_back(self) -> bool:
+        """Take back a slice of the entries whose consumers are gone; whether there are more."""
+        slice_ = [self._returning.popleft() for _ in range(min(len(self._returning), SLICE_ENTRIES))]
+        # Another consumer of the subscription may have acknowledged an entry meanwhile.
+        self._requeue([ordinal for ordinal in slice_ if ordinal in self._out])
+        return bool(self._returning)
 
     def _requeue(self, ordinals: Sequence[int]) -> None:
         back = []
         for ordinal in ordinals:
             consumer, slot, messages = self._out.pop(ordinal)
+            del consumer.held[ordinal]
             self._release(consumer, slot, messages)
             back.append((ordinal, slot, messages))
         self._take_back(back)
@@ -142,6 +162,7 @@ class PendingReading(Reading):
             # Writing now shows whether the connection takes the next entry.
             self._flush()
         self._out[ordinal] = (consumer, slot, messages)
+        consumer.held[ordinal] = None
         self.unacked += messages
         if self.unacked >= self.path.unacked_max:
             self.blocked = True
@@ -180,14 +201,16 @@ class SharedReading(PendingReading):
             self.rewind()
 
     def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
-        self._replay += [ordinal for ordinal, _, _ in entries]
-        heapify(self._replay)
+        for ordinal, _, _ in entries:
+            heappush(self._replay, ordinal)
 
     def _due(self, ordinal: int, slot: int) -> None:
         heappush(self._replay, ordinal)
 
     def turn(self) -> bool:
         self._release_due()
+        if self._returning and self._take_some_back():
+            return True
         more = False
         if self._replay:
             more = self._replay_turn()

@@ -1,4 +1,4 @@
-"""Chooses the reading strategy for a type of subscription."""
+"""The reading strategy of each subscription type, and the name of the type."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from anabranch.broker.serving.reading import OrderedReading, Reading, ReadPath
 from anabranch.broker.serving.shared_reading import SharedReading
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
+Kind = int
+"""A CommandSubscribe.SubType."""
 
-def make_reading(path: ReadPath, kind: int, meta: pb.KeySharedMeta) -> Reading:
-    """A strategy for a CommandSubscribe.SubType."""
+
+def kind_name(kind: Kind) -> str:
+    """How Pulsar spells a subscription type."""
+    return pb.CommandSubscribe.SubType.Name(pb.CommandSubscribe.SubType.ValueType(kind))
+
+
+def make_reading(path: ReadPath, kind: Kind, meta: pb.KeySharedMeta) -> Reading:
+    """The strategy for the first consumer of a subscription, which decides how the others read too."""
     if kind == pb.CommandSubscribe.Shared:
         return SharedReading(path)
     if kind != pb.CommandSubscribe.Key_Shared:

@@ -7,28 +7,29 @@ Must not know connections beyond `ClientLink`, nor commands beyond those it answ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-from anabranch.broker.serving.acknowledging import DurableAnswers, LogAcknowledgements, backlog_messages
+from anabranch.broker.serving.acknowledging import (
+    DurableAnswers,
+    Ids,
+    LogAcknowledgements,
+    backlog_messages,
+)
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.draining import DrainReporter
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.log_reader import Counters, LogReader
 from anabranch.broker.serving.reading import OrderedReading, Reading, ReadPath
-from anabranch.broker.serving.shared_reading import PendingReading
-from anabranch.broker.serving.strategies import make_reading
+from anabranch.broker.serving.strategies import Kind, kind_name, make_reading
 from anabranch.controller.decide.admission import ReaderState, Roster
 from anabranch.errors import ConsumerBusyError, DamagedEntriesError
 from anabranch.ledger.cursors import Cursor
 from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
-
-Kind = int
-"""A CommandSubscribe.SubType."""
 
 
 class Subscription:
@@ -224,23 +225,19 @@ class Subscription:
         delay = min(max(wall_ms - self._clock.wall_ms(), 1) / 1000, 3600.0)
         self._timer = asyncio.get_running_loop().call_later(delay, self.schedule)
 
-    def redeliver(self, consumer: ServedConsumer, ids: Sequence[pb.MessageIdData], epoch: int | None) -> None:
-        """Deliver these entries of the consumer again, or all of them without ids."""
+    def redeliver(self, consumer: ServedConsumer, ids: Ids, epoch: int | None) -> Iterator[None]:
+        """Deliver these entries of the consumer again, or all of them without ids, in slices."""
         if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
             consumer.epoch = epoch
-        wanted = [self._acks.ordinal(message_id) for message_id in ids] if ids else None
-        known = None if wanted is None else [ordinal for ordinal in wanted if ordinal is not None]
-        self.reading.redeliver(consumer, known)
-        self.schedule()
+        return self._acks.redeliver(consumer, ids, self.reading, self.schedule)
 
-    def acknowledge(self, consumer: ServedConsumer, command: pb.CommandAck) -> None:
-        """Take an ACK; ids that are unknown or acknowledged already change nothing."""
+    def acknowledge(self, consumer: ServedConsumer, command: pb.CommandAck) -> Iterator[None] | None:
+        """Take an ACK, one with many ids in the slices returned; unknown and repeated ids change nothing."""
         consumer.last_acked_ms = self.last_acked_ms = self._clock.wall_ms()
-        if command.ack_type == pb.CommandAck.Cumulative:
-            # Shared types have no order to be cumulative in; Pulsar ignores it there, and so do we.
-            if not isinstance(self.reading, PendingReading) and len(command.message_id) == 1:
-                self._acks.take_up_to(command.message_id[0], self.reading)
-        elif self._acks.take_each(command.message_id, self.reading):
+        return self._acks.take(command, self.reading, self._acknowledged)
+
+    def _acknowledged(self, more: bool) -> None:
+        if more:
             self.schedule()
         if self.log.sealed:
             self.check_end()
@@ -290,8 +287,3 @@ class Subscription:
     async def drained(self) -> Ranges:
         """The bucket hashes of a sealed log that have nothing pending, as far as is known; durable."""
         return await self._drains.drained()
-
-
-def kind_name(kind: Kind) -> str:
-    """How Pulsar spells a subscription type."""
-    return pb.CommandSubscribe.SubType.Name(pb.CommandSubscribe.SubType.ValueType(kind))

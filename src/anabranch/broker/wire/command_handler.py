@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import Message
@@ -20,6 +20,14 @@ def refuse_plainly(connection: ServerConnection, command: Message, error: Except
     if request_id is not None:
         connection.send(pb.CommandError(request_id=request_id, error=code_for(error), message=str(error)))
 
+
+def has_answer(command: Message) -> bool:
+    """Whether the client waits for an answer to this command."""
+    fields = ((name, command.DESCRIPTOR.fields_by_name.get(name)) for name in _ANSWERED_BY)
+    return any(field is not None and command.HasField(name) for name, field in fields)
+
+
+_ANSWERED_BY = ("request_id", "session_id", "watch_id")
 
 Refusal = Callable[["ServerConnection", Any, Exception], None]
 
@@ -39,5 +47,7 @@ def refuse_with(response: type[Message], /, *echoed: str, **fixed: Any) -> Refus
 class CommandHandler(NamedTuple):
     """The functions for one type of command."""
 
-    act: Callable[[ServerConnection, Any], Coroutine[Any, Any, None] | None]
+    act: Callable[[ServerConnection, Any], Coroutine[Any, Any, None] | Generator[None, None, None] | None]
+    """Answers at once and returns None, or returns a request that runs beside the later commands, or a
+    generator of slices (`turns`) that the later commands wait for."""
     refuse: Refusal = refuse_plainly

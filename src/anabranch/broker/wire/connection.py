@@ -7,8 +7,7 @@ the producer, consumer or request it concerns; only a peer that breaks the proto
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
@@ -18,21 +17,24 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
-from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.command_handler import CommandHandler, has_answer
 from anabranch.broker.wire.java_m1 import is_java_m1
 from anabranch.broker.wire.liveness import ListeningMachine, answers
+from anabranch.broker.wire.openings import Openings
 from anabranch.broker.wire.pushes import Pushes
 from anabranch.broker.wire.services import Services
+from anabranch.broker.wire.turns import CommandTurns, ReadingPauses, Slices, first_slice
 from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.errors import (
     AnabranchError,
+    LimitExceededError,
     RemoteProtocolError,
-    ServiceNotReadyError,
     TooManyRequestsError,
     UnknownServerError,
 )
 from anabranch.protocol.commands import NO_ID, Command, Send, encode
 from anabranch.protocol.connection import ServerMachine
+from anabranch.protocol.limits import check as check_limits
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.pump import Pump
 
@@ -40,9 +42,6 @@ _logger = logging.getLogger(__name__)
 
 REQUESTS_MAX = 1000
 """Most requests of one connection that are under way; the broker refuses more."""
-
-OBJECTS_MAX = 20_000
-"""Producers and consumers of one connection."""
 
 FORMER_MAX = 10_000
 """Closed producers whose late SENDs are recognised."""
@@ -93,12 +92,12 @@ class ServerConnection:
         self.hears_end_of_topic = False
         self.is_java_m1 = False
         self.is_peer = False
-        """Whether a broker of this cluster is at the other end."""
         self._handlers = handlers
         self._connections = connections
         self._pump: Pump | None = None
-        self._opening: dict[tuple[str, int], bool] = {}
-        """Producers, consumers and registrations being made; True once their client closed them."""
+        self._pauses = ReadingPauses()
+        self._turns = CommandTurns(self._run, self._pauses)
+        self.openings = Openings(lambda: len(self.producer_logs) + len(self.consumers))
         self._former: dict[int, None] = {}
         self._requests = 0
         self.pushes = Pushes(lambda: self.writable)
@@ -107,7 +106,7 @@ class ServerConnection:
     def connected(self, pump: Pump) -> None:
         machine = pump.machine
         assert isinstance(machine, ServerMachine)
-        self._pump = pump
+        self._pump = self._pauses.pump = pump
         self.write = pump.write
         self.write_many = pump.write_many
         self.address = pump.peer
@@ -127,7 +126,12 @@ class ServerConnection:
         self.services.door.settle(pump)
 
     def commands(self, pump: Pump, commands: Sequence[Command]) -> None:
+        self._turns.take(commands)
+
+    def _run(self, commands: Iterable[Command]) -> Slices | None:
+        """Handle commands until one has more to do; the rest of its work."""
         producers = self.producers
+        slices: Slices | None = None
         now_ms = 0
         for command in commands:
             if type(command) is Send:
@@ -139,27 +143,40 @@ class ServerConnection:
                     now_ms = self.services.clock.wall_ms()
                 producer.publish(command, now_ms)
             else:
-                self._handle(command)
+                slices = self._handle(command)
+                if slices is not None:
+                    break
         if self.publish_bytes > self._publish_bytes_max and not self.throttled:
             self.throttled = True
-            pump.pause_reading()
+            self._pauses.add("publishes")
+        return slices
 
-    def _handle(self, command: Command) -> None:
+    def _handle(self, command: Command) -> Slices | None:
         handler = self._handlers.get(type(command)) if isinstance(command, Message) else None
         if handler is None or not isinstance(command, Message):
             _logger.warning(
                 "%s sent a command that only a broker sends: %s", self.address, type(command).__name__
             )
-            return
+            return None
         try:
+            check_limits(command)
             work = handler.act(self, command)
+            if isinstance(work, Generator):
+                return first_slice(self._in_slices(handler, command, work))
             if work is None:
-                return
+                return None
             if self._requests >= REQUESTS_MAX:
                 work.close()
                 raise TooManyRequestsError(f"{REQUESTS_MAX} requests of this connection are under way")
             self._requests += 1
             self.services.tasks.spawn(self._carry_out(handler, command, work), inner=work)
+        except Exception as error:
+            self._refuse(handler, command, error)
+        return None
+
+    def _in_slices(self, handler: CommandHandler, command: Message, work: Slices) -> Slices:
+        try:
+            yield from work
         except Exception as error:
             self._refuse(handler, command, error)
 
@@ -181,39 +198,26 @@ class ServerConnection:
             _logger.error("%s failed", type(command).__name__, exc_info=error)
             error = UnknownServerError(f"the broker failed on {type(command).__name__}; its log says why")
         handler.refuse(self, command, error)
+        if isinstance(error, LimitExceededError) and not has_answer(command):
+            # Without an answer the client would never learn of it.
+            self._close_for(str(error))
+
+    def _close_for(self, reason: str) -> None:
+        assert self._pump is not None
+        self._pump.close(RemoteProtocolError(reason))
 
     def _stray_send(self, producer_id: int) -> None:
         """Drop a late SEND of a closed producer; close the connection for a producer that never existed."""
-        opening = ("producer", producer_id) in self._opening or producer_id in self.waiting
+        opening = ("producer", producer_id) in self.openings or producer_id in self.waiting
         if opening or producer_id in self._former:
             return
-        assert self._pump is not None
-        self._pump.close(RemoteProtocolError(f"{self.address} sent for the unknown producer {producer_id}"))
+        self._close_for(f"{self.address} sent for the unknown producer {producer_id}")
 
-    @contextmanager
-    def opening(self, what: str, number: int) -> Iterator[None]:
-        """Mark a producer or consumer as being made; ServiceNotReadyError when it is being made already."""
-        key = (what, number)
-        if key in self._opening:
-            raise ServiceNotReadyError(f"{what} {number} is being made already")
-        if len(self.producer_logs) + len(self.consumers) >= OBJECTS_MAX:
-            raise TooManyRequestsError(f"a connection has at most {OBJECTS_MAX} producers and consumers")
-        self._opening[key] = False
-        try:
-            yield
-        finally:
-            del self._opening[key]
-
-    def cancel_opening(self, what: str, number: int) -> bool:
-        """Note that the client closed a producer or consumer which may still be made; whether it is."""
-        if (what, number) not in self._opening:
-            return False
-        self._opening[what, number] = True
-        return True
-
-    def opening_cancelled(self, what: str, number: int) -> bool:
-        """Whether the client closed, or lost, the producer or consumer that is being made."""
-        return self.ended or self._opening.get((what, number), False)
+    def trust_peer(self) -> None:
+        """Note that a broker of this cluster is at the other end; it may send large commands."""
+        self.is_peer = True
+        assert self._pump is not None and isinstance(self._pump.machine, ServerMachine)  # noqa: PT018
+        self._pump.machine.trust_peer()
 
     @property
     def writable(self) -> bool:
@@ -225,8 +229,7 @@ class ServerConnection:
     def resume_if_room(self) -> None:
         if self.throttled and self.publish_bytes <= self._publish_bytes_max // 2:
             self.throttled = False
-            if self._pump is not None:
-                self._pump.resume_reading()
+            self._pauses.remove("publishes")
 
     def forget_producer(self, producer_id: int) -> None:
         self.producers.pop(producer_id, None)
@@ -242,7 +245,7 @@ class ServerConnection:
     async def alive(self) -> bool:
         if self.ended or self._pump is None:
             return False
-        if self.throttled or not self.writable:
+        if self._pauses or not self.writable:
             # The connection is not read just now, so the peer's silence proves nothing.
             return True
         return await answers(self._pump) and not self.ended
@@ -260,8 +263,7 @@ class ServerConnection:
 
     def stop_reading(self) -> None:
         """Take no more commands from the client; waiting answers still go out."""
-        if self._pump is not None:
-            self._pump.pause_reading()
+        self._pauses.add("stop")
 
     def hang_up(self) -> None:
         """Send the waiting bytes and close."""
@@ -272,6 +274,8 @@ class ServerConnection:
         """Release all objects of this client; the entries that it sent are stored all the same."""
         if not self.ended:
             self.ended = True
+            self.openings.end()
+            self._turns.close()
             self._connections.pop(self, None)
             if self._pump is not None and isinstance(self._pump.machine, ListeningMachine):
                 self._pump.machine.stop_listening()

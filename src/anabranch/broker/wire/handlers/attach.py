@@ -14,8 +14,6 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 METADATA_BYTES_MAX = 1024
-NAME_MAX = 1024
-"""Most characters of the name of a producer, consumer or subscription; the broker keeps them."""
 
 
 async def open_log(services: Services, name: TopicName, *, create: bool) -> ServedLog:
@@ -50,13 +48,6 @@ def metadata_of(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
     return metadata
 
 
-def bounded(name: str) -> str:
-    """The name; NotAllowedError if it is too long to be kept."""
-    if len(name) > NAME_MAX:
-        raise NotAllowedError(f"a name has at most {NAME_MAX} characters, not {len(name)}")
-    return name
-
-
 def attached_consumer(connection: ServerConnection, consumer_id: int) -> Attached:
     """The consumer of this number; MetadataError if the connection has none."""
     attached = connection.consumers.get(consumer_id)
@@ -74,12 +65,12 @@ def close_once_begun(
     returned coroutine runs.
     """
     known = connection.producer_logs if what == "producer" else connection.consumers
-    if number in known or connection.cancel_opening(what, number):
+    if number in known or connection.openings.cancel(what, number):
         close()
         return None
 
     async def close_late() -> None:
-        connection.cancel_opening(what, number)
+        connection.openings.cancel(what, number)
         close()
 
     return close_late()

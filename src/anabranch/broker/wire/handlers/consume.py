@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any
 
 from anabranch.broker.serving.acknowledging import position_from
 from anabranch.broker.serving.shared_reading import PendingReading
-from anabranch.broker.serving.subscription import kind_name
+from anabranch.broker.serving.strategies import kind_name
+from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import attached_consumer, close_once_begun
+from anabranch.broker.wire.turns import Slices
 from anabranch.controller.ports.segments import Aim
 from anabranch.errors import (
     ConsumerNotFoundError,
@@ -36,7 +38,7 @@ def flow(connection: ServerConnection, command: pb.CommandFlow) -> None:
         attached.subscription.flow(attached.consumer, command.messagePermits)
 
 
-def acknowledge(connection: ServerConnection, command: pb.CommandAck) -> None:
+def acknowledge(connection: ServerConnection, command: pb.CommandAck) -> Slices | None:
     """Take an ACK; that of a consumer which is gone changes nothing and is answered with an error."""
     attached = connection.consumers.get(command.consumer_id)
     if attached is None:
@@ -44,17 +46,38 @@ def acknowledge(connection: ServerConnection, command: pb.CommandAck) -> None:
     _, subscription, consumer = attached
     if command.txnid_most_bits or command.txnid_least_bits:
         raise NotAllowedError("transactions are not supported by this broker")
-    subscription.acknowledge(consumer, command)
+    slices = subscription.acknowledge(consumer, command)
+    if slices is not None:
+        return _acknowledge_in_slices(connection, command, slices)
+    _answer_ack(connection, command, subscription)
+    return None
+
+
+def _acknowledge_in_slices(
+    connection: ServerConnection, command: pb.CommandAck, slices: Iterator[None]
+) -> Slices:
+    attached = connection.consumers[command.consumer_id]
+    for _ in slices:
+        yield
+        if connection.consumers.get(command.consumer_id) is not attached:
+            raise ConsumerNotFoundError(f"consumer {command.consumer_id} was detached during its ACK")
+    _answer_ack(connection, command, attached.subscription)
+
+
+def _answer_ack(connection: ServerConnection, command: pb.CommandAck, subscription: Subscription) -> None:
     if command.HasField("request_id"):
         response = pb.CommandAckResponse(consumer_id=command.consumer_id, request_id=command.request_id)
         subscription.answers.add(connection, response)
 
 
-def redeliver(connection: ServerConnection, command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+def redeliver(connection: ServerConnection, command: pb.CommandRedeliverUnacknowledgedMessages) -> Slices:
     attached = connection.consumers.get(command.consumer_id)
     if attached is not None:
         epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
-        attached.subscription.redeliver(attached.consumer, command.message_ids, epoch)
+        for _ in attached.subscription.redeliver(attached.consumer, command.message_ids, epoch):
+            yield
+            if connection.consumers.get(command.consumer_id) is not attached:
+                return
 
 
 async def unsubscribe(connection: ServerConnection, command: pb.CommandUnsubscribe) -> None:

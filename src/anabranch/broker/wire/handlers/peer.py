@@ -25,7 +25,7 @@ def authenticate(connection: ServerConnection, command: pb.CommandConnect) -> No
     if shown is None and command.client_version != PEER_VERSION:
         return
     if shown is not None and connection.services.secret.matches(shown):
-        connection.is_peer = True
+        connection.trust_peer()
     else:
         _logger.warning("%s claims to be a broker of this cluster without its secret", connection.address)
         connection.hang_up()

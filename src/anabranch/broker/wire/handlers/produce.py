@@ -11,11 +11,11 @@ from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
-from anabranch.broker.wire.handlers.attach import bounded, close_once_begun, metadata_of, open_log
+from anabranch.broker.wire.handlers.attach import close_once_begun, metadata_of, open_log
 from anabranch.broker.wire.services import Services
 from anabranch.errors import ServiceNotReadyError
 from anabranch.model.inheritance import UNKNOWN, Known
-from anabranch.model.names import TopicName, validate_subscription
+from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 from anabranch.model.ranges import FULL
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
@@ -26,13 +26,14 @@ async def open_producer(connection: ServerConnection, command: pb.CommandProduce
     if known is not None and command.epoch <= known.options.epoch:
         _answer(connection, command, connection.producer_logs[known.id], known)
         return
-    with connection.opening("producer", command.producer_id):
+    with connection.openings.begin("producer", command.producer_id):
         await _open_producer(connection, command)
 
 
 async def _open_producer(connection: ServerConnection, command: pb.CommandProducer) -> None:
     services = connection.services
     name = TopicName.parse(command.topic)
+    validate_client_name("producer", command.producer_name)
     segment = await open_log(services, name, create=True)
     metadata = metadata_of(command.metadata)
     if metadata.get(SETTLE) == "true":
@@ -43,7 +44,7 @@ async def _open_producer(connection: ServerConnection, command: pb.CommandProduc
     if command.HasField("schema"):
         schema_version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
     if command.initial_subscription_name:
-        subscription = validate_subscription(bounded(command.initial_subscription_name))
+        subscription = validate_subscription(command.initial_subscription_name)
         await _subscribe_first(services, segment, subscription)
     producer = _make_producer(connection, command, segment, metadata)
 
@@ -58,7 +59,7 @@ async def _open_producer(connection: ServerConnection, command: pb.CommandProduc
         fresh_name=not command.producer_name,
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
     )
-    if connection.opening_cancelled("producer", command.producer_id):
+    if connection.openings.is_cancelled("producer", command.producer_id):
         segment.producers.detach(producer)
         raise ServiceNotReadyError("the client closed the producer before it was opened")
     (connection.producers if ready else connection.waiting)[producer.id] = producer
@@ -78,7 +79,7 @@ def _make_producer(
         metadata=metadata,
         connected_at_ms=services.clock.wall_ms(),
     )
-    name = bounded(command.producer_name) or services.make_producer_name()
+    name = command.producer_name or services.make_producer_name()
     return ServedProducer(connection, command.producer_id, name, segment.log, options)
 
 

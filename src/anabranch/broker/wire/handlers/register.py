@@ -6,7 +6,6 @@ from functools import partial
 
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import Registered, ServerConnection
-from anabranch.broker.wire.handlers.attach import bounded
 from anabranch.broker.wire.java_m1 import understands_ends
 from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.groups import RegistrationRequest
@@ -14,7 +13,7 @@ from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import ConsumerNotFoundError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.assignment import Assignment
-from anabranch.model.names import TopicName, validate_subscription
+from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -55,13 +54,13 @@ class AssignmentPush:
 
 
 async def register(connection: ServerConnection, command: pb.CommandScalableTopicSubscribe) -> None:
-    with connection.opening("registration", command.consumer_id):
+    with connection.openings.begin("registration", command.consumer_id):
         await _register(connection, command)
 
 
 async def _register(connection: ServerConnection, command: pb.CommandScalableTopicSubscribe) -> None:
-    validate_subscription(bounded(command.subscription))
-    bounded(command.consumer_name)
+    validate_subscription(command.subscription)
+    validate_client_name("consumer", command.consumer_name)
     name = TopicName.parse(command.topic).topic
     controller = await _leader(connection.services, name)
     former = connection.registrations.pop(command.consumer_id, None)
@@ -74,7 +73,7 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
         push.active = False
         controller.connection_lost(registration)
         return
-    if connection.opening_cancelled("registration", command.consumer_id):
+    if connection.openings.is_cancelled("registration", command.consumer_id):
         # The connection lives on, so only this call takes the segments from the consumer.
         push.active = False
         await controller.leave(registration)
@@ -128,7 +127,7 @@ def _finished(command: pb.CommandScalableTopicSubscribe) -> tuple[int, ...] | No
 
 async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUnsubscribe) -> None:
     """Remove a consumer for good; its segments go to the other members at once."""
-    connection.cancel_opening("registration", command.consumer_id)
+    connection.openings.cancel("registration", command.consumer_id)
     registered = connection.registrations.pop(command.consumer_id, None)
     if registered is None:
         raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not registered")

@@ -11,12 +11,12 @@ from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire import java_m1
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import Attached, ServerConnection
-from anabranch.broker.wire.handlers.attach import bounded, metadata_of, open_log
+from anabranch.broker.wire.handlers.attach import metadata_of, open_log
 from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.errors import AnabranchError, ConsumerBusyError, NotAllowedError, ServiceNotReadyError
 from anabranch.metadata.records import InitialPosition, SubscriptionKind
-from anabranch.model.names import TopicName, validate_subscription
+from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX
@@ -26,14 +26,15 @@ async def subscribe(connection: ServerConnection, command: pb.CommandSubscribe) 
     if command.consumer_id in connection.consumers:
         connection.send(pb.CommandSuccess(request_id=command.request_id))
         return
-    with connection.opening("consumer", command.consumer_id):
+    with connection.openings.begin("consumer", command.consumer_id):
         await _subscribe(connection, command)
 
 
 async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe) -> None:
     services = connection.services
     name = TopicName.parse(command.topic)
-    validate_subscription(bounded(command.subscription))
+    validate_subscription(command.subscription)
+    validate_client_name("consumer", command.consumer_name)
     ordered = command.subType in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
     if command.read_compacted and not ordered:
         raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
@@ -88,14 +89,14 @@ def _make_consumer(
         member=admission.member,
         generation=admission.generation,
     )
-    return ServedConsumer(connection, command.consumer_id, bounded(command.consumer_name), options)
+    return ServedConsumer(connection, command.consumer_id, command.consumer_name, options)
 
 
 async def _attach(connection: ServerConnection, command: pb.CommandSubscribe, attached: Attached) -> None:
     segment, subscription, consumer = attached
     try:
         async with subscription.busy:
-            if connection.opening_cancelled("consumer", command.consumer_id):
+            if connection.openings.is_cancelled("consumer", command.consumer_id):
                 raise ServiceNotReadyError("the client closed the consumer before it was attached")
             if segment.subscriptions.get(subscription.name) is not subscription:
                 raise ServiceNotReadyError(f"{subscription.name} is being deleted")
@@ -130,7 +131,7 @@ async def _admit(services: Services, name: TopicName, command: pb.CommandSubscri
     controller = await services.controllers.controller(name.topic)
     request = AttachRequest(
         segment_id=name.segment.id,
-        consumer_name=bounded(command.consumer_name),
+        consumer_name=command.consumer_name,
         kind=_kind(command),
         start=_start_name(command),
         generation=command.generation if command.HasField("generation") else None,

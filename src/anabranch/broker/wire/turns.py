@@ -1,0 +1,112 @@
+"""The commands of one connection in order, a few milliseconds of work at a time.
+
+A handler that has much to do returns a generator and yields after each slice. The connection is not read
+meanwhile, its later commands wait, and other connections have their turn between two slices. Slices are
+counted and not timed, so that a simulated run can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Final, Literal
+
+from anabranch.protocol.commands import Command
+from anabranch.transport.pump import Pump
+
+Slices = Generator[None, None, None]
+"""The rest of a command's work; each step is one slice."""
+
+COMMANDS_PER_TURN: Final = 500
+"""Commands of one connection that are handled before others have their turn."""
+
+PauseReason = Literal["publishes", "turns", "stop"]
+
+
+class ReadingPauses:
+    """The reasons for which a connection is not read; it is read again when none is left."""
+
+    def __init__(self) -> None:
+        self.pump: Pump | None = None
+        self._reasons: set[PauseReason] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._reasons)
+
+    def add(self, reason: PauseReason) -> None:
+        self._reasons.add(reason)
+        if self.pump is not None:
+            self.pump.pause_reading()
+
+    def remove(self, reason: PauseReason) -> None:
+        if reason in self._reasons:
+            self._reasons.remove(reason)
+            if not self._reasons and self.pump is not None:
+                self.pump.resume_reading()
+
+
+class CommandTurns:
+    """Runs commands at once while they are few, and the rest in later turns of the event loop."""
+
+    def __init__(self, run: Callable[[Iterable[Command]], Slices | None], pauses: ReadingPauses) -> None:
+        self._run = run
+        """Handles commands in order; takes no further one after a command whose slices it returns."""
+        self._pauses = pauses
+        self._waiting: deque[Command] = deque()
+        self._slices: Slices | None = None
+        self._scheduled = False
+        self._closed = False
+
+    def take(self, commands: Sequence[Command]) -> None:
+        """Run the commands of one read, behind those that still wait."""
+        if self._scheduled or len(commands) > COMMANDS_PER_TURN:
+            self._waiting += commands
+            if not self._scheduled:
+                self._turn()
+            return
+        left = iter(commands)
+        self._slices = self._run(left)
+        if self._slices is not None:
+            self._waiting += left
+            self._schedule()
+
+    def close(self) -> None:
+        """Drop all commands that wait, because the connection is gone."""
+        self._closed = True
+        self._waiting.clear()
+
+    def _schedule(self) -> None:
+        self._pauses.add("turns")
+        self._scheduled = True
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        if self._slices is not None and not _is_done(self._slices):
+            self._schedule()
+            return
+        self._slices = self._run(self._take_waiting())
+        if self._slices is not None or self._waiting:
+            self._schedule()
+        else:
+            self._pauses.remove("turns")
+
+    def _take_waiting(self) -> Iterator[Command]:
+        for _ in range(COMMANDS_PER_TURN):
+            if not self._waiting:
+                return
+            yield self._waiting.popleft()
+
+
+def first_slice(slices: Slices) -> Slices | None:
+    """Run the first slice; the rest, or None when it was all."""
+    return None if _is_done(slices) else slices
+
+
+def _is_done(slices: Slices) -> bool:
+    for _ in slices:
+        return False
+    return True
