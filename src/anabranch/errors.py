@@ -283,15 +283,14 @@ class UnsupportedFormatError(AnabranchError):
     """The stored data has a format of a newer version; start that version, or a later one."""
 
 
-class BadEntryError(AnabranchError):
-    """A stored entry cannot be decoded; the next call receives the message behind it.
+class BadEntryError(CorruptDataError):
+    """A stored entry cannot be decoded; a consumer's next call receives the message behind it.
 
-    `message_id` stands for the whole entry, to acknowledge it.
+    `message_id` stands for the whole entry, so that a consumer can acknowledge it; None in Spark.
     """
 
-    def __init__(self, topic: str, message_id: Any, reason: BaseException | str) -> None:
-        place = f"{message_id.segment}/{message_id.ledger}:{message_id.entry}"
-        super().__init__(f"{topic}: the entry at {place} cannot be read: {reason}")
+    def __init__(self, text: str, topic: str = "", message_id: Any = None) -> None:
+        super().__init__(text)
         self.topic = topic
         self.message_id = message_id
 

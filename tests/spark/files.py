@@ -71,7 +71,7 @@ class FileTopic:
         """Drop the oldest entries of a segment."""
         with self._locked():
             kept = self.entries(segment)[entries:]
-            self._log(segment).write_bytes(b"".join(_packed(entry, count) for entry, count in kept))
+            self._log(segment).write_bytes(b"".join(map(_packed, kept)))
 
     def send(self, rows: Sequence[tuple[str | bytes | None, bytes | None]], batch: int = 7) -> None:
         """Append messages in entries of up to `batch`."""
@@ -94,9 +94,9 @@ class FileTopic:
     def append_entry(self, segment: int, data: bytes, count: int) -> None:
         first = self.tail(segment).next
         with self._log(segment).open("ab") as log:
-            log.write(_packed(StoredEntry(first, data), count))
+            log.write(_packed(StoredEntry(first, count, data)))
 
-    def entries(self, segment: int) -> list[tuple[StoredEntry, int]]:
+    def entries(self, segment: int) -> list[StoredEntry]:
         log = self._log(segment)
         data = log.read_bytes() if log.exists() else b""
         found = []
@@ -104,7 +104,7 @@ class FileTopic:
         while at < len(data):
             first, count, size = _RECORD.unpack_from(data, at)
             at += _RECORD.size
-            found.append((StoredEntry(first, data[at : at + size]), count))
+            found.append(StoredEntry(first, count, data[at : at + size]))
             at += size
         return found
 
@@ -113,8 +113,7 @@ class FileTopic:
         entries = self.entries(segment)
         if not entries:
             return SegmentSpan(0, 0, sealed)
-        last, count = entries[-1]
-        return SegmentSpan(entries[0][0].first, last.first + count, sealed)
+        return SegmentSpan(entries[0].first, entries[-1].first + entries[-1].positions, sealed)
 
     def _log(self, segment: int) -> Path:
         return self.directory / f"segment-{segment}"
@@ -131,8 +130,8 @@ class FileTopic:
             yield
 
 
-def _packed(entry: StoredEntry, count: int) -> bytes:
-    return _RECORD.pack(entry.first, count, len(entry.data)) + entry.data
+def _packed(entry: StoredEntry) -> bytes:
+    return _RECORD.pack(entry.first, entry.positions, len(entry.data)) + entry.data
 
 
 class FileReader:
@@ -149,7 +148,7 @@ class FileReader:
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         for number, part in enumerate(slices):
             entries = FileTopic(self._root, part.topic).entries(part.segment)
-            wanted = [e for e, count in entries if e.first < part.hi and e.first + count > part.lo]
+            wanted = [e for e in entries if e.first < part.hi and e.first + e.positions > part.lo]
             for at in range(0, len(wanted), 3):
                 yield number, wanted[at : at + 3]
 

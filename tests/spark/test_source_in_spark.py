@@ -65,7 +65,7 @@ def run_available(stream: Any, target: FileTopic, checkpoint: Path) -> Any:
 def copied(target: FileTopic) -> list[int]:
     found: list[int] = []
     for id_ in sorted(target.layout.segments):
-        for entry, _ in target.entries(id_):
+        for entry in target.entries(id_):
             found += [int(value or b"") for value in decode_columns(entry.data, 2**20).values]
     return found
 

@@ -44,8 +44,16 @@ def fault_in_count(metadata: pb.MessageMetadata, payload_bytes: int) -> str | No
     return None
 
 
+def permits_for(count: int, entry: bytes) -> int:
+    """The permits that an entry uses which was stored as `count` messages.
+
+    An older broker may have stored it with a count that consumers do not find in it.
+    """
+    return count if count * MESSAGE_BYTES_MIN <= len(entry) else countable_messages(entry)
+
+
 def countable_messages(entry: bytes) -> int:
-    """The messages for which an entry uses permits: its claim, or 1 if the claim is impossible."""
+    """The messages that a consumer counts in an entry: the claim, or 1 if the claim is impossible."""
     try:
         start, end = metadata_span(entry)
         metadata = pb.MessageMetadata.FromString(entry[start:end])

@@ -18,6 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from anabranch.errors import CorruptDataError, UnsupportedFeatureError
+from anabranch.protocol.claims import TIME_MS_MAX, fault_in_count
 from anabranch.protocol.compression import decompress
 from anabranch.protocol.entries import checked_metadata
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -65,11 +66,15 @@ def open_entry(entry: bytes, limit: int) -> Payload:
             "the entry is a chunk of a larger message, which the Spark source cannot read"
         )
     data: bytes | memoryview = memoryview(entry)[end:]
+    fault = fault_in_count(metadata, len(data))
+    if fault is not None:
+        raise CorruptDataError(fault)
+    published = min(metadata.publish_time, TIME_MS_MAX)
     if metadata.compression:
         data = decompress(metadata.compression, bytes(data), metadata.uncompressed_size, limit)
     if metadata.HasField("num_messages_in_batch"):
-        return Payload(data, metadata.num_messages_in_batch, metadata.publish_time)
-    return Payload(_as_batch(metadata, bytes(data)), 1, metadata.publish_time)
+        return Payload(data, metadata.num_messages_in_batch, published)
+    return Payload(_as_batch(metadata, bytes(data)), 1, published)
 
 
 def _as_batch(metadata: pb.MessageMetadata, value: bytes) -> bytes:

@@ -197,7 +197,7 @@ class LiveReader:
                 if found is None:
                     return
                 number, entries = found
-                yield number, [StoredEntry(entry.first_index, entry.data) for entry in entries]
+                yield number, [StoredEntry(e.first_index, e.message_count, e.data) for e in entries]
         finally:
             self._session.leave(ahead.close())
 

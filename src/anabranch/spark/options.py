@@ -25,6 +25,7 @@ from anabranch.spark.option_values import (
 )
 
 Ordering = Literal["key", "none"]
+BadEntries = Literal["fail", "skip"]
 
 _TOPIC_NAMES = ("subscribe", "topic", "topics", "path")
 _MAX_ROWS_NAMES = ("maxOffsetsPerTrigger", "maxRecordsPerTrigger")
@@ -41,6 +42,7 @@ _SOURCE_FIELDS: Mapping[str, tuple[str, Callable[[str], Any], Any]] = {
     "chain": ("chainSegments", flag, True),
     "buckets": ("bucketsPerSegment", count, 1),
     "fail_on_data_loss": ("failOnDataLoss", flag, True),
+    "bad_entries": ("badEntries", lambda text: word(text, ("fail", "skip")), "fail"),
     "include_headers": ("includeHeaders", flag, False),
     "include_event_time": ("includeEventTime", flag, False),
     "include_hash": ("includeHash", flag, False),
@@ -120,6 +122,7 @@ class SourceOptions:
     chain: bool
     buckets: int
     fail_on_data_loss: bool
+    bad_entries: BadEntries
     include_headers: bool
     include_event_time: bool
     include_hash: bool

@@ -10,11 +10,18 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Flags, Numbers, Words, binary_column, hash_column, hash_spans
 from anabranch.spark.decide.topology import Slice
 from anabranch.spark.entries import Payload, Spans, find_spans
+
+_TIME_MS_MAX = 2**63 // 1000 - 1
+"""Latest time in milliseconds that fits a column of microseconds."""
+
+ReportBad = Callable[[Slice, int, AnabranchError], None]
+"""Called with the slice, the first position and the fault of an entry that cannot be decoded."""
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 4 * 2**20
@@ -47,8 +54,10 @@ def arrow_schema(schema: Any) -> Any:
 class RowBuilder:
     """Collects entries of one topic and turns them into Arrow batches."""
 
-    def __init__(self, schema: Any, topic: str) -> None:
+    def __init__(self, schema: Any, topic: str, report_bad: ReportBad | None = None) -> None:
+        """Without `report_bad`, an entry that cannot be decoded raises CorruptDataError."""
         self._schema = arrow_schema(schema)
+        self._report_bad = report_bad
         self.topic = topic
         self._pieces: list[_Piece] = []
         self._rows = 0
@@ -75,7 +84,11 @@ class RowBuilder:
         self._rows = self._bytes = 0
         if not pieces:
             return None
-        spans = find_spans([piece.payload for piece in pieces])
+        try:
+            spans = find_spans([piece.payload for piece in pieces])
+        except CorruptDataError:
+            pieces = [piece for piece in pieces if self._is_sound(piece)]
+            spans = find_spans([piece.payload for piece in pieces])
         rows = _Rows(self.topic, pieces, spans)
         if rows.count == 0:
             return None
@@ -84,6 +97,17 @@ class RowBuilder:
             for column in self._schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _is_sound(self, piece: _Piece) -> bool:
+        """Whether an entry can be decoded; reports it otherwise."""
+        try:
+            find_spans([piece.payload])
+        except CorruptDataError as error:
+            if self._report_bad is None:
+                raise
+            self._report_bad(piece.part, piece.first, error)
+            return False
+        return True
 
 
 class _Rows:
@@ -185,7 +209,7 @@ def _values(rows: _Rows) -> Any:
 
 
 def _time_column(times_ms: Numbers, missing: Flags | None) -> Any:
-    return pa.array(times_ms * 1000, pa.timestamp("us", "UTC"), mask=missing)
+    return pa.array(np.minimum(times_ms, _TIME_MS_MAX) * 1000, pa.timestamp("us", "UTC"), mask=missing)
 
 
 def _event_times(rows: _Rows) -> Any:

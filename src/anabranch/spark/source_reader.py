@@ -5,21 +5,31 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from anabranch.errors import AnabranchError, DataLossError, InvalidConfigurationError
+from anabranch.errors import (
+    AnabranchError,
+    BadEntryError,
+    ChecksumError,
+    CompressionError,
+    CorruptDataError,
+    DataLossError,
+    InvalidConfigurationError,
+)
+from anabranch.model.ranges import HashRange
 from anabranch.spark.decide.offsets import Cut, Start
 from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_by_position, plan_in_key_order
 from anabranch.spark.decide.slices import slices_of_range
 from anabranch.spark.decide.starts import resolve
 from anabranch.spark.decide.topology import Sizes, Slice, Topology
 from anabranch.spark.entries import open_entry
-from anabranch.spark.options import SourceOptions
+from anabranch.spark.options import BadEntries, SourceOptions
 from anabranch.spark.rows import RowBuilder
-from anabranch.spark.topics import Service, TopicReader
+from anabranch.spark.topics import Service, StoredEntry, TopicReader
 
 log = logging.getLogger("anabranch.spark")
 
@@ -50,6 +60,10 @@ _STREAM_ONLY = {
     "max_bytes": "maxBytesPerTrigger",
     "min_rows": "minOffsetsPerTrigger",
 }
+
+
+_BAD = (ChecksumError, CompressionError, CorruptDataError)
+"""Errors of an entry that cannot be decoded; an encrypted one is not bad, and fails the query."""
 
 
 class PlannedPartition(InputPartition):  # type: ignore[misc]
@@ -110,20 +124,21 @@ class SourceReader:
         expected = [part.lo for part, _ in steps]
         slices = [part for part, _ in steps]
         builder: RowBuilder | None = None
+        bad = BadEntryReport(self.options.bad_entries)
         for step, entries in self.service.reader().read(slices, self.options.poll_timeout_s):
             part, keep = steps[step]
             if builder is None or builder.topic != part.topic:
                 yield from _finished(builder)
-                builder = RowBuilder(self.schema, part.topic)
-            for first, data in entries:
-                self._check_gap(part, expected[step], first)
-                payload = open_entry(data, PAYLOAD_BYTES_MAX)
-                builder.add(payload, first, part, keep)
-                expected[step] = first + payload.count
+                builder = RowBuilder(self.schema, part.topic, bad.add)
+            for entry in entries:
+                self._check_gap(part, expected[step], entry.first)
+                expected[step] = entry.first + entry.positions
+                bad.add_to(builder, entry, part, keep)
                 if builder.full:
                     yield from _finished(builder)
         self._check_ends(slices, expected)
         yield from _finished(builder)
+        bad.sum_up()
 
     def _check_gap(self, part: Slice, expected: int, found: int) -> None:
         if found > expected:
@@ -146,11 +161,46 @@ class SourceReader:
         known = {}
         samples = [part._replace(hi=part.lo + 1) for part in largest]
         for number, entries in reader.read(samples, self.options.poll_timeout_s):
-            if entries:
+            part = samples[number]
+            # A bad entry gives no size; the task that reads it reports it.
+            with suppress(*_BAD):
                 payload = open_entry(entries[0].data, PAYLOAD_BYTES_MAX)
-                part = samples[number]
-                known[part.topic, part.segment] = len(payload.data) / max(1, payload.count)
+                known[part.topic, part.segment] = len(payload.data) / payload.count
         return Sizes(known, sum(known.values()) / len(known)) if known else Sizes()
+
+
+class BadEntryReport:
+    """Counts and reports the entries of one task that cannot be decoded, and fails if that is the policy."""
+
+    def __init__(self, policy: BadEntries) -> None:
+        self._policy = policy
+        self._count = 0
+
+    def add_to(
+        self, builder: RowBuilder, entry: StoredEntry, part: Slice, keep: tuple[HashRange, ...] | None
+    ) -> None:
+        """Open an entry and add it to the rows, unless it is bad and skipped."""
+        try:
+            payload = open_entry(entry.data, PAYLOAD_BYTES_MAX)
+            if payload.count != entry.positions:
+                raise CorruptDataError(f"it claims {payload.count} messages at {entry.positions} positions")
+        except _BAD as error:
+            self.add(part, entry.first, error)
+        else:
+            builder.add(payload, entry.first, part, keep)
+
+    def add(self, part: Slice, first: int, error: AnabranchError) -> None:
+        """Report one entry; `first` is the position of its first message."""
+        place = f"position {first} of segment {part.segment} of topic {part.topic}"
+        text = f"the entry at {place} cannot be read: {error}"
+        if self._policy == "fail":
+            raise BadEntryError(f"{text}. Set badEntries=skip to go on without it", part.topic) from error
+        self._count += 1
+        log.warning("%s; it is skipped, because badEntries is skip", text)
+
+    def sum_up(self) -> None:
+        if self._count:
+            log.warning("%d entries that could not be read were skipped", self._count)
 
 
 def _finished(builder: RowBuilder | None) -> Iterator[Any]:

@@ -14,9 +14,10 @@ from anabranch.spark.decide.topology import Slice, Topology
 
 
 class StoredEntry(NamedTuple):
-    """An entry as it is stored, and the position of its first message."""
+    """An entry as it is stored, the position of its first message, and the number of positions it takes."""
 
     first: int
+    positions: int
     data: bytes
 
 

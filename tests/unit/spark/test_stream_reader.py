@@ -6,7 +6,6 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from anabranch.errors import (
-    CorruptDataError,
     DataLossError,
     InvalidConfigurationError,
     ServiceNotReadyError,
@@ -246,10 +245,3 @@ def test_errors_that_pass_are_tried_again(topic: FileTopic, monkeypatch: pytest.
     failures = [ServiceNotReadyError("not yet")] * 9
     with pytest.raises(ServiceNotReadyError):
         batch_of(topic, **{"fetchOffset.retryIntervalMs": "0"}).partitions()
-
-
-def test_damaged_entries_stop_the_read(topic: FileTopic) -> None:
-    topic.append_entry(0, b"\x00\x00\x00\x02\xff\xff", 1)
-    reader = batch_of(topic, maxRecordsPerPartition="5")
-    with pytest.raises(CorruptDataError):
-        read(reader, reader.partitions())

@@ -18,7 +18,7 @@ from anabranch.errors import ConsumerBusyError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import Entry
 from anabranch.model.acks import words_from_bits
-from anabranch.protocol.claims import MESSAGE_BYTES_MIN, countable_messages
+from anabranch.protocol.claims import MESSAGE_BYTES_MIN, countable_messages, permits_for
 from anabranch.protocol.hot_frames import encode_delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -101,11 +101,7 @@ class Reading(ABC):
         """The ack set of a partly acknowledged entry, and the number of its messages that are pending."""
         left = self.path.cursor.acks.remaining(entry.ordinal)
         if left is None:
-            count = entry.count
-            if count * MESSAGE_BYTES_MIN > len(entry.data):
-                # An older broker may have stored the entry with a count that consumers do not find in it.
-                count = countable_messages(entry.data)
-            return (), count
+            return (), permits_for(entry.count, entry.data)
         return tuple(words_from_bits(left)), left.bit_count()
 
     def _write(

@@ -20,14 +20,15 @@ class BadEntryRecord:
     def add(self, entry: Received, problem: AnabranchError, topic: str, number: int) -> None:
         """Take an entry that follows message `number`; it is passed over, or raised as the policy says."""
         self.count += 1
-        error = BadEntryError(topic, MessageId(entry.source.segment_id, *entry.position), problem)
-        log.warning("%s", error)
+        place = MessageId(entry.source.segment_id, *entry.position)
+        text = f"{topic}: the entry at {place.segment}/{place.ledger}:{place.entry} cannot be read: {problem}"
+        log.warning("%s", text)
         entry.passed_over = True
         # The entry is acknowledged with all messages before it; if it raises, with the first one behind it.
         entry.first_number = number
         if self.policy == "fail":
             entry.first_number += 1
-            self.to_raise = error
+            self.to_raise = BadEntryError(text, topic, place)
 
     def raise_once(self) -> None:
         """Raise the waiting error, if there is one."""

@@ -16,17 +16,22 @@ from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.errors import (
     AlreadyClosedError,
+    AnabranchError,
     NotConnectedError,
     OperationTimeoutError,
     UnsupportedFeatureError,
 )
 from anabranch.model.names import TopicName
+from anabranch.protocol.claims import permits_for
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX
 
 UNNUMBERED = "the broker does not number messages; bulk reading needs an Anabranch broker"
+
+INDEX_MAX = 2**62
+"""No broker has numbered so many messages."""
 
 PERMITS = 20_000
 """Messages that the broker may send before the reader asks for more."""
@@ -123,6 +128,8 @@ class SegmentReader(RawSubscription):
         self._entries: deque[RawEntry] = deque()
         self._returned = 0
         self._received = start
+        self._next_place = (-1, -1)
+        """The place of the entry that follows the last one received."""
         self._arrived = asyncio.Event()
         self._broken: Exception | None = None
         self._closed = False
@@ -163,7 +170,7 @@ class SegmentReader(RawSubscription):
         self._entries.clear()
         last = taken[-1]
         self._next = last.first_index + last.message_count
-        self._returned += sum(entry.message_count for entry in taken)
+        self._returned += sum(permits_for(entry.message_count, entry.data) for entry in taken)
         if self.connection is not None and self._returned * 2 >= self._granted and self._next < self._stop:
             self.connection.send(pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=self._returned))
             self._returned = 0
@@ -171,6 +178,7 @@ class SegmentReader(RawSubscription):
 
     async def _attach(self) -> None:
         self._received = self._next
+        self._next_place = (-1, -1)
         self._entries.clear()
         connection = await self.subscribe(self._next)
         self._returned = 0
@@ -181,18 +189,22 @@ class SegmentReader(RawSubscription):
 
     def delivered(self, delivery: Delivery) -> None:
         """Keep an entry, unless it lies behind the stop or was received before."""
-        outer = read_outer(delivery.data)
-        if delivery.index is None:
+        ledger, number, index = delivery.ledger, delivery.entry, delivery.index
+        if index is None or index > INDEX_MAX:
             self._broken = UnsupportedFeatureError(UNNUMBERED)
             self._arrived.set()
             return
-        first = delivery.index - outer.num_messages + 1
-        if outer.marker or first >= self._stop or delivery.index < self._received:
+        if index < self._received:
             return
-        self._received = delivery.index + 1
+        first = self._received
+        if (ledger, number) != self._next_place:
+            # It is the first entry, or entries before it were removed: only the entry says where it begins.
+            first = max(index - _claimed_messages(delivery.data) + 1, 0)
+        if first >= self._stop:
+            return
+        self._received, self._next_place = index + 1, (ledger, number + 1)
         stored_ms = delivery.broker_timestamp or 0
-        entry = RawEntry(first, outer.num_messages, delivery.ledger, delivery.entry, stored_ms, delivery.data)
-        self._entries.append(entry)
+        self._entries.append(RawEntry(first, index - first + 1, ledger, number, stored_ms, delivery.data))
         self._arrived.set()
 
     def connection_lost(self) -> None:
@@ -204,6 +216,15 @@ class SegmentReader(RawSubscription):
         self._closed = True
         self.leave()
         self._arrived.set()
+
+
+def _claimed_messages(entry: bytes) -> int:
+    """The messages that an entry claims; 1 if the claim cannot be true or cannot be read."""
+    try:
+        claimed = read_outer(entry).num_messages
+    except AnabranchError:
+        return 1
+    return permits_for(claimed, entry) if claimed > 0 else 1
 
 
 class SegmentTails:

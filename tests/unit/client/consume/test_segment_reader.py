@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -11,7 +12,9 @@ from anabranch.client.consume import segment_reader
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.errors import AlreadyClosedError, TopicNotFoundError
 from anabranch.protocol.entries import decode_columns
+from anabranch.testing.lies import HIDDEN, VISIBLE
 from tests.harness.cluster import TOPIC, Brokers, read_all
+from tests.harness.lies import store
 
 
 async def publish(brokers: Brokers, count: int) -> str:
@@ -95,3 +98,21 @@ async def test_a_segment_that_does_not_exist_is_not_found(brokers: Brokers) -> N
         with pytest.raises(TopicNotFoundError):
             await client.tails().tail(missing)
         await asyncio.sleep(0)
+
+
+async def test_indexes_of_the_broker_count_whatever_entries_claim(brokers: Brokers) -> None:
+    topic = await publish(brokers, 3)
+    expected = [(0, 3)]
+    for count in (1, 500, 3):
+        for lie in (*VISIBLE, *HIDDEN):
+            await store(brokers, lie, count=count)
+            expected.append((sum(expected[-1]), count))
+    async with brokers.client() as client:
+        end = sum(expected[-1])
+        found = await read_all(client.read_segment(topic, 0, end))
+        assert [(entry.first_index, entry.message_count) for entry in found] == expected
+        middle = await read_all(client.read_segment(topic, 10, 2000))
+        assert middle[-1].first_index + middle[-1].message_count >= 2000
+        assert all(
+            one.first_index + one.message_count == other.first_index for one, other in pairwise(middle)
+        )
