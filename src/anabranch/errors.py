@@ -269,18 +269,19 @@ class CorruptDataError(AnabranchError):
 
 
 class DamagedEntriesError(CorruptDataError):
-    """Stored entries are damaged: ordinals `first` up to but not including `end`; later ones are readable."""
+    """Stored entries with `messages` are damaged: ordinals `first` up to `end`, which is readable again."""
 
     def __init__(self, text: str, first: int = 0, end: int = 0, messages: int = 0) -> None:
         super().__init__(text)
-        self.first = first
-        self.end = end
-        self.messages = messages
-        """Messages in these entries; 0 if their number is damaged too."""
+        self.first, self.end, self.messages = first, end, messages
 
 
 class UnsupportedFormatError(AnabranchError):
-    """The stored data has a format of a newer version; start that version, or a later one."""
+    """The stored data has a format that this version does not read; start the version that wrote it."""
+
+
+class StoreMissingError(AnabranchError):
+    """The directory of a store is empty or holds another store; mount or restore the right one."""
 
 
 class BadEntryError(CorruptDataError):

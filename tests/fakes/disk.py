@@ -67,7 +67,7 @@ class DictDisk:
         await self._begin("truncate", file)
         self.files[file] = self.files[file][:size]
 
-    async def replace(self, file: str, data: bytes) -> None:
+    async def replace(self, file: str, data: bytes, *, urgent: bool = False) -> None:
         await self._begin("replace", file)
         self._check("replace", file)
         self._check_room(len(data))

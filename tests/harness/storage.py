@@ -26,7 +26,7 @@ class FixedClock:
         return self._now_ms
 
 
-def make(disk: DictDisk, *, now_ms: int = 1_700_000_000_000, **limits: Any) -> FileStorage:
+def make(disk: DictDisk, *, now_ms: int = 1_000, **limits: Any) -> FileStorage:
     return FileStorage(disk, clock=FixedClock(now_ms), limits=StorageLimits(**limits))
 
 
@@ -45,6 +45,19 @@ async def crashed(disk: DictDisk, storage: FileStorage) -> DictDisk:
     left = DictDisk(disk.files)
     await storage.close()
     return left
+
+
+async def three_commits() -> tuple[DictDisk, list[int]]:
+    """A journal of three commits as a kill leaves it, and where each commit ends."""
+    disk = DictDisk()
+    storage = make(disk)
+    await storage.open()
+    log = await storage.create(NAME)
+    ends = []
+    for number in range(3):
+        await put(log, b"a%d" % number, b"b%d" % number)
+        ends.append(len(disk.files[JOURNAL]))
+    return await crashed(disk, storage), ends
 
 
 class Outcomes:

@@ -10,20 +10,19 @@ from hypothesis import strategies as st
 
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.format.commits import (
-    COMMIT_HEAD_BYTES,
     Contents,
     LogDeleted,
-    commit_follows,
-    decode_commit_body,
+    decode_commit,
     decode_commit_head,
     encode_commit,
-    is_whole,
+    find_commit,
 )
 from anabranch.ledger.format.records import EntryRecord, decode_record, record_head, seed
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.ledger.storage import Entry, SegmentLog, SegmentStorage
 from anabranch.model.acks import AckSet
+from anabranch.model.ids import Position
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
 from anabranch.testing.faults import SimClock
@@ -65,15 +64,14 @@ def test_whole_commits_are_kept_before_any_damaged_tail(payloads: list[bytes], d
         return
     at, found = 0, []
     while (head := decode_commit_head(owner, torn, at, at)) is not None:
-        body = torn[at + COMMIT_HEAD_BYTES : head.end]
-        if not is_whole(head, body):
+        commit_found = decode_commit(owner, head, torn[at : head.end])
+        if commit_found is None or commit_found.damage:
             break
-        contents, payload_found = decode_commit_body(head, body)
-        assert contents.changes == [LogDeleted(head.number)]
-        found.append(bytes(payload_found))
+        assert commit_found.contents.changes == [LogDeleted(head.number)]
+        found.append(commit_found.payload)
         at = head.end
     assert found == payloads[:-1]
-    assert not commit_follows(owner, torn, at + 1, 0)
+    assert find_commit(owner, torn, at + 1, 0) is None
 
 
 NAMES = ("persistent://public/default/a", "segment://public/default/t/0000-ffff-0")
@@ -142,24 +140,28 @@ async def _story_of(log: SegmentLog) -> list[object]:
         entries += await log.read(at, 2, 100)
         at = entries[-1].ordinal + 1
     ends = range(log.extent.first_ordinal, log.extent.next_ordinal + 2)
+    # Files leave ledger ids out after a crash, so only the order of the ledgers must agree.
+    ledgers = sorted({log.extent.position_of(ordinal).ledger for ordinal in ends})
+    places = [log.extent.position_of(ordinal) for ordinal in ends]
     return [
-        entries,
+        [entry._replace(position=_ranked(entry.position, ledgers)) for entry in entries],
         (log.extent.first_ordinal, log.extent.next_ordinal, log.extent.first_index, log.extent.next_index),
         (log.sealed, log.extent.size_bytes, log.extent.last_timestamp_ms),
         [
-            (
-                log.extent.position_of(o),
-                log.extent.index_of(o),
-                log.extent.ordinal_of(log.extent.position_of(o)),
-            )
-            for o in ends
+            (_ranked(place, ledgers), log.extent.index_of(o), log.extent.ordinal_of(place))
+            for o, place in zip(ends, places, strict=True)
         ],
+        [log.extent.count_of(o) for o in ends],
         [log.extent.ordinal_of_index(index) for index in range(log.extent.next_index + 2)],
         [log.extent.ordinal_at_time(timestamp_ms) for timestamp_ms in range(0, 60, 7)],
         {name: (cursor.acks.encode(), dict(cursor.properties)) for name, cursor in log.cursors.items()},
         dict(log.sequences.own),
         log.sequences.inherited,
     ]
+
+
+def _ranked(position: Position, ledgers: list[int]) -> Position:
+    return Position(ledgers.index(position.ledger), position.entry)
 
 
 @settings(max_examples=150)

@@ -57,8 +57,11 @@ class Disk(Protocol):
     async def truncate(self, file: str, size: int) -> None:
         """Cut the file to `size`; a power loss before the next sync may bring the rest back."""
 
-    async def replace(self, file: str, data: bytes) -> None:
-        """Replace the content durably; after a crash the file has the old content or the new."""
+    async def replace(self, file: str, data: bytes, *, urgent: bool = False) -> None:
+        """Replace the content durably; after a crash the file has the old content or the new.
+
+        An urgent call waits for synced appends only, not for other changes.
+        """
 
     async def delete(self, files: Sequence[str]) -> None:
         """Remove files; unknown names are skipped. A crash may bring the files back."""

@@ -123,7 +123,7 @@ class FileLog:
             index = before.first_index + before.queued_messages
         start = LedgerStart(self._shared.next_ledger, ordinal, index, timestamp_ms)
         self._shared.next_ledger += 1
-        return self.stored.make_ledger(start)
+        return self.stored.begin_ledger(start)
 
     def _check_writable(self) -> None:
         self._check_exists()

@@ -1,9 +1,10 @@
 """Segment storage on a disk: one journal, ledger files behind it, and a catalog of all other state.
 
     LOCK                            locked by the one process that may write here
-    catalog                         logs, ledgers, cursors, producers as of the start of a journal file
+    catalog, catalog.copy           logs, ledgers, cursors, producers as of the start of a journal file
+    bounds, bounds.copy             the ledger ids and the journal file that may be in use
     journal/00000012.log            commits since then
-    ledgers/<name>/00000007.data    records of one ledger, and .index its rows
+    ledgers/<name>/00000007.data    records of one ledger, and .index its place in the log and its rows
 
 A commit is durable when the sync of the journal returns. When the journal has grown long enough, the storage
 makes a checkpoint: it syncs the ledger files, replaces the catalog, and deletes the older journal files.
@@ -21,30 +22,41 @@ from anabranch.ledger.cache import Cache
 from anabranch.ledger.disk import Disk, DiskFullError
 from anabranch.ledger.file_log import FileLog, SharedParts
 from anabranch.ledger.findings import Finding
-from anabranch.ledger.format.catalog import Catalog, encode_catalog
+from anabranch.ledger.format.catalog import Catalog
 from anabranch.ledger.format.commits import LogCreated, LogDeleted
-from anabranch.ledger.journal import Journal, journal_file
+from anabranch.ledger.journal import Journal
+from anabranch.ledger.journal_reading import journal_file
 from anabranch.ledger.ledger_files import LedgerReader, WriteBehind
-from anabranch.ledger.limits import StorageLimits
-from anabranch.ledger.recovery import CATALOG, Recovered, Recovery
+from anabranch.ledger.limits import WORTHWHILE_BYTES, StorageLimits
+from anabranch.ledger.recovery import Recovery
+from anabranch.ledger.replaying import Recovered
 from anabranch.ledger.space import StoreSpace
+from anabranch.ledger.store_files import StoreFiles
 from anabranch.ledger.stored_log import LedgerFiles, StoredLog
+from anabranch.ledger.used_numbers import UsedNumbers
 from anabranch.timings import Timings
 
 _log = logging.getLogger(__name__)
-
-WORTHWHILE_BYTES = 64 * 1024
-"""A store on a full disk makes a checkpoint if it frees this many bytes of the journal."""
 
 
 class FileStorage:
     """The segment storage of one process on one disk."""
 
     def __init__(
-        self, disk: Disk, *, clock: Clock, limits: StorageLimits | None = None, timings: Timings | None = None
+        self,
+        disk: Disk,
+        *,
+        clock: Clock,
+        limits: StorageLimits | None = None,
+        timings: Timings | None = None,
+        store_id: int | None = None,
     ) -> None:
+        """With `store_id`, `open` raises StoreMissingError unless the directory holds that store."""
         limits = limits or StorageLimits()
         self._disk = disk
+        self._expected_id = store_id
+        self._catalogs = StoreFiles(disk).catalog
+        self._numbers = UsedNumbers(disk)
         self._clock = clock
         self._limits = limits
         cache = Cache(limits.cache_bytes)
@@ -57,8 +69,7 @@ class FileStorage:
             self._journal, self._files, limits.ledger_bytes_max, int(limits.ledger_age_max_s * 1000)
         )
         self._logs: dict[str, FileLog] = {}
-        self._next_log = 1
-        self._salt = 0
+        self._next_log, self._salt, self._serial = 1, 0, 0
         self.findings: list[Finding] = []
         """Damage that the last `open` found; each finding was logged as a warning."""
         self._journals: dict[int, int] = {}
@@ -70,9 +81,7 @@ class FileStorage:
         self._room = asyncio.Event()
         self._room.set()
         self._task: asyncio.Task[None] | None = None
-        self._commits_done = False
-        self._closed = False
-        self._hasty = False
+        self._commits_done = self._closed = self._hasty = False
 
     @property
     def full(self) -> str | None:
@@ -90,27 +99,35 @@ class FileStorage:
         try:
             await self._disk.lock(name, fence)
             await self.space.find_reserve()
-            state = await self._recover()
+            self._take_over(await self.space.with_reserve(self._recover))
+            if self._catalog is not None:
+                await self.space.with_reserve(self._finish_checkpoint)
             await self.space.look()
         except (Exception, asyncio.CancelledError):
             await self._disk.close()
             raise
-        self._salt = state.salt
+        self._task = asyncio.create_task(self._run(), name="ledger storage")
+        self._after_commit()
+
+    async def _recover(self) -> Recovered:
+        recovery = Recovery(self._disk, self._behind, self._make_log)
+        return await recovery.run(self._clock.wall_ms(), self._expected_id)
+
+    def _take_over(self, state: Recovered) -> None:
+        self._salt, self._serial = state.salt, state.serial
+        self._numbers.start_at(state.bounds)
         self._next_log = state.next_log
         self._shared.next_ledger = state.next_ledger
         self._journals = state.journals
         self._logs = {log.name: FileLog(log, self._shared) for log in state.logs.values()}
         self._journal.start_at(state.salt, state.next_journal, state.next_commit)
-        self._task = asyncio.create_task(self._run(), name="ledger storage")
-        self._after_commit()
-
-    async def _recover(self) -> Recovered:
-        while True:
-            try:
-                return await Recovery(self._disk, self._behind, self._make_log).run(self._clock.wall_ms())
-            except DiskFullError:
-                if not await self.space.give_up_reserve():
-                    raise
+        self._journal.prepare = lambda: self._numbers.prepare(self._journal.number, self._shared.next_ledger)
+        self.findings = state.findings
+        for finding in state.findings:
+            _log.warning("store %x was damaged: %s", self._salt, finding)
+        if state.commits_lost:
+            # A second recovery from what is left of the journal could end differently.
+            self._begin_checkpoint()
 
     def _make_log(self, id_: int, name: str) -> StoredLog:
         return StoredLog(id_, name, self._files, self._journal)
@@ -139,6 +156,7 @@ class FileStorage:
                     self._begin_checkpoint()
                     try:
                         await self._finish_checkpoint()
+                        await self._numbers.close(self._shared.next_ledger)
                     except DiskFullError as error:
                         _log.warning("the next start replays the journal, for want of room: %s", error)
         finally:
@@ -254,8 +272,10 @@ class FileStorage:
         self._checkpoint_wanted = False
         if self._journal.size_bytes:
             self._journal.next_file()
+        self._serial += 1
         self._catalog = Catalog(
             self._salt,
+            self._serial,
             self._journal.number,
             self._journal.next_commit,
             self._next_log,
@@ -264,14 +284,12 @@ class FileStorage:
         )
 
     async def _finish_checkpoint(self) -> None:
-        """Sync the ledger files, replace the catalog, then delete the journal files it makes obsolete."""
+        """Sync the ledger files, replace both catalogs, then delete the journal files they make obsolete."""
         catalog = self._catalog
         assert catalog is not None
         await self._behind.flush()
         await self._behind.sync()
-        encoded = encode_catalog(catalog)
-        self._catalog_bytes = len(encoded)
-        await self._disk.replace(CATALOG, encoded)
+        self._catalog_bytes = await self._catalogs.save(catalog)
         old = sorted(number for number in self._journals if number < catalog.journal)
         for number in old:
             del self._journals[number]

@@ -10,7 +10,7 @@ knows nothing of names, reading, or when a journal file may be deleted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from anabranch.errors import AlreadyClosedError, PersistenceError, ServerError
 from anabranch.ledger.cursors import DurableCursor
@@ -24,11 +24,10 @@ from anabranch.ledger.format.commits import (
     encode_commit,
 )
 from anabranch.ledger.format.records import seed
+from anabranch.ledger.journal_reading import journal_file
 from anabranch.ledger.ledgers import Batch, Closed
 from anabranch.ledger.space import StoreSpace
 from anabranch.timings import Timings
-
-FOLDER = "journal"
 
 _NO_ROOM_S = 0.5
 """Pause between two attempts to write changes when nothing is left of the reserve."""
@@ -37,8 +36,8 @@ _STEPS_DELAY_S = 0.01
 """How long acknowledgements wait to share the sync of an append; no caller waits for them."""
 
 
-def journal_file(number: int) -> str:
-    return f"{FOLDER}/{number:08d}.log"
+async def _nothing_to_prepare() -> None:
+    """A journal that shares no numbers with its store prepares nothing."""
 
 
 class _Queue:
@@ -80,6 +79,8 @@ class Journal:
         self.failure: PersistenceError | None = None
         self.failed: Callable[[PersistenceError], None] = lambda error: None
         """Called once, with the error after which the journal refuses every change."""
+        self.prepare: Callable[[], Awaitable[None]] = _nothing_to_prepare
+        """Awaited before each commit, once the file of that commit exists; raises OSError."""
 
     @property
     def committing(self) -> bool:
@@ -87,7 +88,7 @@ class Journal:
         return self._committing is not None
 
     def start_at(self, salt: int, number: int, next_commit: int) -> None:
-        """Start with journal file `number`, which must not exist yet."""
+        """Start with journal file `number`, which must be empty or missing."""
         self._salt = salt
         self.next_commit = next_commit
         self._begin_file(number)
@@ -216,7 +217,13 @@ class Journal:
         for _, rows, records in closed:
             payload.append(rows)
             payload += records
-        contents = Contents(current.changes, [batch.group for batch in closed])
+        if not self.size_bytes:
+            # With an empty first commit a file that was lost or emptied differs from one that never began.
+            await self._append(Contents([], []), [])
+        await self.prepare()
+        await self._append(Contents(current.changes, [batch.group for batch in closed]), payload)
+
+    async def _append(self, contents: Contents, payload: list[bytes]) -> None:
         buffers = encode_commit(self._owner, self.next_commit, self.size_bytes, contents, payload)
         loop = asyncio.get_running_loop()
         began_s = loop.time()

@@ -82,7 +82,7 @@ class WriteBehind:
         async with self._lock:
             ledgers = [ledger for ledger in self._unsynced.values() if not ledger.dropped]
             self._unsynced.clear()
-            await self._disk.sync([file for ledger in ledgers for file in _files_of(ledger)])
+            await self._disk.sync([file for ledger in ledgers for file in files_of(ledger)])
 
     async def drop(self, ledgers: Sequence[Ledger]) -> None:
         """Delete the files of dropped ledgers, and forget their waiting entries."""
@@ -90,7 +90,7 @@ class WriteBehind:
             for ledger in ledgers:
                 self._waiting.pop(ledger.id, None)
                 self._unsynced.pop(ledger.id, None)
-            await self.delete([file for ledger in ledgers for file in _files_of(ledger)])
+            await self.delete([file for ledger in ledgers for file in files_of(ledger)])
 
     async def delete(self, files: Sequence[str]) -> None:
         """Delete obsolete files; if that fails, they take space until the next start deletes them."""
@@ -100,7 +100,7 @@ class WriteBehind:
             _log.warning("cannot delete %s, the next start will try again: %s", ", ".join(files), error)
 
 
-def _files_of(ledger: Ledger) -> tuple[str, str]:
+def files_of(ledger: Ledger) -> tuple[str, str]:
     return ledger.data_file, ledger.index_file
 
 
@@ -115,8 +115,6 @@ class LedgerReader:
         self, log: str, ledger: Ledger, first: int, max_entries: int, max_bytes: int
     ) -> list[Entry]:
         """Durable entries from `first` on, at least one, before any damaged entry; OSError if it fails."""
-        if ledger.damage is not None:
-            raise _damaged_ledger(ledger, first, ledger.damage)
         ends = ledger.rows.ends
         start, flushed = ledger.start_of(first), ledger.flushed
         written = first < flushed
@@ -137,7 +135,7 @@ class LedgerReader:
             if record is None:
                 if found:
                     return found
-                raise _damaged_entry(log, ledger, number)
+                raise _damage_at(log, ledger, number, block)
             found.append(
                 Entry(
                     Position(ledger.id, number),
@@ -153,16 +151,18 @@ class LedgerReader:
         return found
 
 
-def _damaged_ledger(ledger: Ledger, first: int, damage: str) -> DamagedEntriesError:
-    """The error for all entries from `first` on: without its index a ledger cannot be taken apart."""
-    messages = ledger.end_index - ledger.first_index if first == 0 else 0
-    return DamagedEntriesError(damage, ledger.first_ordinal + first, ledger.end_ordinal, messages)
-
-
-def _damaged_entry(log: str, ledger: Ledger, number: int) -> DamagedEntriesError:
+def _damage_at(log: str, ledger: Ledger, first: int, block: Block) -> DamagedEntriesError:
+    """The error for a damaged entry, and for those behind it that are damaged too, within one block."""
+    ends = ledger.rows.ends
+    last = first + 1
+    while last < ledger.flushed and ends[last] <= block.start + len(block.data):
+        start, end = ends[last - 1] - block.start, ends[last] - block.start
+        if decode_record(ledger.owner, last, block.data[start:end]) is not None:
+            break
+        last += 1
     text = (
-        f"{log}: the entry at {ledger.id}:{number} does not match its checksum; {ledger.data_file} is "
-        f"damaged between bytes {ledger.start_of(number)} and {ledger.start_of(number + 1)}"
+        f"{log}: the entry at {ledger.id}:{first} does not match its checksum; {ledger.data_file} is "
+        f"damaged between bytes {ledger.start_of(first)} and {ledger.start_of(last)}"
     )
-    ordinal, messages = ledger.first_ordinal + number, ledger.index_of(number + 1) - ledger.index_of(number)
-    return DamagedEntriesError(text, ordinal, ordinal + 1, messages)
+    messages = ledger.index_of(last) - ledger.index_of(first)
+    return DamagedEntriesError(text, ledger.first_ordinal + first, ledger.first_ordinal + last, messages)

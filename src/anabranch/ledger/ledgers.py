@@ -10,11 +10,19 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
-from anabranch.errors import CorruptDataError, ServerError
+from anabranch.errors import ServerError
 from anabranch.ledger.cache import CachedTail
 from anabranch.ledger.format.catalog import LedgerRecord
 from anabranch.ledger.format.commits import Group
-from anabranch.ledger.format.records import HEAD_BYTES, OFFSET_MAX, Rows, extend_checksum, seed
+from anabranch.ledger.format.records import (
+    HEAD_BYTES,
+    OFFSET_MAX,
+    Rows,
+    RowStart,
+    checksum,
+    extend_checksum,
+    seed,
+)
 from anabranch.ledger.storage import AppendDone, Entry
 from anabranch.model.ids import Position
 
@@ -38,7 +46,6 @@ class Ledger:
 
     __slots__ = (
         "base_ms",
-        "damage",
         "data_file",
         "dropped",
         "first_index",
@@ -76,8 +83,6 @@ class Ledger:
         self.waiting: list[bytes] = []
         self.waiting_rows: list[bytes] = []
         self.dropped = False
-        self.damage: str | None = None
-        """Error text if the index is lost and could not be rebuilt, else None."""
 
     @property
     def entries(self) -> int:
@@ -117,12 +122,17 @@ class Ledger:
 
     def index_of(self, entry: int) -> int:
         """Index of an entry's first message."""
-        self.check()
         return self.first_index + (self.rows.indexes[entry - 1] if entry else 0)
 
-    def check(self) -> None:
-        if self.damage is not None:
-            raise CorruptDataError(self.damage)
+    def count_of(self, entry: int) -> int:
+        """Messages of an entry."""
+        indexes = self.rows.indexes
+        return indexes[entry] - (indexes[entry - 1] if entry else 0)
+
+    @property
+    def end(self) -> RowStart:
+        """The end of the durable entries."""
+        return self.rows.end(RowStart())
 
     def extend(self, rows: Rows, encoded_rows: bytes, records: Sequence[bytes]) -> None:
         """Add entries that are durable in the journal; they wait to be written to the files."""
@@ -188,7 +198,6 @@ class Batch:
     __slots__ = (
         "counts",
         "done",
-        "first_entry",
         "indexes",
         "ledger",
         "log",
@@ -197,15 +206,16 @@ class Batch:
         "producers",
         "rows",
         "stamps_ms",
-        "start_bytes",
+        "start",
     )
 
     def __init__(self, log: int, owner: BatchOwner, ledger: Ledger) -> None:
         self.log = log
         self.owner = owner
         self.ledger = ledger
-        self.first_entry = ledger.queued_entries
-        self.start_bytes = ledger.queued_bytes
+        self.start = RowStart(
+            ledger.queued_entries, ledger.queued_bytes, ledger.queued_messages, ledger.queued_ms
+        )
         self.rows = Rows()
         self.pieces: list[bytes] = []
         """Head and data of each record, alternating."""
@@ -218,13 +228,15 @@ class Batch:
     def close(self) -> Closed:
         """The batch as the commit stores it; no entry may be added afterwards."""
         ledger, rows, pieces, count = self.ledger, self.rows, self.pieces, len(self.done)
-        size_bytes = rows.ends[-1] - self.start_bytes
+        size_bytes = rows.ends[-1] - self.start.size_bytes
+        encoded_rows = rows.encode()
         group = Group(
             self.log,
             ledger.id,
-            self.first_entry,
+            self.start,
             count,
             size_bytes,
+            checksum(encoded_rows),
             ledger.first_ordinal,
             ledger.first_index,
             ledger.base_ms,
@@ -232,11 +244,11 @@ class Batch:
             self.producers,
         )
         records = pieces if size_bytes >= _JOIN_BYTES * count else [b"".join(pieces)]
-        return Closed(group, rows.encode(), records)
+        return Closed(group, encoded_rows, records)
 
     def entries(self) -> list[Entry]:
         """The stored entries; built by C iterators, which halves the cost per entry."""
-        ledger, first, count = self.ledger, self.first_entry, len(self.done)
+        ledger, first, count = self.ledger, self.start.entries, len(self.done)
         numbers = zip(repeat(ledger.id), range(first, first + count), strict=False)
         ordinal = ledger.first_ordinal + first
         columns = zip(

@@ -9,6 +9,9 @@ from anabranch.errors import InvalidConfigurationError
 LEDGER_BYTES_MAX = 2**30
 """Upper bound of `ledger_bytes_max`: offsets are 32-bit numbers, and the last entry may exceed the bound."""
 
+WORTHWHILE_BYTES = 64 * 1024
+"""A store on a full disk makes a checkpoint if it frees this many bytes of the journal."""
+
 
 @dataclass(frozen=True, slots=True)
 class StorageLimits:

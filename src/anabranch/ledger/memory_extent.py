@@ -59,6 +59,11 @@ class MemoryExtent:
             return self.next_index
         return self.entries[max(ordinal - self.first_ordinal, 0)].index
 
+    def count_of(self, ordinal: int) -> int:
+        if not self.first_ordinal <= ordinal < self.next_ordinal:
+            return 0
+        return self.entries[ordinal - self.first_ordinal].count
+
     def ordinal_at_time(self, timestamp_ms: int) -> int:
         for entry in self.entries:
             if entry.timestamp_ms >= timestamp_ms:

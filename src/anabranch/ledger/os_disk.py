@@ -72,8 +72,9 @@ class OsDisk:
     async def truncate(self, file: str, size: int) -> None:
         await self._changes.run(lambda: self._changes.truncate(file, size))
 
-    async def replace(self, file: str, data: bytes) -> None:
-        await self._changes.run(lambda: self._changes.replace(file, data))
+    async def replace(self, file: str, data: bytes, *, urgent: bool = False) -> None:
+        thread = self._commits if urgent else self._changes
+        await thread.run(lambda: thread.replace(file, data))
 
     async def delete(self, files: Sequence[str]) -> None:
         await self._changes.run(lambda: self._changes.delete(files))

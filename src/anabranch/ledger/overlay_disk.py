@@ -51,7 +51,7 @@ class OverlayDisk:
         self._added[file] = added[: max(size - kept, 0)]
         self._kept[file] = min(kept, size)
 
-    async def replace(self, file: str, data: bytes) -> None:
+    async def replace(self, file: str, data: bytes, *, urgent: bool = False) -> None:
         self._kept[file] = 0
         self._added[file] = bytearray(data)
 

@@ -1,66 +1,39 @@
-"""Recovers a store: reads the catalog, checks the journal, and replays it.
+"""Recovers a store: reads catalog and bounds, checks journal and ledger files, and replays the journal.
 
-Recovery checks the whole journal before it changes a file, so that damaged files stay as they are for repair.
-It trusts ledger files up to the size that the catalog recorded as synced, and writes all later entries again
-from the journal.
+Recovery reads the whole journal before it changes a file. Damage to one place is repaired from another copy
+of the same bytes; entries that no file holds any more keep their places in the log and cannot be read.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
-from anabranch.errors import CorruptDataError
-from anabranch.ledger.cursors import replay
+from anabranch.errors import CorruptDataError, StoreMissingError
 from anabranch.ledger.disk import Disk
-from anabranch.ledger.format.catalog import Catalog, LedgerRecord, decode_catalog, encode_catalog
-from anabranch.ledger.format.commits import (
-    COMMIT_HEAD_BYTES,
-    Change,
-    CommitHead,
-    CursorChanged,
-    CursorCreated,
-    CursorDeleted,
-    LogCreated,
-    LogDeleted,
-    LogInherited,
-    LogSealed,
-    LogTrimmed,
-    commit_follows,
-    decode_commit_body,
-    decode_commit_head,
-    is_whole,
-    pieces_of,
+from anabranch.ledger.findings import Finding
+from anabranch.ledger.format.catalog import Bounds, Catalog
+from anabranch.ledger.format.salvage import DamagedEntry, mend
+from anabranch.ledger.journal_reading import (
+    FOLDER,
+    JournalPart,
+    JournalReader,
+    journal_file,
+    journal_numbers,
 )
-from anabranch.ledger.format.records import ROW_BYTES, Rows, checksum, rows_from_records, seed
-from anabranch.ledger.journal import FOLDER as JOURNALS
-from anabranch.ledger.journal import journal_file
 from anabranch.ledger.ledger_files import WriteBehind
+from anabranch.ledger.ledger_recovery import JournalFacts, LedgerRecovery
 from anabranch.ledger.ledgers import FOLDER as LEDGERS
-from anabranch.ledger.ledgers import Ledger
+from anabranch.ledger.replaying import Recovered, Replay
+from anabranch.ledger.store_files import Loaded, StoreFiles
 from anabranch.ledger.stored_log import StoredLog
-from anabranch.model.acks import AckSet
 
-CATALOG = "catalog"
-
-_WINDOW_BYTES = 8 * 1024 * 1024
 _FLUSH_BYTES = 16 * 1024 * 1024
-_AT_ONCE = 64
 
+LEDGERS_SKIPPED = 2**20
+"""Ledger ids left out when no file says which ones were handed out."""
 
-@dataclass
-class Recovered:
-    """The recovered state of a store."""
-
-    salt: int
-    next_journal: int
-    next_commit: int
-    next_log: int
-    next_ledger: int
-    journals: dict[int, int] = field(default_factory=dict)
-    """Journal files newer than the catalog, and their lengths."""
-    logs: dict[int, StoredLog] = field(default_factory=dict)
+INDEXES_SKIPPED = 2**20
+"""Indexes left out in each log when the journal lost entries, because readers may know their indexes."""
 
 
 class Recovery:
@@ -70,229 +43,160 @@ class Recovery:
         self._disk = disk
         self._behind = behind
         self._make_log = make_log
+        self._files = StoreFiles(disk)
         self._sizes: dict[str, int] = {}
-        self._state = Recovered(0, 1, 1, 1, 1)
-        self._dropped: list[Ledger] = []
-        self._strays: list[str] = []
+        self._findings: list[Finding] = []
+        self._commits_lost = False
+        self._unbegun: list[str] = []
 
-    async def run(self, new_salt: int) -> Recovered:
-        """Recover every log; raises CorruptDataError, with no file changed, if durable bytes are damaged."""
+    async def run(self, now_ms: int, store_id: int | None = None) -> Recovered:
+        """Recover every log; `store_id` is the identity that the store must have, if it is known.
+
+        Raises CorruptDataError, with no file changed, if no copy of the catalog can be read.
+        """
         self._sizes = await self._disk.sizes()
-        if CATALOG not in self._sizes:
-            return await self._found(new_salt)
-        # The writer of the catalog may have died before the name was durable.
-        await self._disk.sync([CATALOG])
-        catalog = decode_catalog(await self._disk.read(CATALOG, 0, self._sizes[CATALOG]))
-        state = self._state = Recovered(
-            catalog.salt, catalog.journal, catalog.next_commit, catalog.next_log, catalog.next_ledger
-        )
-        state.journals = await self._check_journals(catalog)
-        await self._restore(catalog)
-        await self._clear_away(catalog)
-        await self._replay(catalog.next_commit)
-        await self._close_journal()
-        await self._behind.flush_if_room()
-        await self._behind.drop(self._dropped)
-        kept = self._ledger_files()
-        await self._disk.delete([file for file in self._strays if file not in kept])
+        bounds = await self._files.bounds.load(self._sizes)
+        catalogs = await self._files.catalog.load(self._sizes)
+        catalog = catalogs.newest
+        if store_id is not None and (catalog is None or catalog.salt != store_id):
+            found = "no store" if catalog is None else f"store {catalog.salt:x}"
+            raise StoreMissingError(f"the directory holds {found}, not store {store_id:x}")
+        # Ids that follow the clock are new even if the directory is empty or a restored backup.
+        ids_from = now_ms // 1000
+        if catalog is None:
+            return await self._found(now_ms, max(ids_from, 1), bounds.newest, catalogs)
+        ledgers = LedgerRecovery(self._disk, self._sizes)
+        known = self._bounds_of(bounds, catalog, ledgers)
+        await self._renew_copies(bounds, known, catalogs, catalog)
+        state = await self._recover(catalog, known, ledgers)
+        state.next_ledger = max(state.next_ledger, ids_from)
         return state
 
-    async def _found(self, salt: int) -> Recovered:
-        """Begin an empty data directory."""
-        for file in sorted(self._sizes):
-            if file.startswith((f"{JOURNALS}/", f"{LEDGERS}/")):
-                raise CorruptDataError(
-                    f"the data directory has {file} but no {CATALOG}; restore the {CATALOG} from a copy"
-                )
-        self._state.salt = salt
-        await self._disk.replace(CATALOG, encode_catalog(Catalog(salt, 1, 1, 1, 1, [])))
-        return self._state
+    async def _recover(self, catalog: Catalog, known: Bounds, ledgers: LedgerRecovery) -> Recovered:
+        facts = JournalFacts({kept.id: kept.size_bytes for log in catalog.logs for kept in log.ledgers})
+        parts, damaged = await self._check_journals(catalog, known, facts)
+        state = Recovered(
+            catalog.salt,
+            catalog.serial,
+            max([catalog.journal, known.journal + 1, *(part.number + 1 for part in parts)]),
+            catalog.next_commit,
+            catalog.next_log,
+            max(known.next_ledger, catalog.next_ledger, facts.next_ledger, ledgers.next_ledger),
+            known,
+            {part.number: part.size for part in parts},
+            {record.id: self._make_log(record.id, record.name) for record in catalog.logs},
+        )
+        await ledgers.restore(catalog, state.logs, facts)
+        replay = Replay(state, self._make_log, await ledgers.spares(catalog, facts))
+        copies = await ledgers.copies(damaged)
+        # All files were read. From here on recovery changes them; it may be interrupted and begun again.
+        await ledgers.clear_away()
+        old = [number for number in journal_numbers(self._sizes) if number < catalog.journal]
+        await self._disk.delete([journal_file(number) for number in old])
+        await self._replay(replay, parts, copies)
+        await self._close_journal(parts)
+        await self._behind.flush_if_room()
+        await self._behind.drop(replay.dropped)
+        await ledgers.delete_strays(state.logs.values())
+        state.findings = [*self._findings, *ledgers.findings, *replay.findings]
+        state.commits_lost = self._commits_lost
+        return state
 
-    async def _check_journals(self, catalog: Catalog) -> dict[int, int]:
-        """Length of the valid part of each journal file; only the last file may have a torn tail."""
-        numbers = [number for number in _journal_numbers(self._sizes) if number >= catalog.journal]
-        if numbers and numbers != list(range(catalog.journal, numbers[-1] + 1)):
-            raise CorruptDataError(
-                f"journal files are missing: there are {numbers}, not {catalog.journal} on"
-            )
-        ends: dict[int, int] = {}
+    async def _found(
+        self, salt: int, next_ledger: int, bounds: Bounds | None, catalogs: Loaded[Catalog]
+    ) -> Recovered:
+        """Begin an empty data directory; its founder may have died before it wrote the catalog."""
+        begun = bool(catalogs.findings) or (bounds is not None and bounds.journal > 0)
+        for file in sorted(self._sizes):
+            if begun or file.startswith((f"{FOLDER}/", f"{LEDGERS}/")):
+                raise CorruptDataError(
+                    f"the store has {file} but no copy of its catalog can be read; "
+                    f"restore the store from a backup, or rebuild its catalog with `anabranch store repair`"
+                )
+        fresh = Bounds(salt, 1, next_ledger, 0)
+        await self._files.bounds.save(fresh)
+        await self._files.catalog.save(Catalog(salt, 1, 1, 1, 1, next_ledger, []))
+        return Recovered(salt, 1, 1, 1, 1, next_ledger, fresh)
+
+    def _bounds_of(self, bounds: Loaded[Bounds], catalog: Catalog, ledgers: LedgerRecovery) -> Bounds:
+        """The bounds of the store; a safe guess if both copies are lost."""
+        if bounds.newest is not None and bounds.newest.salt == catalog.salt:
+            return bounds.newest
+        next_ledger = max(catalog.next_ledger, ledgers.next_ledger) + LEDGERS_SKIPPED
+        self._findings.append(
+            Finding("bounds", f"no copy can be read; new ledgers begin at {next_ledger}, which is unused")
+        )
+        return Bounds(catalog.salt, 1, next_ledger, max(journal_numbers(self._sizes), default=0))
+
+    async def _renew_copies(
+        self, bounds: Loaded[Bounds], known: Bounds, catalogs: Loaded[Catalog], catalog: Catalog
+    ) -> None:
+        """Write damaged, missing or older copies again."""
+        self._findings += bounds.findings + catalogs.findings
+        if known.journal or catalog.serial > 1:
+            # A younger store may have been killed while it was founded.
+            for file in bounds.missing + catalogs.missing:
+                self._findings.append(Finding(file, "the file is missing; the other copy is used"))
+        if not bounds.current:
+            await self._files.bounds.save(known)
+        if not catalogs.current:
+            await self._files.catalog.save(catalog)
+
+    async def _check_journals(
+        self, catalog: Catalog, bounds: Bounds, facts: JournalFacts
+    ) -> tuple[list[JournalPart], list[DamagedEntry]]:
+        """The readable part of each journal file; only the newest file may have a torn tail."""
+        numbers = [number for number in journal_numbers(self._sizes) if number >= catalog.journal]
+        newest = max([bounds.journal, *numbers])
+        for number in range(catalog.journal, bounds.journal + 1):
+            if number not in numbers:
+                self._lose(Finding(journal_file(number), "the file is missing, with all its commits"))
+        parts: list[JournalPart] = []
+        damaged: list[DamagedEntry] = []
         next_commit = catalog.next_commit
         for number in numbers:
-            file = journal_file(number)
-            size, end = self._sizes[file], 0
-            async for head, _ in self._commits(number, size, next_commit):
-                end = head.end
-                next_commit += 1
-            if end < size and (number != numbers[-1] or await self._commit_behind(number, end, size)):
-                raise CorruptDataError(
-                    f"{file} is damaged from byte {end} on, and later commits were durable; "
-                    f"nothing was changed, restore the file from a copy"
-                )
-            ends[number] = end
-        return ends
+            size = self._sizes[journal_file(number)]
+            reader = JournalReader(self._disk, catalog.salt, JournalPart(number, size, number == newest))
+            async for commit in reader.commits(next_commit):
+                facts.note(commit.contents)
+                if commit.damage:
+                    damaged += mend(commit, {}).damaged
+            next_commit = reader.next_commit
+            self._findings += reader.findings
+            self._commits_lost |= reader.commits_lost
+            if not reader.end:
+                if number > bounds.journal:
+                    # Its writer died during the first commit; the next commit begins the file again.
+                    self._unbegun.append(journal_file(number))
+                    continue
+                self._lose(Finding(journal_file(number), "the file is empty; all its commits are lost"))
+            parts.append(JournalPart(number, reader.end, newest=False))
+        return parts, damaged
 
-    async def _commit_behind(self, number: int, start: int, size: int) -> bool:
-        rest = await self._disk.read(journal_file(number), start, size - start)
-        return commit_follows(seed(self._state.salt, number), rest, 1, start)
+    def _lose(self, finding: Finding) -> None:
+        self._commits_lost = True
+        self._findings.append(finding)
 
-    async def _commits(
-        self, number: int, size: int, next_commit: int
-    ) -> AsyncIterator[tuple[CommitHead, bytes]]:
-        """The commits in the first `size` bytes of a journal file, up to the first that is not whole."""
-        owner = seed(self._state.salt, number)
-        file = journal_file(number)
-        window = b""
-        start = at = 0
-        while True:
-            if len(window) - at < COMMIT_HEAD_BYTES:
-                window = window[at:] + await self._disk.read(file, start + len(window), _WINDOW_BYTES)
-                start, at = start + at, 0
-            head = decode_commit_head(owner, window, at, start + at)
-            if head is None or head.number != next_commit or head.end > size:
-                return
-            missing = head.end - start - len(window)
-            if missing > 0:
-                more = await self._disk.read(file, start + len(window), max(missing, _WINDOW_BYTES))
-                window = window[at:] + more
-                start, at = start + at, 0
-            at += COMMIT_HEAD_BYTES
-            body = window[at : at + head.length]
-            if not is_whole(head, body):
-                return
-            yield head, body
-            at += head.length
-            next_commit += 1
-
-    async def _restore(self, catalog: Catalog) -> None:
-        found: list[tuple[str, Ledger, LedgerRecord]] = []
-        for record in catalog.logs:
-            log = self._state.logs[record.id] = self._make_log(record.id, record.name)
-            for ledger, kept in zip(log.restore(record), record.ledgers, strict=True):
-                found.append((record.name, ledger, kept))
-        # Many files at once, because a process that serves other stores is slow to get back to each read.
-        for first in range(0, len(found), _AT_ONCE):
-            await asyncio.gather(*(self._restore_rows(*each) for each in found[first : first + _AT_ONCE]))
-        for log in self._state.logs.values():
-            if log.extent.ledgers:
-                log.extent.advance()
-
-    async def _restore_rows(self, log: str, ledger: Ledger, kept: LedgerRecord) -> None:
-        ledger.rows = await self._load_rows(log, ledger, kept)
-        ledger.rows_checksum = kept.rows_checksum
-        ledger.flushed = kept.entries
-
-    async def _load_rows(self, log: str, ledger: Ledger, kept: LedgerRecord) -> Rows:
-        """The synced rows of a ledger, from its index or, if the index is damaged, from its records."""
-        if ledger.index_file in self._sizes:
-            encoded = await self._disk.read(ledger.index_file, 0, kept.entries * ROW_BYTES)
-            if len(encoded) == kept.entries * ROW_BYTES and checksum(encoded) == kept.rows_checksum:
-                return Rows.decode(encoded)
-        if ledger.data_file in self._sizes:
-            data = await self._disk.read(ledger.data_file, 0, kept.size_bytes)
-            rows = rows_from_records(data, kept.entries, kept.first_index, kept.base_ms)
-            if rows is not None and checksum(encoded := rows.encode()) == kept.rows_checksum:
-                await self._disk.replace(ledger.index_file, encoded)
-                self._sizes[ledger.index_file] = len(encoded)
-                return rows
-        # Other ledgers stay readable. The journal may show that this ledger was trimmed after the catalog.
-        ledger.damage = f"{log}: ledger {ledger.id} cannot be read, its files are missing or damaged"
-        return Rows.filled(kept.entries, kept.size_bytes, kept.messages, kept.elapsed_ms)
-
-    async def _clear_away(self, catalog: Catalog) -> None:
-        """Cut or extend each file to its size in the catalog; the journal fills most other files again."""
-        wanted = self._ledger_files()
-        longer: list[str] = []
-        for file in sorted(self._sizes):
-            size = self._sizes[file]
-            if file in wanted:
-                if size > wanted[file]:
-                    longer.append(file)
-                elif size < wanted[file]:
-                    # The lost entries stay damaged; entries from the journal still get their offsets.
-                    await self._disk.append([(file, [bytes(wanted[file] - size)])])
-            elif file.startswith(f"{LEDGERS}/"):
-                self._strays.append(file)
-        # No sync is needed: recovery ignores bytes beyond these sizes until the next checkpoint.
-        longer += [file for file in self._strays if self._sizes[file]]
-        for first in range(0, len(longer), _AT_ONCE):
-            some = longer[first : first + _AT_ONCE]
-            await asyncio.gather(*(self._disk.truncate(file, wanted.get(file, 0)) for file in some))
-        numbers = _journal_numbers(self._sizes)
-        await self._disk.delete([journal_file(n) for n in numbers if n < catalog.journal])
-
-    def _ledger_files(self) -> dict[str, int]:
-        """The files of all ledgers known by now, with their sizes."""
-        found: dict[str, int] = {}
-        for log in self._state.logs.values():
-            for ledger in log.extent.ledgers:
-                found[ledger.data_file] = ledger.size_bytes
-                found[ledger.index_file] = ledger.entries * ROW_BYTES
-        return found
-
-    async def _replay(self, next_commit: int) -> None:
-        state = self._state
-        state.next_commit = next_commit
-        for number in sorted(state.journals):
-            async for head, body in self._commits(number, state.journals[number], state.next_commit):
-                contents, payload = decode_commit_body(head, body)
-                for change in contents.changes:
-                    self._apply(change)
-                at = 0
-                for group in contents.groups:
-                    middle = at + group.entries * ROW_BYTES
-                    end = middle + group.size_bytes
-                    state.next_ledger = max(state.next_ledger, group.ledger + 1)
-                    # The log may have been deleted, before the catalog was written or in this journal.
-                    if group.log in state.logs:
-                        rows, records = bytes(payload[at:middle]), bytes(payload[middle:end])
-                        state.logs[group.log].replay_group(group, rows, records)
-                    at = end
-                state.next_commit = head.number + 1
+    async def _replay(
+        self, replay: Replay, parts: list[JournalPart], copies: Mapping[tuple[int, int], bytes]
+    ) -> None:
+        state = replay.state
+        for part in parts:
+            reader = JournalReader(self._disk, state.salt, part)
+            async for commit in reader.commits(state.next_commit):
+                replay.apply(commit, copies, journal_file(part.number))
                 if self._behind.waiting_bytes >= _FLUSH_BYTES:
                     await self._behind.flush_if_room()
+            state.next_commit = max(state.next_commit, reader.next_commit)
+        self._commits_lost |= replay.finish()
+        if self._commits_lost:
+            replay.skip_lost(INDEXES_SKIPPED)
 
-    def _apply(self, change: Change) -> None:
-        """Apply one change; the catalog may contain it already."""
-        state = self._state
-        if isinstance(change, LogCreated):
-            state.next_log = max(state.next_log, change.log + 1)
-            if change.log not in state.logs:
-                state.logs[change.log] = self._make_log(change.log, change.name)
-            return
-        log = state.logs.get(change.log)
-        if log is None:
-            return
-        match change:
-            case LogDeleted():
-                self._dropped += log.drop_all()
-                del state.logs[change.log]
-            case LogSealed():
-                log.sealed = True
-            case LogInherited(pieces=pieces):
-                log.inherited = pieces_of(pieces)
-            case LogTrimmed(ordinal=ordinal):
-                self._dropped += log.drop_below(ordinal)
-            case CursorCreated(cursor=name, ordinal=ordinal, properties=properties):
-                log.cursors.restore(name, AckSet(ordinal), properties)
-            case CursorChanged(cursor=name, steps=steps):
-                if (cursor := log.cursors.get(name)) is not None:
-                    replay(cursor.acks, steps)
-            case CursorDeleted(cursor=name):
-                log.cursors.remove(name)
-
-    async def _close_journal(self) -> None:
+    async def _close_journal(self, parts: list[JournalPart]) -> None:
         """Cut a torn tail off, and sync the rest, because its writer may have died before the sync."""
-        state = self._state
-        if not state.journals:
-            return
-        last = max(state.journals)
-        file = journal_file(last)
-        if state.journals[last] < self._sizes[file]:
-            await self._disk.truncate(file, state.journals[last])
-        await self._disk.sync([file])
-        state.next_journal = last + 1
-
-
-def _journal_numbers(sizes: dict[str, int]) -> list[int]:
-    names = [file.removeprefix(f"{JOURNALS}/") for file in sizes if file.startswith(f"{JOURNALS}/")]
-    return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal())
+        sizes = {journal_file(part.number): part.size for part in parts[-1:]}
+        sizes |= dict.fromkeys(self._unbegun, 0)
+        for file, size in sizes.items():
+            if size < self._sizes[file]:
+                await self._disk.truncate(file, size)
+            await self._disk.sync([file])

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from anabranch.aio import Backoff
 from anabranch.errors import StorageFullError
 from anabranch.ledger.disk import Disk, DiskFullError
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +103,15 @@ class StoreSpace:
         left = max(self._held - GIVEN_UP_BYTES, 0)
         self._held = await self._disk.reserve(left)
         return True
+
+    async def with_reserve(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do work that may begin again; give up the reserve file for it as long as the disk is full."""
+        while True:
+            try:
+                return await work()
+            except DiskFullError:
+                if not await self.give_up_reserve():
+                    raise
 
     @property
     def reachable_bytes(self) -> int:

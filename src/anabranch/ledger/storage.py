@@ -3,7 +3,7 @@
 A log stores one segment or classic topic. An entry has three coordinates in its log: the `Position` (ledger,
 entry) is the one on the wire; the ordinal counts the entries of the log without gaps; the index counts the
 messages (an entry holds one or more). Ordinals and indexes start at 0 and never change, also after a trim or
-a restart.
+a restart. If durable entries were lost, their positions and indexes are not given to other entries.
 """
 
 from __future__ import annotations
@@ -72,6 +72,9 @@ class LogExtent(Protocol):
 
     def index_of(self, ordinal: int) -> int:
         """Index of the first message of an entry; `next_index` for the end."""
+
+    def count_of(self, ordinal: int) -> int:
+        """Messages in an entry; 0 if it is not stored."""
 
     def ordinal_at_time(self, timestamp_ms: int) -> int:
         """First ordinal whose broker timestamp is at or after the time, or the end."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anabranch.errors import CorruptDataError
 from anabranch.ledger.cache import Cache, CachedTail
 from anabranch.ledger.cursors import CursorJournal, LogCursors
 from anabranch.ledger.format.catalog import CursorRecord, LogRecord
 from anabranch.ledger.format.commits import Group, piece_records, pieces_of
 from anabranch.ledger.format.extent import LedgerExtent
-from anabranch.ledger.format.records import Rows
+from anabranch.ledger.format.index_head import IndexHead, encode_index_head
+from anabranch.ledger.format.records import Rows, RowStart
 from anabranch.ledger.ledger_files import LedgerReader, WriteBehind
 from anabranch.ledger.ledgers import Closed, Ledger, LedgerStart
 from anabranch.ledger.storage import Entry, StoredSequences
@@ -55,25 +55,40 @@ class StoredLog:
     def sequences(self) -> StoredSequences:
         return StoredSequences(self._producers, self.inherited)
 
-    def make_ledger(self, start: LedgerStart) -> Ledger:
+    def begin_ledger(self, start: LedgerStart) -> Ledger:
+        """A new ledger, whose files do not exist yet."""
+        ledger = self._make_ledger(start)
+        ledger.waiting_rows.append(self.index_head(ledger))
+        return ledger
+
+    def _make_ledger(self, start: LedgerStart) -> Ledger:
         return Ledger(self.id, self._folder, self.tail, start)
+
+    def index_head(self, ledger: Ledger) -> bytes:
+        """The bytes before the rows in the index file of a ledger."""
+        return encode_index_head(
+            IndexHead(self.id, self.name, ledger.id, ledger.first_ordinal, ledger.first_index, ledger.base_ms)
+        )
 
     def store(self, ledger: Ledger, rows: Rows, closed: Closed) -> None:
         """Take over entries that a commit made durable."""
-        extent = self.extent
         group, encoded_rows, records = closed
-        if not extent.ledgers or extent.ledgers[-1] is not ledger:
-            extent.add(ledger)
-        ledger.extend(rows, encoded_rows, records)
+        self._extend(ledger, rows, encoded_rows, records)
         self._files.behind.add(ledger, group.size_bytes)
-        extent.advance()
-        extent.last_timestamp_ms = group.last_ms
+        self.extent.last_timestamp_ms = group.last_ms
         producers = self._producers
         for producer, sequence in group.producers.items():
             producers.pop(producer, None)
             producers[producer] = sequence
         while len(producers) > PRODUCERS_MAX:
             del producers[next(iter(producers))]
+
+    def _extend(self, ledger: Ledger, rows: Rows, encoded_rows: bytes, records: Sequence[bytes]) -> None:
+        extent = self.extent
+        if not extent.ledgers or extent.ledgers[-1] is not ledger:
+            extent.add(ledger)
+        ledger.extend(rows, encoded_rows, records)
+        extent.advance()
 
     def cache(self, entries: list[Entry], size_bytes: int) -> None:
         """Keep newly stored entries in memory for readers at the end of the log."""
@@ -106,6 +121,7 @@ class StoredLog:
             extent.first_index,
             extent.end.ledger,
             extent.end.entry,
+            extent.next_index,
             extent.last_timestamp_ms,
             [ledger.record() for ledger in extent.ledgers],
             [
@@ -130,19 +146,54 @@ class StoredLog:
             self.cursors.restore(cursor.name, AckSet.decode(cursor.acks), cursor.properties)
         for kept in record.ledgers:
             start = LedgerStart(kept.id, kept.first_ordinal, kept.first_index, kept.base_ms)
-            extent.add(self.make_ledger(start))
+            extent.add(self._make_ledger(start))
         return extent.ledgers
 
-    def replay_group(self, group: Group, encoded_rows: bytes, records: bytes) -> None:
-        """Take over entries from a commit of an earlier process."""
+    def replay_group(self, group: Group, encoded_rows: bytes, records: bytes) -> int:
+        """Take over entries from a commit of an earlier process.
+
+        Entries before the group that no file holds count as damaged from now on; returns how many. A group
+        that the log holds already changes nothing.
+        """
         extent = self.extent
         ledger = extent.ledgers[-1] if extent.ledgers else None
-        if ledger is None or ledger.id != group.ledger:
-            start = LedgerStart(group.ledger, group.first_ordinal, group.first_index, group.base_ms)
-            ledger = self.make_ledger(start)
-        if group.first_entry != ledger.entries or ledger.end_ordinal != extent.next_ordinal:
-            raise CorruptDataError(
-                f"{self.name}: the journal continues at {group.ledger}:{group.first_entry}, "
-                f"which is not the end of the log"
+        lost = 0
+        if ledger is None or ledger.id < group.ledger:
+            if group.first_ordinal < extent.next_ordinal:
+                # The log went on without this ledger; its ordinals belong to other entries.
+                return group.entries
+            lost = self._fill_up_to(group)
+            ledger = self.begin_ledger(
+                LedgerStart(group.ledger, group.first_ordinal, group.first_index, group.base_ms)
             )
+        if ledger.id != group.ledger or ledger.entries > group.start.entries:
+            return 0
+        if ledger.entries < group.start.entries:
+            lost += self._fill(ledger, group.start)
         self.store(ledger, Rows.decode(encoded_rows), Closed(group, encoded_rows, [records]))
+        return lost
+
+    def _fill_up_to(self, group: Group) -> int:
+        """Fill the ordinals before the ledger of the group; the ledgers of these entries are unknown."""
+        extent = self.extent
+        missing = group.first_ordinal - extent.next_ordinal
+        if not missing:
+            return 0
+        if extent.ledgers:
+            ledger = extent.ledgers[-1]
+        else:
+            start = LedgerStart(group.ledger - 1, extent.next_ordinal, extent.next_index, group.base_ms)
+            ledger = self.begin_ledger(start)
+        end = ledger.end
+        return self._fill(
+            ledger, end._replace(entries=end.entries + missing, messages=end.messages + missing)
+        )
+
+    def _fill(self, ledger: Ledger, end: RowStart) -> int:
+        """Add damaged entries to the ledger until its end is `end`."""
+        before = ledger.end
+        rows = Rows.filled(before, end)
+        size_bytes = end.size_bytes - before.size_bytes
+        self._extend(ledger, rows, rows.encode(), [bytes(size_bytes)])
+        self._files.behind.add(ledger, size_bytes)
+        return len(rows)

@@ -137,7 +137,8 @@ class Platter:
         file.durable, file.named = len(file.data), True
 
     def _punch(self, file: PlatterFile) -> None:
-        for start in range(file.durable, len(file.data), BLOCK_BYTES):
+        first = file.durable - file.durable % BLOCK_BYTES
+        for block in range(first, len(file.data), BLOCK_BYTES):
             if self.rng.random() < 0.5:
-                end = min(start + BLOCK_BYTES, len(file.data))
+                start, end = max(block, file.durable), min(block + BLOCK_BYTES, len(file.data))
                 file.data[start:end] = bytes(end - start)

@@ -136,7 +136,7 @@ class SimDisk:
 
         await self._run("truncate", [file], truncate())
 
-    async def replace(self, file: str, data: bytes) -> None:
+    async def replace(self, file: str, data: bytes, *, urgent: bool = False) -> None:
         async def replace() -> None:
             await self._work()
             self._platter.check_room(len(data))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.errors import CorruptDataError
+from anabranch.errors import CorruptDataError, DamagedEntriesError
 from anabranch.ledger.storage import SegmentLog
 from tests.fakes.disk import DictDisk
-from tests.harness.storage import NAME, contents, flip, opened, put
+from tests.harness.storage import NAME, contents, flip, make, opened, put
 
 FOLDER = "ledgers/segment~public~default~orders~0000-ffff-0"
 DATA, INDEX = f"{FOLDER}/00000001.data", f"{FOLDER}/00000001.index"
@@ -35,7 +35,7 @@ async def readable(log: SegmentLog) -> list[int]:
             assert NAME in text
             assert f"1:{ordinal}" in text
         else:
-            assert entry.data == b"payload %02d" % ordinal
+            assert entry.data == (b"payload %02d" % ordinal if ordinal < 4 else b"in the journal")
             found.append(ordinal)
     return found
 
@@ -98,6 +98,21 @@ async def test_lost_bytes_at_the_end_of_a_data_file_cost_the_entries_there() -> 
         log = storage.get(NAME)
         assert log is not None
         assert await readable(log) == [0, 1]
+        assert [finding.lost_entries for finding in storage.findings] == [2]
+
+
+async def test_a_lost_data_file_costs_its_entries_and_those_in_the_journal_are_written_again() -> None:
+    disk = await prepared()
+    storage = make(disk)
+    await storage.open()
+    await put(await storage.create(NAME), b"in the journal")
+    await storage.close(hastily=True)
+    for file in [file for file in disk.files if file.endswith(".data")]:
+        del disk.files[file]
+    async with opened(disk) as again:
+        log = await again.create(NAME)
+        assert await readable(log) == [4]
+        assert [finding.lost_entries for finding in again.findings] == [4]
 
 
 async def test_a_ledger_that_is_lost_altogether_costs_itself_only() -> None:
@@ -109,11 +124,11 @@ async def test_a_ledger_that_is_lost_altogether_costs_itself_only() -> None:
     async with opened(disk) as storage:
         log = await storage.create(NAME)
         assert (log.extent.first_ordinal, log.extent.next_ordinal, log.extent.next_index) == (0, 5, 5)
-        with pytest.raises(CorruptDataError, match="ledger 1 cannot be read"):
+        with pytest.raises(DamagedEntriesError, match="1:0") as caught:
             await log.read(0, 1, 1000)
-        for ask in (log.extent.index_of, log.extent.ordinal_of_index, log.extent.ordinal_at_time):
-            with pytest.raises(CorruptDataError):
-                ask(1)
+        assert (caught.value.first, caught.value.end, caught.value.messages) == (0, 4, 4)
+        assert log.extent.index_of(4) == 4
+        assert sum(finding.lost_entries for finding in storage.findings) == 4
         assert [entry.data for entry in await log.read(4, 1, 1000)] == [b"later"]
         await put(log, b"and more")
         assert log.extent.next_ordinal == 6

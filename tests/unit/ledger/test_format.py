@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.errors import CorruptDataError
+from anabranch.errors import CorruptDataError, UnsupportedFormatError
 from anabranch.ledger.format.catalog import (
+    Bounds,
     Catalog,
     CursorRecord,
     LedgerRecord,
     LogRecord,
+    decode_bounds,
     decode_catalog,
+    encode_bounds,
     encode_catalog,
 )
 from anabranch.ledger.format.commits import (
@@ -24,21 +27,25 @@ from anabranch.ledger.format.commits import (
     PieceRecord,
     Reset,
     UpTo,
-    commit_follows,
-    decode_commit_body,
+    decode_commit,
     decode_commit_head,
     encode_commit,
-    is_whole,
+    find_commit,
+    find_commit_tail,
 )
+from anabranch.ledger.format.index_head import IndexHead, decode_index_head, encode_index_head
 from anabranch.ledger.format.records import (
     HEAD_BYTES,
     EntryRecord,
     Rows,
+    RowStart,
+    checksum,
     decode_record,
+    rebuild_rows,
     record_head,
-    rows_from_records,
     seed,
 )
+from tests.harness.storage import flip
 
 OWNER = seed(3, 9)
 DATA = b"some entry"
@@ -93,24 +100,45 @@ def test_rows_come_back() -> None:
     assert (again.ends, again.indexes, again.times) == (rows(5).ends, rows(5).indexes, rows(5).times)
 
 
+RECORD_BYTES = HEAD_BYTES + len(DATA)
+RECORDS = b"".join(record_head(OWNER, n, 2, 10 + 2 * n, 100 + n, DATA) + DATA for n in range(4))
+END = RowStart(4, 4 * RECORD_BYTES, 8, 3)
+
+
+def rebuilt(data: bytes) -> tuple[list[int], list[int], list[int], list[int]]:
+    made, damaged = rebuild_rows(OWNER, data, RowStart(), END, (10, 100))
+    return made.ends.tolist(), made.indexes.tolist(), made.times.tolist(), damaged
+
+
+ENDS = [RECORD_BYTES, 2 * RECORD_BYTES, 3 * RECORD_BYTES, 4 * RECORD_BYTES]
+
+
 def test_rows_can_be_rebuilt_from_the_records() -> None:
-    data = b"".join(record_head(OWNER, n, 2, 10 + 2 * n, 100 + n, DATA) + DATA for n in range(3))
-    made = rows_from_records(data, 3, 10, 100)
-    assert made is not None
-    size = HEAD_BYTES + len(DATA)
-    assert (made.ends.tolist(), made.indexes.tolist(), made.times.tolist()) == (
-        [size, 2 * size, 3 * size],
-        [2, 4, 6],
-        [0, 1, 2],
+    assert rebuilt(RECORDS) == (ENDS, [2, 4, 6, 8], [0, 1, 2, 3], [])
+
+
+def test_rows_of_later_records_begin_at_the_end_of_the_earlier_ones() -> None:
+    start = RowStart(2, 2 * RECORD_BYTES, 4, 1)
+    made, damaged = rebuild_rows(OWNER, RECORDS[2 * RECORD_BYTES :], start, END, (10, 100))
+    assert (made.ends.tolist(), made.indexes.tolist(), made.times.tolist()) == (ENDS[2:], [6, 8], [2, 3])
+    assert damaged == []
+
+
+def test_a_damaged_record_costs_no_row_of_another_entry() -> None:
+    for at in range(RECORD_BYTES, 2 * RECORD_BYTES):
+        ends, indexes, times, damaged = rebuilt(flip(RECORDS, at, at % 8))
+        assert (ends, indexes, damaged) == (ENDS, [2, 4, 6, 8], [1]), at
+        assert times == [0, 0, 2, 3]
+
+
+def test_missing_records_are_counted_as_damaged() -> None:
+    assert rebuilt(RECORDS[: 2 * RECORD_BYTES + 5]) == (
+        [*ENDS[:2], 2 * RECORD_BYTES, 4 * RECORD_BYTES],
+        [2, 4, 5, 8],
+        [0, 1, 1, 3],
+        [2, 3],
     )
-
-
-def test_rows_are_not_rebuilt_from_a_broken_chain() -> None:
-    data = b"".join(record_head(OWNER, n, 1, n, 0, DATA) + DATA for n in range(3))
-    assert rows_from_records(data[:-1], 3, 0, 0) is None
-    assert rows_from_records(data + b"x", 3, 0, 0) is None
-    assert rows_from_records(data, 4, 0, 0) is None
-    assert rows_from_records(data[HEAD_BYTES + len(DATA) :], 2, 0, 0) is None
+    assert rebuilt(b"")[3] == [0, 1, 2, 3]
 
 
 CONTENTS = Contents(
@@ -118,7 +146,7 @@ CONTENTS = Contents(
         LogCreated(1, "persistent://public/default/x"),
         CursorChanged(1, "s", [UpTo(3), Acked(b"\x05" + bytes(7)), PartAcked(9, b"\x03", 4), Reset(2)]),
     ],
-    [Group(1, 2, 0, 1, 42, 0, 0, 1000, 1000, {"producer": 7})],
+    [Group(1, 2, RowStart(), 1, 42, 9, 0, 0, 1000, 1000, {"producer": 7})],
 )
 JOURNAL = seed(77, 1)
 
@@ -132,20 +160,32 @@ def test_a_commit_comes_back() -> None:
     head = decode_commit_head(JOURNAL, data, 0, 0)
     assert head is not None
     assert (head.number, head.end) == (5, len(data))
-    body = data[COMMIT_HEAD_BYTES:]
-    assert is_whole(head, body)
-    contents, payload = decode_commit_body(head, body)
-    assert contents == CONTENTS
-    assert bytes(payload) == b"rowsrecords"
+    found = decode_commit(JOURNAL, head, data)
+    assert found is not None
+    assert (found.contents, found.payload, found.damage) == (CONTENTS, b"rowsrecords", ())
 
 
-def test_any_flipped_bit_of_a_commit_is_noticed() -> None:
-    whole = []
+def test_any_flipped_bit_of_a_commit_is_noticed_and_costs_one_part_of_it() -> None:
+    parts = set()
     for bad in flips(commit()):
-        head = decode_commit_head(JOURNAL, bad, 0, 0)
-        if head is not None and is_whole(head, bad[COMMIT_HEAD_BYTES:]):
-            whole.append(bad)
-    assert whole == []
+        head = decode_commit_head(JOURNAL, bad, 0, 0) or find_commit_tail(JOURNAL, bad, 0)
+        assert head is not None
+        found = decode_commit(JOURNAL, head, bad)
+        assert found is not None
+        assert found.contents == CONTENTS
+        (part,) = found.damage
+        parts.add(part)
+        assert (found.payload == b"rowsrecords") == (part != "rows and records")
+    assert parts == {"head", "contents", "contents copy", "tail", "rows and records"}
+
+
+def test_a_commit_whose_contents_are_damaged_twice_is_lost() -> None:
+    head = decode_commit_head(JOURNAL, commit(), 0, 0)
+    assert head is not None
+    once = flip(commit(), COMMIT_HEAD_BYTES)
+    twice = flip(once, len(once) - COMMIT_HEAD_BYTES - 1)
+    assert decode_commit(JOURNAL, head, once) is not None
+    assert decode_commit(JOURNAL, head, twice) is None
 
 
 def test_a_commit_counts_only_in_its_own_journal_at_its_own_place() -> None:
@@ -156,9 +196,11 @@ def test_a_commit_counts_only_in_its_own_journal_at_its_own_place() -> None:
 
 def test_a_later_commit_is_found_behind_garbage() -> None:
     garbage = b"aBc\xa5" * 20 + b"x"
-    assert commit_follows(JOURNAL, garbage + commit(6, 1000 + len(garbage)), 0, 1000)
-    assert not commit_follows(JOURNAL, garbage + commit(6, 1000), 0, 1000)
-    assert not commit_follows(JOURNAL, garbage + commit(6, 1000 + len(garbage))[:20], 0, 1000)
+    later = find_commit(JOURNAL, garbage + commit(6, 1000 + len(garbage)), 0, 1000)
+    assert later is not None
+    assert (later.number, later.offset) == (6, 1000 + len(garbage))
+    assert find_commit(JOURNAL, garbage + commit(6, 1000), 0, 1000) is None
+    assert find_commit(JOURNAL, garbage + commit(6, 1000 + len(garbage))[:20], 0, 1000) is None
 
 
 def test_a_catalog_comes_back_and_any_flipped_bit_is_noticed() -> None:
@@ -170,15 +212,42 @@ def test_a_catalog_comes_back_and_any_flipped_bit_is_noticed() -> None:
         3,
         4,
         5,
+        99,
         6,
         [LedgerRecord(1, 2, 3, 4, 5, 6, 7, 8, 9)],
         [CursorRecord("s", b"a", {})],
         {},
         [PieceRecord(0, 9, {"p": 1})],
     )
-    catalog = Catalog(1, 2, 3, 4, 5, [log])
+    catalog = Catalog(1, 9, 2, 3, 4, 5, [log])
     data = encode_catalog(catalog)
     assert decode_catalog(data) == catalog
     for bad in [*flips(data), b"", data[:-1], data + b"x"]:
         with pytest.raises(CorruptDataError):
             decode_catalog(bad)
+
+
+def test_bounds_come_back_and_any_flipped_bit_is_noticed() -> None:
+    bounds = Bounds(1, 2, 3, 4)
+    data = encode_bounds(bounds)
+    assert decode_bounds(data) == bounds
+    for bad in [*flips(data), b"", data[:-1], data + b"x", encode_catalog(Catalog(1, 2, 3, 4, 5, 6, []))]:
+        with pytest.raises(CorruptDataError):
+            decode_bounds(bad)
+
+
+def test_another_format_is_refused_and_is_not_taken_for_damage() -> None:
+    newer = b"anabranch catalog 3\n"
+    body = b"fields of the future"
+    with pytest.raises(UnsupportedFormatError, match=r"format 3.*start the newer version"):
+        decode_catalog(newer + checksum(newer + body).to_bytes(4, "little") + body)
+    with pytest.raises(UnsupportedFormatError, match=r"format 1.*start the older version"):
+        decode_catalog(b"anabranch catalog 1\n" + checksum(body).to_bytes(4, "little") + body)
+
+
+def test_an_index_head_comes_back_and_any_flipped_bit_is_noticed() -> None:
+    head = IndexHead(1, "persistent://public/default/x", 2, 3, 4, 5)
+    data = encode_index_head(head)
+    assert decode_index_head(data + b"rows") == head
+    for bad in [*flips(data), b"", data[:-1]]:
+        assert decode_index_head(bad) is None

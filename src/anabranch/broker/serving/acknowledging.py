@@ -10,7 +10,7 @@ from anabranch.broker.serving.context import ClientLink, Spawn
 from anabranch.broker.serving.log_reader import Counters
 from anabranch.broker.serving.reading import Reading
 from anabranch.broker.serving.shared_reading import PendingReading
-from anabranch.errors import AnabranchError, CorruptDataError, DamagedEntriesError, NotAllowedError
+from anabranch.errors import AnabranchError, DamagedEntriesError, NotAllowedError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.acks import bits_from_words
@@ -104,11 +104,7 @@ class LogAcknowledgements:
         acks = self._cursor.acks
         if ordinal in acks:
             return False
-        try:
-            count = self._extent.index_of(ordinal + 1) - self._extent.index_of(ordinal)
-        except CorruptDataError:
-            # The ledger is damaged, so no entry of it is delivered again.
-            return False
+        count = self._extent.count_of(ordinal)
         remaining = ack_bits(words, count)
         before = acks.remaining(ordinal)
         pending = count if before is None else before.bit_count()
@@ -236,8 +232,5 @@ def backlog_messages(log: SegmentLog, cursor: Cursor) -> int:
     first = max(acks.mark, extent.first_ordinal)
     entries = extent.next_ordinal - first
     pending = acks.pending_count(extent.next_ordinal)
-    try:
-        behind = extent.next_index - extent.index_of(first) if entries > 0 else 0
-    except CorruptDataError:
-        return pending
+    behind = extent.next_index - extent.index_of(first) if entries > 0 else 0
     return round(behind * pending / entries) if behind else 0

@@ -253,7 +253,7 @@ class Subscription:
             self.cursor.reset(ordinal)
             extent = self.log.extent
             if remaining is not None and ordinal < extent.next_ordinal:
-                count = extent.index_of(ordinal + 1) - extent.index_of(ordinal)
+                count = extent.count_of(ordinal)
                 self.cursor.acknowledge_part(ordinal, remaining, count)
             self.reading.rewind()
             self._drains.cursor_moved()

@@ -1,4 +1,9 @@
-"""The catalog: all state of a store except the entries, as of the start of one journal file. Pure."""
+"""The catalog: all state of a store except the entries, as of the start of one journal file. Pure.
+
+The bounds are a second, small file: they change more often than the catalog, and bound all numbers that the
+store may have handed out, so that these are never used again, also when the journal is lost. The store keeps
+two copies of both files.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,7 @@ import msgspec
 
 from anabranch.errors import CorruptDataError
 from anabranch.ledger.format.commits import PieceRecord
-from anabranch.ledger.format.records import checksum
-
-_CATALOG_MAGIC = b"anabranch catalog 1\n"
+from anabranch.ledger.format.frames import decode_frame, encode_frame
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -41,6 +44,8 @@ class LogRecord(msgspec.Struct, frozen=True, array_like=True):
     end_ledger: int
     """Position after the last entry ever written; its ledger may be trimmed away."""
     end_entry: int
+    next_index: int
+    """Index after the last message; beyond the end of the ledgers if messages were lost."""
     last_ms: int
     ledgers: list[LedgerRecord]
     cursors: list[CursorRecord]
@@ -53,6 +58,8 @@ class Catalog(msgspec.Struct, frozen=True):
 
     salt: int
     """Part of every commit's checksum: bytes of another directory or of a client never pass as a commit."""
+    serial: int
+    """Counts the catalogs of the store; the copy with the higher number is the newer one."""
     journal: int
     next_commit: int
     next_log: int
@@ -60,24 +67,41 @@ class Catalog(msgspec.Struct, frozen=True):
     logs: list[LogRecord]
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """Numbers that the store may have used; durable before the first use."""
+
+    salt: int
+    serial: int
+    next_ledger: int
+    """Ledger ids from here on were never handed out."""
+    journal: int
+    """The newest journal file; it exists, with one commit at least. 0 before the first one."""
+
+
 _encoder = msgspec.msgpack.Encoder()
 _catalog_decoder = msgspec.msgpack.Decoder(Catalog)
+_bounds_decoder = msgspec.msgpack.Decoder(Bounds)
 
 
 def encode_catalog(catalog: Catalog) -> bytes:
-    body = _encoder.encode(catalog)
-    return _CATALOG_MAGIC + int(checksum(body)).to_bytes(4, "little") + body
+    return encode_frame("catalog", _encoder.encode(catalog))
 
 
 def decode_catalog(data: bytes) -> Catalog:
-    """Undo `encode_catalog`; CorruptDataError for anything else."""
-    start = len(_CATALOG_MAGIC) + 4
-    if data[: len(_CATALOG_MAGIC)] != _CATALOG_MAGIC:
-        raise CorruptDataError("the catalog has an unknown format; restore it from a copy")
-    body = data[start:]
-    if checksum(body) != int.from_bytes(data[len(_CATALOG_MAGIC) : start], "little"):
-        raise CorruptDataError("the catalog does not match its checksum; restore it from a copy")
+    """Undo `encode_catalog`; CorruptDataError or UnsupportedFormatError for anything else."""
     try:
-        return _catalog_decoder.decode(body)
+        return _catalog_decoder.decode(decode_frame("catalog", data))
     except msgspec.DecodeError as error:
         raise CorruptDataError(f"the catalog cannot be decoded: {error}") from error
+
+
+def encode_bounds(bounds: Bounds) -> bytes:
+    return encode_frame("bounds", _encoder.encode(bounds))
+
+
+def decode_bounds(data: bytes) -> Bounds:
+    """Undo `encode_bounds`; CorruptDataError or UnsupportedFormatError for anything else."""
+    try:
+        return _bounds_decoder.decode(decode_frame("bounds", data))
+    except msgspec.DecodeError as error:
+        raise CorruptDataError(f"the bounds cannot be decoded: {error}") from error

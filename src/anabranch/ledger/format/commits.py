@@ -1,8 +1,11 @@
 """Commits of the journal, and the changes of logs and cursors in them. Pure.
 
 A *commit* is everything that one sync made durable: changes to logs and cursors, and per log a group of rows
-and records. The journal writes a commit only after the sync of the one before it. So recovery may drop bytes
-that are no commit as a torn tail, unless a commit follows them; then durable bytes were damaged.
+and records. Its bytes: head, contents, rows and records, contents again, tail. The tail repeats the head, so
+one damaged place never hides how long a commit is or what it changes. Each record has its own checksum.
+
+The journal writes a commit only after the sync of the one before it. So recovery may drop bytes that are no
+commit as a torn tail, unless a commit follows them; then durable bytes were damaged.
 """
 
 from __future__ import annotations
@@ -13,15 +16,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from anabranch.errors import CorruptDataError
-from anabranch.ledger.format.records import checksum, extend_checksum
+from anabranch.ledger.format.records import RowStart, checksum, extend_checksum
 from anabranch.model.inheritance import Piece, Pieces
 from anabranch.model.ranges import HashRange
 
-_COMMIT_MAGIC = b"aBc\xa5"
-_COMMIT_FIELDS = struct.Struct("<QQQI")
+_HEAD_MAGIC = b"aBc\xa5"
+_TAIL_MAGIC = b"aBe\xa5"
+_COMMIT_FIELDS = struct.Struct("<QQIQII")
 COMMIT_HEAD_BYTES = 8 + _COMMIT_FIELDS.size
-_LENGTH = struct.Struct("<I")
+"""Of the head, and of the tail."""
 
 
 class UpTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -123,10 +126,12 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
 
     log: int
     ledger: int
-    first_entry: int
+    start: RowStart
+    """End of the ledger before this group."""
     entries: int
     size_bytes: int
     """Length of the records, which follow the rows."""
+    rows_checksum: int
     first_ordinal: int
     """Of the ledger, like `first_index` and `base_ms`, because this may be the first group of the ledger."""
     first_index: int
@@ -144,17 +149,22 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CommitHead(NamedTuple):
-    """The fixed head of a commit."""
+    """The fixed head of a commit, repeated by its tail."""
 
     number: int
     offset: int
-    length: int
-    """Of the body, which follows the head."""
-    checksum: int
+    contents_bytes: int
+    payload_bytes: int
+    contents_checksum: int
+    payload_checksum: int
+
+    @property
+    def size(self) -> int:
+        return 2 * (COMMIT_HEAD_BYTES + self.contents_bytes) + self.payload_bytes
 
     @property
     def end(self) -> int:
-        return self.offset + COMMIT_HEAD_BYTES + self.length
+        return self.offset + self.size
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -166,52 +176,101 @@ def encode_commit(
 ) -> list[bytes]:
     """The buffers of one commit; `payload` is rows and records of each group, in order."""
     encoded = _encoder.encode(contents)
-    body = [_LENGTH.pack(len(encoded)), encoded, *payload]
     crc = 0
     length = 0
-    for piece in body:
+    for piece in payload:
         crc = extend_checksum(crc, piece)
         length += len(piece)
-    fields = _COMMIT_FIELDS.pack(number, offset, length, crc)
-    head = _COMMIT_MAGIC + int(extend_checksum(owner, fields)).to_bytes(4, "little") + fields
-    return [head, *body]
+    fields = _COMMIT_FIELDS.pack(number, offset, len(encoded), length, checksum(encoded), crc)
+    sealed = fields + int(extend_checksum(owner, fields)).to_bytes(4, "little")
+    # The magic of the tail comes last: a commit that ends with a zero byte was not written to its end.
+    return [_HEAD_MAGIC, sealed, encoded, *payload, encoded, sealed, _TAIL_MAGIC]
 
 
 def decode_commit_head(owner: int, data: bytes, at: int, offset: int) -> CommitHead | None:
     """The head at `at` in `data`, which is `offset` in the journal file; None when no head is there."""
-    fields = data[at + 8 : at + COMMIT_HEAD_BYTES]
-    if data[at : at + 4] != _COMMIT_MAGIC or len(fields) != _COMMIT_FIELDS.size:
+    if data[at : at + 4] != _HEAD_MAGIC:
         return None
-    if extend_checksum(owner, fields) != int.from_bytes(data[at + 4 : at + 8], "little"):
+    head = _decode_fields(owner, data[at + 4 : at + COMMIT_HEAD_BYTES])
+    return head if head is not None and head.offset == offset else None
+
+
+def _decode_fields(owner: int, sealed: bytes) -> CommitHead | None:
+    fields = sealed[: _COMMIT_FIELDS.size]
+    if len(sealed) != COMMIT_HEAD_BYTES - 4:
         return None
-    head = CommitHead(*_COMMIT_FIELDS.unpack(fields))
-    return head if head.offset == offset else None
+    if extend_checksum(owner, fields) != int.from_bytes(sealed[_COMMIT_FIELDS.size :], "little"):
+        return None
+    return CommitHead(*_COMMIT_FIELDS.unpack(fields))
 
 
-def is_whole(head: CommitHead, body: bytes) -> bool:
-    """Whether these bytes are the body that the head announces."""
-    return len(body) == head.length and checksum(body) == head.checksum
-
-
-def decode_commit_body(head: CommitHead, body: bytes) -> tuple[Contents, memoryview]:
-    """The contents of a whole commit, and the rows and records behind them."""
-    (length,) = _LENGTH.unpack_from(body)
-    start = _LENGTH.size + length
-    view = memoryview(body)
-    try:
-        return _contents_decoder.decode(view[_LENGTH.size : start]), view[start:]
-    except msgspec.DecodeError as error:
-        raise CorruptDataError(f"commit {head.number} of the journal cannot be decoded: {error}") from error
-
-
-def commit_follows(owner: int, data: bytes, start: int, offset: int) -> bool:
-    """Whether a commit begins in `data` at or after `start`; `data` starts at `offset` in the file."""
-    at = data.find(_COMMIT_MAGIC, start)
+def find_commit_tail(owner: int, data: bytes, offset: int) -> CommitHead | None:
+    """The head of a commit at the start of `data`, from its tail; `data` starts at `offset` in the file."""
+    at = data.find(_TAIL_MAGIC, COMMIT_HEAD_BYTES)
     while at >= 0:
-        if decode_commit_head(owner, data, at, offset + at) is not None:
-            return True
-        at = data.find(_COMMIT_MAGIC, at + 1)
-    return False
+        head = _decode_fields(owner, data[at + 4 - COMMIT_HEAD_BYTES : at])
+        if head is not None and head.offset == offset and head.size == at + 4:
+            return head
+        at = data.find(_TAIL_MAGIC, at + 1)
+    return None
+
+
+def find_commit(owner: int, data: bytes, start: int, offset: int) -> CommitHead | None:
+    """The first commit that begins in `data` at or after `start`; `data` starts at `offset` in the file."""
+    at = data.find(_HEAD_MAGIC, start)
+    while at >= 0:
+        head = decode_commit_head(owner, data, at, offset + at)
+        if head is not None:
+            return head
+        at = data.find(_HEAD_MAGIC, at + 1)
+    return None
+
+
+class Commit(NamedTuple):
+    """A commit as recovery read it; `damage` is empty if all its bytes are as they were written."""
+
+    head: CommitHead
+    contents: Contents
+    payload: bytes
+    """Rows and records of each group."""
+    damage: tuple[str, ...] = ()
+    """Names of the damaged parts: head, contents, contents copy, tail, rows and records."""
+
+
+PAYLOAD = "rows and records"
+
+
+def decode_commit(owner: int, head: CommitHead, data: bytes) -> Commit | None:
+    """The commit in exactly these bytes; None if both copies of its contents are damaged."""
+    size, first = head.contents_bytes, COMMIT_HEAD_BYTES
+    second = first + size + head.payload_bytes
+    one, two = data[first : first + size], data[second : second + size]
+    payload = data[first + size : second]
+    damage = []
+    if decode_commit_head(owner, data, 0, head.offset) != head:
+        damage.append("head")
+    contents = _decode_contents(head, one)
+    if contents is None:
+        damage.append("contents")
+        contents = _decode_contents(head, two)
+        if contents is None:
+            return None
+    elif two != one:
+        damage.append("contents copy")
+    if data[-4:] != _TAIL_MAGIC or _decode_fields(owner, data[second + size : -4]) != head:
+        damage.append("tail")
+    if checksum(payload) != head.payload_checksum:
+        damage.append(PAYLOAD)
+    return Commit(head, contents, payload, tuple(damage))
+
+
+def _decode_contents(head: CommitHead, data: bytes) -> Contents | None:
+    if len(data) != head.contents_bytes or checksum(data) != head.contents_checksum:
+        return None
+    try:
+        return _contents_decoder.decode(data)
+    except msgspec.DecodeError:
+        return None
 
 
 def piece_records(pieces: Pieces) -> list[PieceRecord]:

@@ -1,6 +1,7 @@
 """The extent of a log over its ledgers: converts between position, ordinal and index. Pure.
 
-Ordinals and indexes continue without a gap from ledger to ledger; positions jump when a ledger begins.
+Ordinals continue without a gap from ledger to ledger; positions jump when a ledger begins. Indexes continue
+too, except after messages were lost, whose indexes are not used again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class LedgerExtent:
         self.ledgers.append(ledger)
         self._starts.append(ledger.first_ordinal)
         self._ids.append(ledger.id)
+
+    def skip_indexes(self, next_index: int) -> None:
+        """Let the next message have this index, unless the log is beyond it."""
+        self.next_index = max(self.next_index, next_index)
 
     def advance(self) -> None:
         """The last ledger got entries."""
@@ -83,6 +88,12 @@ class LedgerExtent:
         ledger, entry = self.locate(max(ordinal, self.first_ordinal))
         return ledger.index_of(entry)
 
+    def count_of(self, ordinal: int) -> int:
+        if not self.first_ordinal <= ordinal < self.next_ordinal:
+            return 0
+        ledger, entry = self.locate(ordinal)
+        return ledger.count_of(entry)
+
     def ordinal_of_index(self, index: int) -> int:
         if index >= self.next_index:
             return self.next_ordinal
@@ -90,13 +101,11 @@ class LedgerExtent:
             return self.first_ordinal
         at = bisect_right(self.ledgers, index, key=lambda ledger: ledger.first_index) - 1
         ledger = self.ledgers[at]
-        ledger.check()
         return ledger.first_ordinal + bisect_right(ledger.rows.indexes, index - ledger.first_index)
 
     def ordinal_at_time(self, timestamp_ms: int) -> int:
         for ledger in self.ledgers:
             if ledger.entries and ledger.base_ms + ledger.rows.times[-1] >= timestamp_ms:
-                ledger.check()
                 return ledger.first_ordinal + bisect_left(ledger.rows.times, timestamp_ms - ledger.base_ms)
         return self.next_ordinal
 

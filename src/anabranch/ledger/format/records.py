@@ -27,6 +27,15 @@ OFFSET_MAX = 2**32 - 1
 _SEED = struct.Struct("<QQ")
 
 
+class RowStart(NamedTuple):
+    """The end of a ledger before some of its rows: its entries, bytes, messages and highest broker time."""
+
+    entries: int = 0
+    size_bytes: int = 0
+    messages: int = 0
+    elapsed_ms: int = 0
+
+
 class EntryRecord(NamedTuple):
     """One entry as it is stored."""
 
@@ -93,14 +102,26 @@ class Rows:
             flat.byteswap()
         return flat.tobytes()
 
+    def end(self, before: RowStart) -> RowStart:
+        """The end of a ledger that ended at `before` and got these rows."""
+        if not self.ends:
+            return before
+        return RowStart(before.entries + len(self.ends), self.ends[-1], self.indexes[-1], self.times[-1])
+
     @staticmethod
-    def filled(entries: int, end: int, messages: int, elapsed_ms: int) -> Rows:
-        """Rows for a damaged ledger: only the last row is true, so that counts and sizes stay right."""
+    def filled(before: RowStart, end: RowStart) -> Rows:
+        """Rows of lost entries: only the last row is true, so that counts and sizes stay right."""
         rows = Rows()
-        if entries:
-            for column, last in ((rows.ends, end), (rows.indexes, messages), (rows.times, elapsed_ms)):
-                column.frombytes(bytes(4 * (entries - 1)))
-                column.append(last)
+        missing = end.entries - before.entries
+        if missing > 0:
+            # Each lost entry held one message at least, if the number of messages allows that.
+            spread = min(before.messages, end.messages - missing)
+            rows.ends.extend([before.size_bytes] * (missing - 1))
+            rows.indexes.extend(max(spread, 0) + past for past in range(1, missing))
+            rows.times.extend([before.elapsed_ms] * (missing - 1))
+            rows.ends.append(end.size_bytes)
+            rows.indexes.append(end.messages)
+            rows.times.append(end.elapsed_ms)
         return rows
 
     @staticmethod
@@ -115,19 +136,80 @@ class Rows:
         return rows
 
 
-def rows_from_records(data: bytes, entries: int, first_index: int, base_ms: int) -> Rows | None:
-    """Rebuild the rows of a data file whose index is damaged; None when its records are damaged too."""
+class RebuiltRows(NamedTuple):
+    """Rows that were rebuilt from records, and the entries whose records are damaged."""
+
+    rows: Rows
+    damaged: list[int]
+    """Numbers within the ledger."""
+
+
+_RESYNC_MAX = 64
+"""A search for the next whole record gives up after this many damaged entries in a row."""
+
+
+def rebuild_rows(
+    owner: int, data: bytes, start: RowStart, end: RowStart, base: tuple[int, int]
+) -> RebuiltRows:
+    """The rows of the records in `data`, which lie between `start` and `end` in their ledger.
+
+    `base` is index and time at the start of the ledger. A damaged record costs its own entry, also if its
+    length is damaged.
+    """
+    first_index, base_ms = base
     rows = Rows()
-    end = latest = 0
-    for number in range(entries):
-        if end + HEAD_BYTES > len(data):
-            return None
-        _, length, entry, count, index, timestamp_ms = _HEAD.unpack_from(data, end)
-        end += HEAD_BYTES + length
-        latest = max(latest, timestamp_ms - base_ms)
-        if entry != number or end > len(data) or not 0 <= index + count - first_index <= OFFSET_MAX:
-            return None
-        rows.ends.append(end)
-        rows.indexes.append(index + count - first_index)
-        rows.times.append(min(latest, OFFSET_MAX))
-    return rows if end == len(data) else None
+    damaged: list[int] = []
+    at, last = 0, start
+    while last.entries < end.entries:
+        record = whole_record(owner, last.entries, data, at)
+        if record is None:
+            at, number = _next_whole_record(owner, last.entries, data, at, end.entries)
+            damaged += range(last.entries, number)
+            following = whole_record(owner, number, data, at)
+            there = end
+            if following is not None:
+                there = RowStart(
+                    number, start.size_bytes + at, following.index - first_index, last.elapsed_ms
+                )
+            rows.extend(Rows.filled(last, there))
+            last = there
+            continue
+        at += HEAD_BYTES + len(record.data)
+        elapsed_ms = min(max(last.elapsed_ms, record.timestamp_ms - base_ms), OFFSET_MAX)
+        messages = record.index + record.count - first_index
+        last = RowStart(last.entries + 1, start.size_bytes + at, messages, elapsed_ms)
+        rows.ends.append(last.size_bytes)
+        rows.indexes.append(last.messages)
+        rows.times.append(last.elapsed_ms)
+    return RebuiltRows(rows, damaged)
+
+
+def whole_record(owner: int, number: int, data: bytes, at: int) -> EntryRecord | None:
+    """The record that begins at `at`, or None if the bytes there are not that entry."""
+    if at + HEAD_BYTES > len(data):
+        return None
+    length = int.from_bytes(data[at + 4 : at + 8], "little")
+    return decode_record(owner, number, data[at : at + HEAD_BYTES + length])
+
+
+def _next_whole_record(owner: int, number: int, data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Offset and number of the first whole record behind `number`; the end if there is none."""
+    for later in range(number + 1, min(end, number + 1 + _RESYNC_MAX)):
+        pattern = later.to_bytes(4, "little")
+        found = data.find(pattern, at + 8)
+        while found >= 0:
+            if whole_record(owner, later, data, found - 8) is not None:
+                return found - 8, later
+            found = data.find(pattern, found + 1)
+    return len(data), end
+
+
+def damaged_records(owner: int, data: bytes, start: RowStart, rows: Rows) -> list[int]:
+    """Numbers of the entries whose records in `data`, the bytes behind `start`, are damaged."""
+    damaged = []
+    begin = 0
+    for number, end in enumerate(rows.ends, start.entries):
+        if decode_record(owner, number, data[begin : end - start.size_bytes]) is None:
+            damaged.append(number)
+        begin = end - start.size_bytes
+    return damaged

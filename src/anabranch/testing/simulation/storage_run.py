@@ -163,6 +163,7 @@ class StorageRun:
         self.counts["inherited"] += 1
 
     async def _check(self, storage: FileStorage) -> None:
+        self.violations += [f"a crash was taken for damage: {finding}" for finding in storage.findings]
         for name in LOGS:
             log = storage.get(name)
             expected = self._logs[name]

@@ -1,0 +1,169 @@
+"""Damaged, lost and cut files of a store: the rest stays, the damage is reported, no place is used twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from anabranch.errors import CorruptDataError, DamagedEntriesError, StoreMissingError
+from anabranch.ledger.file_storage import FileStorage
+from anabranch.ledger.storage import SegmentLog
+from tests.fakes.disk import DictDisk
+from tests.harness.storage import (
+    JOURNAL,
+    NAME,
+    OTHER,
+    FixedClock,
+    contents,
+    crashed,
+    flip,
+    make,
+    opened,
+    put,
+    three_commits,
+)
+
+
+async def readable(log: SegmentLog) -> list[int]:
+    """Ordinals that can be read."""
+    found = []
+    for ordinal in range(log.extent.first_ordinal, log.extent.next_ordinal):
+        with contextlib.suppress(DamagedEntriesError):
+            found.append((await log.read(ordinal, 1, 1000))[0].ordinal)
+    return found
+
+
+async def test_damage_before_a_later_commit_is_reported_and_costs_one_entry_at_most() -> None:
+    disk, ends = await three_commits()
+    journal = disk.files[JOURNAL]
+    losses = []
+    for at in range(ends[0], ends[1]):
+        damaged = DictDisk(disk.files)
+        damaged.files[JOURNAL] = flip(journal, at, at % 8)
+        async with opened(damaged) as storage:
+            assert storage.findings, at
+            losses.append(sum(finding.lost_entries for finding in storage.findings))
+            log = storage.get(NAME)
+            assert log is not None
+            assert log.extent.next_ordinal == 6
+            assert len(await readable(log)) == 6 - losses[-1]
+        assert not damaged.locked
+    assert set(losses) == {0, 1}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_a_missing_journal_file_is_reported_and_no_place_of_it_is_used_again(number: int) -> None:
+    disk, _ = await three_commits()
+    told = []
+    for _ in range(2):
+        storage = make(disk)
+        await storage.open()
+        told += await put(await storage.create(NAME), b"x")
+        disk = await crashed(disk, storage)
+    del disk.files[f"journal/0000000{number}.log"]
+    async with opened(disk) as storage:
+        (finding, *_) = storage.findings
+        assert (finding.file, "missing" in finding.what) == (f"journal/0000000{number}.log", True)
+        (new,) = await put(await storage.create(NAME), b"new")
+        assert new.position.ledger > told[-1].position.ledger
+        assert new.index > told[-1].index
+    async with opened(disk) as storage:
+        assert storage.findings == []
+
+
+async def test_a_lost_copy_of_the_catalog_or_the_bounds_costs_nothing() -> None:
+    disk, _ = await three_commits()
+    for file in ("catalog", "catalog.copy", "bounds", "bounds.copy"):
+        whole = disk.files[file]
+        for damaged in (None, b"", whole[:-1], *(flip(whole, at, at % 8) for at in range(len(whole)))):
+            left = DictDisk(disk.files)
+            if damaged is None:
+                del left.files[file]
+            else:
+                left.files[file] = damaged
+            async with opened(left) as storage:
+                assert [finding.file for finding in storage.findings] == [file]
+                assert len(await contents(await storage.create(NAME))) == 6
+            async with opened(left) as storage:
+                assert storage.findings == []
+
+
+async def test_without_any_catalog_a_store_does_not_open() -> None:
+    disk, _ = await three_commits()
+    del disk.files["catalog"], disk.files["catalog.copy"]
+    before = dict(disk.files)
+    with pytest.raises(CorruptDataError, match="no copy of its catalog"):
+        await make(disk).open()
+    assert disk.files == before
+
+
+async def test_without_any_bounds_a_store_jumps_over_all_ids_it_may_have_used() -> None:
+    disk, _ = await three_commits()
+    del disk.files["bounds"], disk.files["bounds.copy"]
+    async with opened(disk) as storage:
+        assert len(storage.findings) == 3
+        (new,) = await put(await storage.create(NAME), b"new")
+        assert new.position.ledger > 2**20
+
+
+async def test_an_empty_directory_is_not_taken_for_a_known_store() -> None:
+    disk, _ = await three_commits()
+    async with opened(disk) as storage:
+        known = storage.store_id
+    for left, text in ((DictDisk(), "no store"), (disk, "not store 123")):
+        store_id = known if left is not disk else 0x123
+        storage = FileStorage(left, clock=FixedClock(), store_id=store_id)
+        before = dict(left.files)
+        with pytest.raises(StoreMissingError, match=text):
+            await storage.open()
+        assert left.files == before
+    await FileStorage(disk, clock=FixedClock(), store_id=known).open()
+
+
+async def test_a_journal_cut_at_the_end_of_a_commit_shows_in_the_ledger_files() -> None:
+    disk = DictDisk()
+    storage = make(disk, behind_bytes=1)
+    await storage.open()
+    log = await storage.create(NAME)
+    end = 0
+    for number in range(6):
+        end = len(disk.files.get(JOURNAL, b"")) if number == 3 else end
+        await put(log, b"%d" % number)
+    other = await put(await storage.create(OTHER), b"log and ledger are in the lost part")
+    await asyncio.sleep(1)
+    left = await crashed(disk, storage)
+    left.files[JOURNAL] = left.files[JOURNAL][:end]
+    async with opened(left) as storage:
+        log = await storage.create(NAME)
+        assert await contents(log) == [b"%d" % number for number in range(6)]
+        assert await contents(await storage.create(OTHER)) == [b"log and ledger are in the lost part"]
+        assert any("the ledger files hold them" in finding.what for finding in storage.findings)
+        (new,) = await put(log, b"new")
+        assert new.position.ledger > other[0].position.ledger
+        assert new.index > 6
+    async with opened(left) as storage:
+        assert storage.findings == []
+        assert (await contents(await storage.create(NAME)))[6:] == [b"new"]
+
+
+async def test_acknowledgements_of_lost_entries_do_not_count_for_new_ones() -> None:
+    disk, ends = await three_commits()
+    storage = make(disk)
+    await storage.open()
+    log = await storage.create(NAME)
+    cursor = log.cursors.open("s", 0)
+    cursor.acknowledge([0, 5])
+    await cursor.flush()
+    left = await crashed(disk, storage)
+    # The entries from ordinal 2 on are lost, also in the ledger files; the acknowledgement is not.
+    left.files = {file: data for file, data in left.files.items() if not file.startswith("ledgers/")}
+    left.files[JOURNAL] = left.files[JOURNAL][: ends[0]]
+    async with opened(left) as storage:
+        assert any("commits before it are missing" in finding.what for finding in storage.findings)
+        log = await storage.create(NAME)
+        (new,) = await put(log, b"new")
+        assert new.ordinal == 2
+        acks = log.cursors["s"].acks
+        assert [ordinal for ordinal in range(10) if ordinal in acks] == [0]
