@@ -142,12 +142,6 @@ class DamagedRecordError(MetadataError):
     """A stored record changed since it was written; the record log has a second copy."""
 
 
-class MissingMetadataError(MetadataError):
-    """The stores hold logs, but the records of their topics are gone; restore them from a backup."""
-
-    retryable = False
-
-
 class PersistenceError(ServerError):
     """The entry could not be made durable."""
 
@@ -294,6 +288,10 @@ class BadEntryError(CorruptDataError):
         super().__init__(text)
         self.topic = topic
         self.message_id = message_id
+
+
+class MissingDataError(AnabranchError):
+    """The metadata or the files of a store are gone or those of another store; restore a backup."""
 
 
 class DataLossError(AnabranchError):

@@ -105,7 +105,7 @@ def set_up_logging(config: BrokerConfig, prefix: str = "") -> None:
 
 
 def prepare_metadata(config: BrokerConfig) -> None:
-    """Check and repair the metadata; MissingMetadataError if it is gone although there are stores."""
+    """Check and repair the metadata; MissingDataError if it is gone although there are stores."""
     files = (Path(config.data) / STORES).glob("*/*")
     has_stores = any(file.name != LOCK_FILE for file in files)
     sqlite_check.prepare(Path(config.data) / METADATA_FILE, may_begin=not has_stores)

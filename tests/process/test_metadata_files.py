@@ -11,6 +11,7 @@ import pytest
 
 from anabranch import Client
 from anabranch.admin.client import AdminClient, Json
+from anabranch.cli.main import main
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 
@@ -65,4 +66,27 @@ def test_damaged_metadata_loses_no_topic_and_no_layout(make_broker: MakeBroker, 
                 consumer.acknowledge_cumulative(message)
     assert "metadata" in broker.log_text
     assert "WARNING" in broker.log_text
+    assert broker.stop() == 0
+
+
+def test_a_store_whose_directory_is_gone_is_not_begun_anew_by_itself(
+    make_broker: MakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = make_broker().start()
+    with Client(broker.url) as client:
+        client.create_producer("orders").send(b"before", key="k")
+    assert broker.stop() == 0
+    data = ["--data", str(broker.data)]
+    assert main(["store", "check", *data]) == 0
+    shutil.rmtree(broker.data / "stores" / "0")
+    with pytest.raises(RuntimeError, match="holds another store"):
+        broker.start()
+    assert main(["store", "check", *data]) == 1
+    assert "--accept-loss" in capsys.readouterr().out
+    assert main(["store", "repair", "--accept-loss", *data]) == 0
+    broker.start()
+    with Client(broker.url) as client:
+        client.create_producer("orders").send(b"after", key="k")
+    with AdminClient(broker.http_url) as admin:
+        assert "lost" in str(admin.why(name_of("orders"))["troubles"])
     assert broker.stop() == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.config import BrokerConfig
-from anabranch.errors import MissingMetadataError
+from anabranch.errors import MissingDataError
 from anabranch.node import cache_of_each_store, prepare_metadata
 
 
@@ -34,5 +34,5 @@ def test_a_start_is_refused_when_there_are_stores_but_no_metadata(tmp_path: Path
     for file in tmp_path.glob("metadata*/*"):
         file.unlink()
     (tmp_path / "metadata.db").unlink()
-    with pytest.raises(MissingMetadataError):
+    with pytest.raises(MissingDataError):
         prepare_metadata(config)

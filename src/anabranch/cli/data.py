@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -17,10 +17,12 @@ from typing import Any
 from anabranch.data.backup import Progress, back_up
 from anabranch.data.directory import METADATA_FILE, open_data
 from anabranch.data.inspection import inspect_metadata, inspect_store, show_store, store_numbers
+from anabranch.data.lost_stores import accept_loss, find_lost, known_stores
 from anabranch.data.manifest import Manifest
 from anabranch.data.restore import restore
 from anabranch.errors import InvalidConfigurationError
-from anabranch.ledger.findings import StoreReport
+from anabranch.ledger.findings import Finding, StoreReport
+from anabranch.metadata.sqlite_check import MetadataFinding
 
 EXIT_DAMAGED = 1
 
@@ -46,26 +48,49 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _inspect(arguments: argparse.Namespace) -> int:
     repair = arguments.action == "repair"
+    accepted = repair and arguments.accept_loss
     with _stopped(arguments.data) as root:
         metadata = inspect_metadata(root, repair=repair)
         stores = {
             number: asyncio.run(inspect_store(root, number, repair=repair)) for number in store_numbers(root)
         }
+        lost = _lost(root, stores, accept=accepted)
     if arguments.json:
         shown = {number: _as_json(report) for number, report in stores.items()}
-        print(json.dumps({"metadata": [asdict(finding) for finding in metadata], "stores": shown}))
+        found = [asdict(finding) for finding in metadata]
+        print(json.dumps({"metadata": found, "stores": shown, "lost_stores": lost}))
     else:
-        print(f"metadata: {_places(len(metadata))}")
-        for finding in metadata:
-            print(f"  {finding}")
+        _print_report("metadata", "", metadata)
         for number, report in stores.items():
-            lost = f", {report.lost_entries} lost entries" if report.findings else ""
-            found = _places(len(report.findings))
-            print(f"store {number}: {report.logs} logs, {report.entries} entries, {found}{lost}")
-            for damage in report.findings:
-                print(f"  {damage}")
+            _print_report(
+                f"store {number}", f"{report.logs} logs, {report.entries} entries, ", report.findings
+            )
+        for number in lost:
+            print(f"store {number}: the files of this store are gone; {_REMEDIES[accepted]}")
     damaged = metadata or any(report.findings for report in stores.values())
-    return EXIT_DAMAGED if damaged and not repair else 0
+    return EXIT_DAMAGED if (lost and not accepted) or (damaged and not repair) else 0
+
+
+def _print_report(about: str, content: str, findings: Sequence[Finding | MetadataFinding]) -> None:
+    lost = sum(finding.lost_entries for finding in findings if isinstance(finding, Finding))
+    entries = f", {lost} lost entries" if lost else ""
+    print(f"{about}: {content}{_places(len(findings))}{entries}")
+    for finding in findings:
+        print(f"  {finding}")
+
+
+_REMEDIES = {
+    False: "restore a backup, or give its messages up with `anabranch store repair --accept-loss`",
+    True: "the next start begins it anew",
+}
+
+
+def _lost(root: Path, stores: dict[int, StoreReport], *, accept: bool) -> list[int]:
+    """Stores that the metadata knows, but whose files are gone."""
+    lost = find_lost(known_stores(root), stores)
+    for number in lost if accept else ():
+        asyncio.run(accept_loss(root, number))
+    return lost
 
 
 def _places(count: int) -> str:

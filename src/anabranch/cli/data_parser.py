@@ -21,6 +21,11 @@ def add_store(commands: Commands) -> None:
         "repair",
         "rebuild what can be rebuilt, and report the entries that are lost; take a copy first",
     )
+    repair.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="begin stores anew whose files are gone; their messages are given up",
+    )
     for made in (show, check, repair):
         made.add_argument("--json", action="store_true", help="print JSON")
 

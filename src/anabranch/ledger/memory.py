@@ -23,6 +23,7 @@ class MemoryStorage:
     """Logs that live as long as this object."""
 
     full: str | None = None
+    store_id = 0
 
     def __init__(self, *, ledger_entries_max: int = 100_000, ledger_age_max_s: float = 86_400.0) -> None:
         """A ledger ends after `ledger_entries_max` entries, because a trim drops whole ledgers."""

@@ -166,6 +166,10 @@ class SegmentStorage(Protocol):
         Another process that finds the store open learns `name`. A holder whose name is `fence` is killed.
         """
 
+    @property
+    def store_id(self) -> int:
+        """Identity of the store, drawn when it was founded; 0 before `open`, and for stores in memory."""
+
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
         """Call `failed` when the store refuses all further changes; then another process has to open it."""
 

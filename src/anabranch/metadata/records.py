@@ -211,6 +211,8 @@ class StoreRecord(Record, frozen=True, kw_only=True, rename="camel"):
     generation: int = 0
     """Generation of the owner; a broker that was started again owns none of its earlier stores."""
     term: int = 0
+    store_id: int = 0
+    """Identity of the files of the store; 0 if they have none, or if their loss was accepted."""
 
 
 class TenantRecord(Record, frozen=True, kw_only=True, rename="camel"):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 
-from anabranch.errors import DamagedRecordError, MetadataError, MissingMetadataError
+from anabranch.errors import DamagedRecordError, MetadataError, MissingDataError
 from anabranch.metadata import sqlite_rows
 from anabranch.metadata.log_renewal import GROWTH, LOG_BYTES_MIN
 from anabranch.metadata.record_log import LOG_FOLDER, RecordLog
@@ -86,20 +86,30 @@ def choose_source(database: DatabaseView | None, scan: LogScan | None) -> WholeC
 
 def check_metadata(path: Path) -> tuple[MetadataFinding, ...]:
     """Report all damage of the metadata at `path` (`metadata.db`); changes no file."""
+    database, scan = _look(path)
+    return tuple(_findings(path, database, scan, choose_source(database, scan)))
+
+
+def read_state(path: Path) -> RecordState:
+    """All records, as a repair would keep them; changes no file."""
+    database, scan = _look(path)
+    return _best_state(database, scan, choose_source(database, scan))
+
+
+def _look(path: Path) -> tuple[DatabaseView | None, LogScan | None]:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         # SQLite changes its files when it reads them after a crash.
         for suffix in ("", "-wal"):
             with suppress(FileNotFoundError):
                 shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
-        database, scan = _read_database(copy), _read_log(RecordLog.beside(path))
-    return tuple(_findings(path, database, scan, choose_source(database, scan)))
+        return _read_database(copy), _read_log(RecordLog.beside(path))
 
 
 def repair_metadata(path: Path, *, may_begin: bool = True) -> tuple[MetadataFinding, ...]:
     """Make both copies whole and equal; returns what was damaged.
 
-    Without `may_begin`, raises MissingMetadataError if neither copy exists.
+    Without `may_begin`, raises MissingDataError if neither copy exists.
     """
     records = RecordLog.beside(path)
     database, scan = _read_database(path), _read_log(records)
@@ -107,7 +117,7 @@ def repair_metadata(path: Path, *, may_begin: bool = True) -> tuple[MetadataFind
     if database is not None and database.format > SCHEMA_VERSION and source is not WholeCopy.LOG:
         raise MetadataError(f"{path} has format {database.format}; this version reads {SCHEMA_VERSION}")
     if source is WholeCopy.NOTHING and not may_begin:
-        raise MissingMetadataError(
+        raise MissingDataError(
             f"{path} and {path.with_name(LOG_FOLDER)} are missing, but the stores beside them hold logs; "
             "restore them from a backup with `anabranch restore`"
         )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from anabranch.errors import MetadataError, MissingMetadataError
+from anabranch.errors import MetadataError, MissingDataError
 from anabranch.metadata import log_renewal
 from anabranch.metadata.record_log import LOG_FOLDER, RecordLog
 from anabranch.metadata.record_log_format import LoggedChange, LogScan, RecordState
@@ -211,7 +211,7 @@ async def test_each_record_is_taken_from_its_whole_copy_if_both_are_damaged(
 
 
 def test_metadata_that_is_gone_is_not_begun_anew_beside_stores(tmp_path: Path) -> None:
-    with pytest.raises(MissingMetadataError, match="anabranch restore"):
+    with pytest.raises(MissingDataError, match="anabranch restore"):
         prepare(tmp_path / DATABASE, may_begin=False)
     assert not (tmp_path / DATABASE).exists()
 

@@ -32,13 +32,14 @@ class Stores:
     def is_open(self, store: int) -> bool:
         return store in self.opened
 
-    async def open(self, store: int, name: str = "", fence: str | None = None) -> None:
-        """Recover and open a store; an open store is fine. As `SegmentStorage.open`."""
+    async def open(self, store: int, name: str = "", fence: str | None = None) -> int:
+        """Recover and open a store, and return its identity; an open store is fine. As `SegmentStorage`."""
         if store not in self.opened:
             storage = self._storage_of(store)
             storage.watch_failure(partial(self._failed, store))
             await storage.open(name, fence)
             self.opened[store] = storage
+        return self.opened[store].store_id
 
     async def checkpoint(self, store: int) -> None:
         """Make the next opening of an open store short, while its logs stay in use."""

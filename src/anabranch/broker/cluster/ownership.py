@@ -27,7 +27,7 @@ from anabranch.broker.cluster.decide.store_ownership import (
     next_step,
 )
 from anabranch.broker.cluster.directory import Directory
-from anabranch.errors import AnabranchError, HeldError
+from anabranch.errors import AnabranchError, HeldError, MissingDataError
 from anabranch.metadata import records
 from anabranch.metadata.records import StoreRecord
 from anabranch.metadata.store import ABSENT, MetadataStore
@@ -41,7 +41,8 @@ STOP_S: Final = 12.0
 class Storages(Protocol):
     """The stores of this process, each opened and closed as a whole."""
 
-    async def open(self, store: int, name: str = "", fence: str | None = None) -> None: ...
+    async def open(self, store: int, name: str = "", fence: str | None = None) -> int:
+        """Returns the identity of the store; 0 if it has none."""
 
     async def checkpoint(self, store: int) -> None: ...
 
@@ -82,6 +83,7 @@ class Ownership:
         self._impatient_at = 0.0
         self._stopping = False
         self._states: dict[int, StoreState] = {}
+        self._ids: dict[int, int] = {}
         self._keepers: dict[int, asyncio.Task[None]] = {}
         self._changed: dict[int, asyncio.Event] = {}
         self._cancel: list[Callable[[], None]] = []
@@ -96,7 +98,11 @@ class Ownership:
         self._impatient_at = loop.time() + self._options.patience_s
         await self._lease.register()
         if self._options.workers > 1:
-            await self._claim_when_free(self._lease.me.id)
+            try:
+                await self._claim_when_free(self._lease.me.id)
+            except MissingDataError as error:
+                # The other stores are served; a restored store is noticed by a later attempt.
+                _logger.error("%s", error)
         else:
             await self._advance(self._lease.me.id)
             for number in sorted(self._directory.stores):
@@ -237,24 +243,48 @@ class Ownership:
     async def _open(self, number: int) -> None:
         name = holder_name(self._lease.me)
         try:
-            await self._storages.open(number, name)
+            self._ids[number] = await self._storages.open(number, name)
         except HeldError as error:
             # A broker registers before it takes a lock, so a look after a refusal shows every living holder.
             await self._directory.look()
             if not lease_is_over(error.holder, self._directory.brokers):
                 raise
             _logger.warning("store %d is taken from %s, whose lease is over", number, error.holder)
-            await self._storages.open(number, name, fence=error.holder)
+            self._ids[number] = await self._storages.open(number, name, fence=error.holder)
+        try:
+            await self._check_identity(number)
+        except BaseException:
+            await self._storages.close(number, hastily=True)
+            raise
         _logger.info("store %d is open", number)
+
+    async def _check_identity(self, number: int) -> None:
+        """Raise MissingDataError if other files than those of the store were opened."""
+        known, found = (await self._load(number))[0].store_id, self._ids[number]
+        if known and found and known != found:
+            raise MissingDataError(
+                f"the directory of store {number} is empty or holds another store ({found}, not {known}); "
+                "restore the data directory with `anabranch restore`, or give up the messages of this store "
+                "with `anabranch store repair --accept-loss`"
+            )
+
+    async def _load(self, number: int) -> tuple[StoreRecord, int]:
+        found = await self._store.get(records.store_path(number))
+        if found is None:
+            return StoreRecord(), ABSENT
+        return records.decode(StoreRecord, found.value), found.version
 
     async def _publish(self, number: int, *, owned: bool) -> None:
         """Write into the record of a store that this broker owns it, or does not own it any more."""
-        path, me = records.store_path(number), self._lease.me
-        found = await self._store.get(path)
-        record = StoreRecord() if found is None else records.decode(StoreRecord, found.value)
+        me = self._lease.me
+        record, version = await self._load(number)
         if owned == ((record.owner, record.generation) == (me.id, me.generation)):
             return
-        made = StoreRecord(owner=me.id if owned else None, generation=me.generation, term=record.term + owned)
-        version = ABSENT if found is None else found.version
-        await self._store.put(path, records.encode(made), expected=version)
+        made = StoreRecord(
+            owner=me.id if owned else None,
+            generation=me.generation,
+            term=record.term + owned,
+            store_id=self._ids.get(number) or record.store_id,
+        )
+        await self._store.put(records.store_path(number), records.encode(made), expected=version)
         await self._directory.look()

@@ -11,7 +11,7 @@ from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.decide.store_ownership import desired_owner, holder_name, lease_is_over
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
-from anabranch.errors import CorruptDataError, HeldError, MetadataError
+from anabranch.errors import CorruptDataError, HeldError, MetadataError, MissingDataError
 from anabranch.metadata import records
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.records import BrokerRecord, StoreRecord
@@ -33,7 +33,7 @@ class LockedStorages:
         self.alive = True
         self._owners = owners
 
-    async def open(self, store: int, name: str = "", fence: str | None = None) -> None:
+    async def open(self, store: int, name: str = "", fence: str | None = None) -> int:
         await asyncio.sleep(0.01)
         self._owners.opens += 1
         if self._owners.damaged:
@@ -48,6 +48,7 @@ class LockedStorages:
         self.name = name
         self._owners.holders[store] = self
         self.opened.append(store)
+        return self._owners.ids.get(store, 0)
 
     async def checkpoint(self, store: int) -> None:
         await asyncio.sleep(self._owners.checkpoint_s)
@@ -118,6 +119,7 @@ class StoreOwners:
     def __init__(self) -> None:
         self.tree = MemoryTree()
         self.holders: dict[int, LockedStorages] = {}
+        self.ids: dict[int, int] = {}
         self.fenced: list[str] = []
         self.opens = 0
         self.damaged = 0
@@ -361,3 +363,37 @@ async def test_a_stop_does_not_wait_for_ever_for_a_store_that_cannot_be_withdraw
     async with asyncio.timeout(60):
         await member.stop()
     assert owners.holders == {}
+
+
+async def test_other_files_in_the_place_of_a_store_are_not_served(owners: StoreOwners) -> None:
+    owners.ids = {0: 7}
+    first = await owners.member(0, workers=1).start()
+    assert (await owners.owner(0)).store_id == 7
+    await first.stop()
+    owners.ids = {0: 8}
+    again = owners.member(0, workers=1)
+    with pytest.raises(MissingDataError, match="anabranch restore"):
+        await again.start()
+    assert again.storages.opened == []
+    await again.stop()
+    assert (await owners.owner(0)).store_id == 7
+    owners.ids = {0: 7}
+    restored = await owners.member(0, workers=1).start()
+    assert restored.storages.opened == [0]
+    await restored.stop()
+
+
+async def test_a_lost_store_does_not_keep_the_others_from_being_served(owners: StoreOwners) -> None:
+    owners.ids = {0: 7, 1: 8}
+    members = [await owners.member(number).start() for number in range(2)]
+    for member in members:
+        await member.stop()
+    owners.ids[1] = 9
+    members = [await owners.member(number).start() for number in range(2)]
+    await asyncio.sleep(2 * PATIENCE_S)
+    assert [member.storages.opened for member in members] == [[0], []]
+    owners.ids[1] = 8
+    await asyncio.sleep(60)
+    assert [member.storages.opened for member in members] == [[0], [1]]
+    for member in members:
+        await member.stop()
