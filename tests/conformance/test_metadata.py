@@ -318,3 +318,25 @@ async def test_a_value_read_stays_as_it_was(store: MetadataStore) -> None:
     before = await store.get("/a")
     await store.put("/a", b"two")
     assert before == (b"one", 0)
+
+
+async def test_values_below_a_key_are_read_page_by_page(store: MetadataStore) -> None:
+    keys = ["/a/x", "/a/x-y", "/a/x/deep", "/a/y", "/a0", "/b/z"]
+    for key in keys:
+        await store.put(key, key.encode())
+    below = [(key, (key.encode(), 0)) for key in ("/a/x", "/a/x-y", "/a/x/deep", "/a/y")]
+    assert await store.page("/a", "", 10) == below
+    assert await store.page("/a", "", 2) == below[:2]
+    assert await store.page("/a", "/a/x-y", 2) == below[2:]
+    assert await store.page("/a", "/a/y", 2) == []
+    assert await store.page("/nothing", "", 2) == []
+
+
+async def test_children_of_a_key_with_very_many_descendants_are_all_named(store: MetadataStore) -> None:
+    names = [f"n{number:04d}" for number in range(600)]
+    for name in names:
+        await store.put(f"/a/{name}", b"")
+    for number in range(600):
+        await store.put(f"/a/n0300/d{number}", b"")
+    await store.put("/a/n0300-x", b"")
+    assert await store.children("/a") == sorted([*names, "n0300-x"])

@@ -38,6 +38,10 @@ class YieldingStore:
         await asyncio.sleep(0)
         return await self.inner.children(path)
 
+    async def page(self, path: str, after: str, limit: int) -> list[tuple[str, Stored]]:
+        await asyncio.sleep(0)
+        return await self.inner.page(path, after, limit)
+
     async def increment(self, path: str) -> int:
         await asyncio.sleep(0)
         return await self.inner.increment(path)

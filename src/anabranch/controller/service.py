@@ -183,8 +183,9 @@ class ControllerService:
         def fits(record: TopicRecord) -> bool:
             return not record.deleted and filters <= record.properties.items()
 
-        found = await self.context.topics.load_all(namespace)
-        return sorted((name for name, record in found if fits(record)), key=str)
+        records = self.context.topics.walk_topics(namespace)
+        found = {str(name): name async for name, record in records if fits(record)}
+        return [found[name] for name in sorted(found)]
 
     def watch_layout(self, name: TopicName, changed: LayoutChanged) -> Callable[[], None]:
         """Call `changed` with each newest layout, or with None without a topic; returns the undo."""

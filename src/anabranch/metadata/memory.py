@@ -6,7 +6,7 @@ ends the session with `expire` and keeps the tree.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -96,6 +96,13 @@ class MemoryStore:
                 break
             names[key[len(below) :].partition("/")[0]] = None
         return sorted(names)
+
+    async def page(self, path: str, after: str, limit: int) -> list[tuple[str, Stored]]:
+        self._check_open()
+        below, keys = check_prefix(path) + "/", self.tree.keys
+        start = bisect_right(keys, max(below, after))
+        found = [(key, self.tree.values[key]) for key in keys[start : start + limit] if key.startswith(below)]
+        return [(key, Stored(value.value, value.version)) for key, value in found]
 
     async def increment(self, path: str) -> int:
         self._check_open()

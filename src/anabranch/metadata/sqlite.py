@@ -25,6 +25,7 @@ from anabranch.metadata.store import Stored, Watches, check_key, check_prefix
 T = TypeVar("T")
 
 BEATS_PER_LEASE = 10
+PATHS_AT_ONCE = 256
 LARGE_BYTES = 64 * 1024
 """Larger values are read on another thread."""
 
@@ -96,17 +97,30 @@ class SqliteStore:
 
         def read(work: Work) -> list[str]:
             names: dict[str, None] = {}
-            at, end = below, below[:-1] + "0"  # "0" follows "/"
-            while row := work.row("SELECT min(path) FROM node WHERE path >= ? AND path < ?", at, end):
-                if row[0] is None:
-                    break
-                name, slash, _ = row[0][len(below) :].partition("/")
-                names[name] = None
+            at = below
+            while found := _paths(work, below, at, PATHS_AT_ONCE):
+                names.update((path[len(below) :].partition("/")[0], None) for path in found)
+                name, slash, _ = found[-1][len(below) :].partition("/")
                 # Skip all descendants of a child at once, because a namespace may have many records.
-                at = f"{below}{name}0" if slash else row[0] + "\x00"
+                at = f"{below}{name}/\U0010ffff" if slash else found[-1]
             return sorted(names)
 
         return await self._run(read, writes=False)
+
+    async def page(self, path: str, after: str, limit: int) -> list[tuple[str, Stored]]:
+        below = check_prefix(path) + "/"
+
+        def read(work: Work, heals: bool) -> list[tuple[str, Stored]]:
+            rows = {
+                key: work.read(key) if heals else read_row(work.connection, key)
+                for key in _paths(work, below, max(below, after), limit)
+            }
+            return [(key, Stored(row.value, row.version)) for key, row in rows.items() if row is not None]
+
+        try:
+            return await self._run(lambda work: read(work, False), writes=False)
+        except DamagedRecordError:
+            return await self._run(lambda work: read(work, True))
 
     async def increment(self, path: str) -> int:
         check_key(path)
@@ -175,6 +189,15 @@ class SqliteStore:
             await thread.stopped
             thread.join()
             await self._large.close()
+
+
+def _paths(work: Work, below: str, after: str, limit: int) -> list[str]:
+    """The first paths below a prefix that sort behind `after`."""
+    rows = work.connection.execute(
+        "SELECT path FROM node WHERE path > ? AND path < ? ORDER BY path LIMIT ?",
+        (after, below[:-1] + "0", limit),  # "0" follows "/"
+    )
+    return [path for (path,) in rows]
 
 
 def _stored(row: RecordRow | None) -> Stored | None:

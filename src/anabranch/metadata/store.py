@@ -46,6 +46,9 @@ class MetadataStore(Protocol):
     async def children(self, path: str) -> list[str]:
         """Sorted names of the direct children of `path`, including names that only have descendants."""
 
+    async def page(self, path: str, after: str, limit: int) -> list[tuple[str, Stored]]:
+        """The first `limit` keys below `path` that sort behind `after`, with their values, in order."""
+
     async def increment(self, path: str) -> int:
         """The next number of the sequence at `path`, from 0 on; no number is returned twice."""
 

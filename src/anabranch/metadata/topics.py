@@ -6,7 +6,7 @@ This module knows the path of each record and how to change it safely, not what 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from anabranch.errors import (
@@ -109,9 +109,19 @@ class TopicStore(RecordStore):
 
     async def load_all(self, namespace: str) -> tuple[tuple[TopicName, TopicRecord], ...]:
         """The records of a namespace, also of topics whose deletion has begun."""
-        names = await self._names(records.TOPICS, "topic", namespace)
-        loaded = await asyncio.gather(*(self.find(name) for name in names))
-        return tuple((name, record) for name, record in zip(names, loaded, strict=True) if record)
+        return tuple([found async for found in self.walk_topics(namespace)])
+
+    async def walk_topics(
+        self, namespace: str, unsettled: Callable[[TopicName], None] = lambda name: None
+    ) -> AsyncIterator[tuple[TopicName, TopicRecord]]:
+        """As `load_all`, one by one; `unsettled` gets topics with unfinished work on a subscription."""
+        tenant, local = parse_namespace(namespace)
+        async for parts, value in self.walk(records.namespace_path(records.TOPICS, namespace)):
+            name = TopicName("topic", tenant, local, parts[0])
+            if len(parts) == 1:
+                yield name, records.decode(TopicRecord, value)
+            elif records.decode(SubscriptionRecord, value).unfinished is not None:
+                unsettled(name)
 
     async def namespaces_with_topics(self) -> tuple[str, ...]:
         """The namespaces that have topics or lineages."""
@@ -206,7 +216,13 @@ class TopicStore(RecordStore):
         await self.delete_record(records.classic_path(name))
 
     async def list_classic(self, namespace: str) -> tuple[TopicName, ...]:
-        return await self._names(records.CLASSIC_TOPICS, "persistent", namespace)
+        return tuple([name async for name, _ in self.walk_classic(namespace)])
+
+    async def walk_classic(self, namespace: str) -> AsyncIterator[tuple[TopicName, ClassicTopicRecord]]:
+        """The classic topics of a namespace with their records."""
+        tenant, local = parse_namespace(namespace)
+        async for parts, value in self.walk(records.namespace_path(records.CLASSIC_TOPICS, namespace)):
+            yield TopicName("persistent", tenant, local, parts[0]), records.decode(ClassicTopicRecord, value)
 
     async def _names(self, root: str, domain: Domain, namespace: str) -> tuple[TopicName, ...]:
         tenant, local = parse_namespace(namespace)

@@ -144,6 +144,9 @@ class SimStore:
     async def children(self, path: str) -> list[str]:
         return await self._call(self._inner.children(path))
 
+    async def page(self, path: str, after: str, limit: int) -> list[tuple[str, Stored]]:
+        return await self._call(self._inner.page(path, after, limit))
+
     async def increment(self, path: str) -> int:
         return await self._call(self._inner.increment(path))
 

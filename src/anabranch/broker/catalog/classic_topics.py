@@ -159,20 +159,15 @@ class ClassicTopics:
 
     async def list(self, namespace: str) -> Sequence[TopicName]:
         """The topics of a namespace, sorted; a partitioned topic is listed as its partitions."""
-        counts = await self._partition_counts(namespace)
-        return sorted({log for name, count in counts.items() for log in log_names(name, count)}, key=str)
+        found: dict[str, TopicName] = {}
+        async for name, record in self._records.walk_classic(namespace):
+            found.update((str(log), log) for log in log_names(name, record.partitions))
+        return [found[name] for name in sorted(found)]
 
     async def list_partitioned(self, namespace: str) -> Sequence[TopicName]:
         """The partitioned topics of a namespace, sorted."""
-        counts = await self._partition_counts(namespace)
-        return sorted((name for name, count in counts.items() if count), key=str)
-
-    async def _partition_counts(self, namespace: str) -> dict[TopicName, int]:
-        found = {}
-        for name in await self._records.list_classic(namespace):
-            record = await self._records.find_classic(name)
-            found[name] = 0 if record is None else record.partitions
-        return found
+        found = [name async for name, record in self._records.walk_classic(namespace) if record.partitions]
+        return sorted(found, key=str)
 
     async def is_migrated(self, name: TopicName) -> bool:
         """Whether a classic topic, or the topic of a partition, became part of a scalable topic."""
