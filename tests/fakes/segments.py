@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from anabranch.controller.decide.admission import Roster
 from anabranch.controller.decide.consistency import LogState
 from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
-from anabranch.errors import NotFoundError, StaleTermError, TopicTerminatedError
+from anabranch.errors import StaleTermError, TopicNotFoundError, TopicTerminatedError
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges, union
 from anabranch.model.inheritance import Pieces, handed_on
@@ -198,5 +198,5 @@ class MemorySegments:
 
     def _stored(self, segment: TopicName) -> StoredSegment:
         if segment not in self.disk.stored:
-            raise NotFoundError(f"{segment} is not stored")
+            raise TopicNotFoundError(f"{segment} is not stored")
         return self.disk.stored[segment]

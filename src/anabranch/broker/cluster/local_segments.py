@@ -122,7 +122,8 @@ class LocalSegments:
         return known.backlog_messages
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
-        known = self._subscription(place, subscription)
+        self._logs.stores.check(place.store)
+        known = self._logs.require(place.name).subscriptions.get(subscription)
         return None if known is None else await known.drained()
 
     async def load(self, place: Place) -> SegmentLoad:

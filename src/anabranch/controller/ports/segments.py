@@ -95,7 +95,10 @@ class Segments(Protocol):
         """The number of unacknowledged messages; None if the segment lacks the subscription."""
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
-        """The durably acknowledged bucket hashes, maybe fewer after a restart; None if not subscribed."""
+        """The durably acknowledged bucket hashes, maybe fewer after a restart; None if not subscribed.
+
+        Raises TopicNotFoundError if the store of the segment has no such log.
+        """
 
     async def load(self, place: Place) -> SegmentLoad: ...
 

@@ -139,7 +139,7 @@ class TopicController:
         }
 
     def _troubles(self) -> dict[str, str]:
-        layouts = {**self._layouts.lost, **self._layouts.unreached}
+        layouts = {**self._lead.lost, **self._layouts.unreached}
         return {**self.changes.troubles, **layouts, **self.upkeep.troubles()}
 
     def _describe_subscriptions(self) -> dict[str, dict[str, object]]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
+from typing import Any, TypeVar
 
 from anabranch.aio import together
 from anabranch.controller.decide import groups
 from anabranch.controller.ports.segments import Aim
 from anabranch.controller.topic.leadership import Leadership
+from anabranch.errors import TopicNotFoundError
 from anabranch.metadata.records import SubscriptionRecord, UnfinishedRecord
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.layout import Segment
+
+T = TypeVar("T")
 
 
 class Cursors:
@@ -25,7 +29,10 @@ class Cursors:
         if unfinished is not None and record.initial_position is not None:
             only = unfinished.segment_id
             segments = [s for s in self._lead.layout.segments.values() if only is None or s.id == only]
-            await together(self._apply(sub, record, unfinished, segment) for segment in segments)
+            await together(
+                self._unless_lost(segment, self._apply(sub, record, unfinished, segment), None)
+                for segment in segments
+            )
 
     async def _apply(
         self, sub: str, record: SubscriptionRecord, unfinished: UnfinishedRecord, segment: Segment
@@ -50,6 +57,19 @@ class Cursors:
             assert record.initial_position is not None
             await segments.create_subscription(place, sub, record.initial_position, term)
 
+    async def _unless_lost(self, segment: Segment, call: Coroutine[Any, Any, T], lost: T) -> T:
+        """The result of a call, or `lost` if the log of a sealed segment is gone.
+
+        A log that is gone has nothing left to read or to acknowledge; consumers go on behind it.
+        """
+        try:
+            return await call
+        except TopicNotFoundError:
+            if segment.active:
+                raise
+            self._lead.report_lost(segment.id, "its log is gone; its messages are lost and passed over")
+            return lost
+
     async def in_use(self, sub: str) -> bool:
         """Whether any consumer is attached, registered or not."""
         segments = self._lead.context.segments
@@ -72,7 +92,9 @@ class Cursors:
             if segment.id not in known and (only is None or segment.id in only)
         ]
         segments = self._lead.context.segments
-        answers = await together(segments.drained(self._lead.place(s), sub) for s in unsure)
+        answers = await together(
+            self._unless_lost(s, segments.drained(self._lead.place(s), sub), ALL) for s in unsure
+        )
         # A subscription at latest is not created on segments sealed before it; those count as drained.
         absent = ALL if record.initial_position == "latest" and record.unfinished is not None else ()
         found = {

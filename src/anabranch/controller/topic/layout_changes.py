@@ -63,8 +63,6 @@ class LayoutChanges:
     ) -> None:
         self.unreached: dict[str, str] = {}
         """Segments that do not know this leader's term yet, and why."""
-        self.lost: dict[str, str] = {}
-        """Segments whose logs were gone when this leader began."""
         self._phase: str | None = None
         """The phase that the running operation is in, or failed in."""
         self._lead = lead
@@ -119,8 +117,7 @@ class LayoutChanges:
     async def _mend(self, seen: Inconsistency) -> None:
         """Replace segments whose logs take no messages, and report logs that are gone."""
         for id_ in seen.lost:
-            self.lost[f"segment {id_}"] = "its log was gone and began empty; its earlier messages are lost"
-            log.error("%s: segment %d: %s", self._lead.name, id_, self.lost[f"segment {id_}"])
+            self._lead.report_lost(id_, "its log was gone and began empty; its earlier messages are lost")
         if seen.sealed:
             reason = "the log is sealed, but the layout said that it is active"
             log.warning("%s: segments %s: %s; they are replaced", self._lead.name, seen.sealed, reason)

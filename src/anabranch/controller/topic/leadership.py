@@ -7,6 +7,7 @@ and every command to a segment carries it, so writes and commands of earlier lea
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import Place, TopicName
 from anabranch.model.policy import AutoScalePolicy
+
+log = logging.getLogger(__name__)
 
 DAY_S = 86_400.0
 
@@ -117,6 +120,8 @@ class Leadership:
         self.term = record.term
         self.record = record
         self.layout = layout_of(record)
+        self.lost: dict[str, str] = {}
+        """Segments whose logs are gone, as far as this leader has noticed."""
         # Cooldowns outlive processes, so records keep them in wall time; within one leadership the loop's
         # clock measures them, because it never jumps.
         self._wall_offset_s = context.clock.wall_ms() / 1000 - asyncio.get_running_loop().time()
@@ -148,6 +153,12 @@ class Leadership:
 
     def place(self, segment: Segment) -> Place:
         return Place(self.segment_name(segment), segment.store)
+
+    def report_lost(self, segment_id: int, what: str) -> None:
+        """Report a log that is gone, once per leadership."""
+        if f"segment {segment_id}" not in self.lost:
+            self.lost[f"segment {segment_id}"] = what
+            log.error("%s: segment %d: %s", self.name, segment_id, what)
 
     async def load(self, segment: Segment) -> SegmentLoad | None:
         """The segment's load as its owner measures it; None if the owner does not answer."""

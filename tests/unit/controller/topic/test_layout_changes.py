@@ -49,3 +49,20 @@ async def test_a_log_that_is_gone_begins_empty_and_is_reported(
     await plane.boot()
     assert "lost" not in str((await plane.controller()).why()["troubles"])
     assert await plane.audit(TOPIC)
+
+
+async def test_consumers_pass_over_a_sealed_segment_whose_log_is_gone(plane: ControlPlane) -> None:
+    controller = await plane.lead(segments=1)
+    before = controller.layout
+    await plane.join("c")
+    plane.publish(before, 0)
+    await plane.call(controller.split(0))
+    layout = (await plane.controller()).layout
+    del plane.disk.stored[plane.segment(layout, 0)]
+    plane.kill()
+    await plane.boot()
+    controller = await plane.controller()
+    assert (await plane.stored()).drained == (0,)
+    assert "passed over" in str(controller.why()["troubles"])
+    await plane.join("c", sub="later")
+    assert (await plane.stored("later")).unfinished is None
