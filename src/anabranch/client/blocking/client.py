@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
-from collections.abc import Callable, Coroutine
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable
 from random import Random
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from anabranch.client.api import AsyncClient
 from anabranch.client.blocking.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.producer import Producer
+from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.options import MEMORY_LIMIT, Seconds
+from anabranch.client.options import MEMORY_LIMIT, Seconds, log, optional_seconds
 from anabranch.clock import Clock
 
 P = ParamSpec("P")
 A = TypeVar("A")
-B = TypeVar("B")
+B = TypeVar("B", bound=Handle)
+
+ABANDONED_S = 5.0
+"""How long a client that the application did not close may take to complete its messages."""
 
 
 def _opening(
@@ -27,7 +35,11 @@ def _opening(
 
     def opening(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> B:
         twin = self._run(opens.__name__, lambda: opens(self._twin, *args, **kwargs))
-        return wrap(self._portal, twin)
+        handle = wrap(self._portal, twin)
+        handle.client = self
+        if isinstance(handle, Producer):
+            self._producers.add(handle)
+        return handle
 
     functools.update_wrapper(opening, opens)
     return opening
@@ -62,6 +74,10 @@ class Client(Handle):
             rng=rng,
         )
         self.service_url = service_url
+        self._producers: WeakSet[Producer[Any]] = WeakSet()
+        self._abandoned = weakref.finalize(self, _abandon, self._portal, self._twin, self._producers)
+        self._abandoned.atexit = False
+        _open.add(self)
 
     @property
     def closed(self) -> bool:
@@ -82,12 +98,53 @@ class Client(Handle):
         The client is closed after `timeout` in any case, by default after the operation timeout. Messages
         that were not stored raise in their futures, or are logged.
         """
-        if not self._twin.closed:
-            self._run("close", lambda: self._twin.close(timeout))
-            self._portal.stop()
+        limit = optional_seconds("timeout", timeout)
+        self._close_within("close", self._twin.operation_timeout_s if limit is None else limit)
 
     def shutdown(self) -> None:
-        """Close at once: pending sends fail, pending acknowledgements are lost."""
+        """Close at once: pending sends fail, pending acknowledgements may be lost."""
+        self._close_within("shutdown", 0.0)
+
+    def _close_within(self, method: str, limit_s: float) -> None:
         if not self._twin.closed:
-            self._run("shutdown", self._twin.shutdown)
-            self._portal.stop()
+            try:
+                self._run(method, lambda: _close(self._twin, self._producers, limit_s))
+            finally:
+                self._abandoned.detach()
+                thread = self._portal.stop()
+                if thread is not None:
+                    thread.join()
+
+
+async def _close(twin: AsyncClient, producers: Iterable[Producer[Any]], limit_s: float) -> None:
+    deadline = Deadline(limit_s)
+    try:
+        # The messages of callers go to their twins before the twins close.
+        await close_all(producers, deadline)
+    finally:
+        await twin.close(deadline.left_s)
+
+
+def _abandon(portal: Portal, twin: AsyncClient, producers: Iterable[Producer[Any]]) -> None:
+    """Close a client that the application has dropped; called by the garbage collector, in any thread."""
+    if not twin.closed and portal.started:
+        log.warning("the client of %s was not closed", twin.service_url)
+        thread = portal.stop(lambda: _close(twin, producers, ABANDONED_S))
+        _ending[:] = [other for other in (*_ending, thread) if other is not None and other.is_alive()]
+
+
+_ending: list[threading.Thread] = []
+"""Threads of dropped clients."""
+
+
+def _join_at_exit() -> None:
+    """Let open clients complete their messages for a moment before the interpreter ends."""
+    for client in list(_open):
+        # Python has ended the finalizers already, which would do the same.
+        _abandon(client._portal, client._twin, client._producers)
+    for thread in _ending:
+        thread.join(ABANDONED_S + 1.0)
+
+
+_open: WeakSet[Client] = WeakSet()
+atexit.register(_join_at_exit)

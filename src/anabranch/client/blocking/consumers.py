@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, Self, TypeVar
 
 from anabranch.client.blocking.portal import Handle, Portal
@@ -51,7 +51,11 @@ class Consumer(Handle, Generic[C, V]):
         return self._twin.bad_entry_count
 
     def receive(self, timeout: Seconds | None = None) -> Message[V]:
-        """The next message; raises ReceiveTimeoutError when none arrives in time."""
+        """The next message; raises ReceiveTimeoutError when none arrives in time.
+
+        Without a `timeout` the call waits for a message for ever. It raises AlreadyClosedError when the
+        consumer is closed meanwhile.
+        """
         with self._lock:
             if self._taken:
                 return self._taken.popleft()
@@ -86,7 +90,8 @@ class Consumer(Handle, Generic[C, V]):
 
         The consumer is closed after `timeout` in any case, by default after the operation timeout.
         """
-        self._run("close", lambda: self._twin.close(timeout))
+        with suppress(AlreadyClosedError):
+            self._run("close", lambda: self._twin.close(timeout))
         self._taken.clear()
 
 
@@ -163,4 +168,8 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
         async def look() -> Checkpoint:
             return self._twin.checkpoint_before(waiting)
 
-        return self._run("checkpoint", look)
+        try:
+            return self._run("checkpoint", look)
+        except AlreadyClosedError:
+            # The client is closed, and nothing moves the position any more.
+            return self._twin.checkpoint_before(waiting)

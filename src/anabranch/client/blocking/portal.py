@@ -6,13 +6,17 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
 from typing import Any, Self, TypeVar
 
 from anabranch.aio import new_event_loop
 from anabranch.client.options import Seconds
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
 
 R = TypeVar("R")
+
+END_S = 5.0
+"""Longest time for cancelled tasks to end."""
 
 _forks = 0
 """How often this process has been forked since it was started."""
@@ -32,15 +36,26 @@ class Portal:
 
     def __init__(self) -> None:
         self._forks = _forks
-        self._lock = threading.Lock()
+        # The garbage collector may close another client while this thread holds the lock.
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    @property
+    def started(self) -> bool:
+        """Whether the thread was started in this process."""
+        return self._thread is not None and self._forks == _forks
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
+            if self._stopped:
+                raise AlreadyClosedError("the client is closed")
             if self._loop is None:
                 loop = new_event_loop()
-                self._thread = threading.Thread(target=loop.run_forever, name="anabranch client", daemon=True)
+                self._thread = threading.Thread(
+                    target=_serve, args=(loop,), name="anabranch client", daemon=True
+                )
                 self._thread.start()
                 self._loop = loop
             return self._loop
@@ -58,23 +73,56 @@ class Portal:
 
     def run(self, name: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run a coroutine in the loop's thread and wait for it; an interrupt of the caller cancels it."""
-        loop = self.check(name)
-        future = asyncio.run_coroutine_threadsafe(work(), loop)
+        self.check(name)
+        future = self._submit(work)
         try:
             return future.result()
+        except CancelledError:
+            raise AlreadyClosedError("the client was closed") from None
         except BaseException:
             future.cancel()
             raise
 
-    def stop(self) -> None:
-        """End the thread."""
+    def _submit(self, work: Callable[[], Coroutine[Any, Any, R]]) -> Future[R]:
         with self._lock:
-            loop, self._loop = self._loop, None
-            thread, self._thread = self._thread, None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+            # After `stop` no task of the loop would run.
+            if self._stopped or self._loop is None:
+                raise AlreadyClosedError("the client is closed")
+            return asyncio.run_coroutine_threadsafe(work(), self._loop)
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Call a function in the loop's thread, without waiting."""
+        with self._lock:
+            if not self._stopped and self._loop is not None:
+                self._loop.call_soon_threadsafe(call)
+
+    def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> threading.Thread | None:
+        """Cancel all calls, after `last` is done, and end the thread, which is returned; does not wait."""
+        with self._lock:
+            first, self._stopped = not self._stopped, True
+            if first and self._loop is not None and self.started:
+                asyncio.run_coroutine_threadsafe(_end(last), self._loop)
+            return self._thread
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+async def _end(last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+    """End the loop that runs this, and its other tasks."""
+    loop = asyncio.get_running_loop()
+    try:
+        if last is not None:
+            await last()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=END_S)
+    finally:
+        loop.stop()
 
 
 class Handle:
@@ -82,6 +130,8 @@ class Handle:
 
     def __init__(self, portal: Portal) -> None:
         self._portal = portal
+        self.client: object = None
+        """The client that opened this object; it stays open as long as the application uses the object."""
 
     def _run(self, method: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         return self._portal.run(f"{type(self).__name__}.{method}", work)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
+import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic
 
+from anabranch.client.blocking.outbox import Item, Outbox, SendOutcome
 from anabranch.client.blocking.portal import Handle, Portal
-from anabranch.client.decide.batcher import BucketFill, Outgoing
-from anabranch.client.options import Seconds
-from anabranch.client.produce.futures import BulkFuture, message_id
-from anabranch.client.produce.preparing import Prepared
+from anabranch.client.decide.batcher import BucketFill
+from anabranch.client.net.closing import Deadline
+from anabranch.client.options import Seconds, optional_seconds
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import V
+from anabranch.errors import AlreadyClosedError, AnabranchError, SendTimeoutError
 from anabranch.model.ids import MessageId
-
-R = TypeVar("R")
 
 QUEUED_SENDS_MAX = 500
 """Messages that may wait for the loop's thread before a caller waits; with more, the two threads would only
 compete for the interpreter."""
 
-TAKEN_MAX = 256
-"""Messages that the loop's thread takes from the queue at a time."""
+OUTCOME_S = 1.0
+"""Longest time for an outcome to pass from the loop's thread to its caller."""
 
 
 class Producer(Handle, Generic[V]):
@@ -34,9 +32,7 @@ class Producer(Handle, Generic[V]):
     def __init__(self, portal: Portal, twin: AsyncProducer[V]) -> None:
         super().__init__(portal)
         self._twin = twin
-        self._outbox: deque[_Item] = deque()
-        self._emptying = False
-        self._turn = asyncio.Lock()
+        self._outbox = Outbox(portal, twin)
 
     @property
     def topic(self) -> str:
@@ -74,9 +70,12 @@ class Producer(Handle, Generic[V]):
         deliver_after: Seconds | None = None,
         deliver_at: datetime | None = None,
     ) -> MessageId:
-        """Publish one message and return its id when the broker has stored it."""
+        """Publish one message and return its id when the broker has stored it.
+
+        Raises SendTimeoutError after the producer's `send_timeout`.
+        """
         self._portal.check("Producer.send")
-        return self.enqueue(
+        outcome = self.enqueue(
             value,
             key=key,
             properties=properties,
@@ -84,7 +83,15 @@ class Producer(Handle, Generic[V]):
             sequence_id=sequence_id,
             deliver_after=deliver_after,
             deliver_at=deliver_at,
-        ).result()
+        )
+        timeout_s = self._twin.options.send_timeout_s
+        try:
+            # The loop's thread ends a message in time; it needs a moment more to say so.
+            return outcome.result(timeout_s + OUTCOME_S if timeout_s else None)
+        except TimeoutError as error:
+            if isinstance(error, AnabranchError):
+                raise
+            raise SendTimeoutError(f"not stored within {timeout_s:g} s; it may still be stored") from None
 
     def enqueue(
         self,
@@ -127,122 +134,36 @@ class Producer(Handle, Generic[V]):
         self._run("flush", lambda: self._flush(timeout))
 
     def close(self, timeout: Seconds | None = None) -> None:
-        """Complete accepted messages, then disconnect; messages not stored within `timeout` fail."""
-        self._run("close", lambda: self._close(timeout))
+        """Complete accepted messages, then disconnect, within `timeout`; by default the operation timeout.
+
+        The futures of messages that were not stored raise, and failures that no caller has seen are logged.
+        """
+        with suppress(AlreadyClosedError):
+            self._run("close", lambda: self._close(timeout))
 
     async def _flush(self, timeout: Seconds | None) -> None:
-        await self._empty_outbox()
-        await self._twin.flush(timeout)
+        limit = optional_seconds("timeout", timeout)
+        deadline = Deadline(math.inf if limit is None else limit)
+        await self._outbox.emptied(deadline)
+        await self._twin.flush(timeout if limit is None else deadline.left_s)
 
     async def _close(self, timeout: Seconds | None) -> None:
-        await self._empty_outbox()
-        await self._twin.close(timeout)
+        limit = optional_seconds("timeout", timeout)
+        await self.close_by(Deadline(self._twin.pool.operation_timeout_s if limit is None else limit))
 
-    def _put(self, method: str, item: _Item) -> None:
-        loop = self._portal.check(f"Producer.{method}")
+    async def close_by(self, deadline: Deadline) -> None:
+        """Complete the messages of callers until the deadline, then end; runs in the loop's thread."""
+        await self._outbox.emptied(deadline)
+        await self._twin.close_by(deadline)
+
+    def _put(self, method: str, item: Item) -> None:
+        self._portal.check(f"Producer.{method}")
         self._twin.check_open()
-        if len(self._outbox) >= QUEUED_SENDS_MAX or not self._twin.options.block_if_full:
-            self._run(method, self._empty_outbox)
-        self._outbox.append(item)
-        if not self._emptying:
-            self._emptying = True
-            loop.call_soon_threadsafe(self._start_emptying)
+        if len(self._outbox.items) >= QUEUED_SENDS_MAX or not self._twin.options.block_if_full:
+            self._run(method, self._wait_for_outbox)
+        self._outbox.put(item)
 
-    def _start_emptying(self) -> None:
-        self._twin.tasks.start(self._empty_outbox(), f"outbox of {self._twin.name}")
-
-    async def _empty_outbox(self) -> None:
-        outbox = self._outbox
-        async with self._turn:
-            while outbox:
-                if len(outbox[0]) == 2:
-                    await self._send_singles()
-                else:
-                    await self._send_list(*outbox.popleft())
-            # A caller that saw the flag still set relies on this check for its message.
-            self._emptying = False
-            if outbox:
-                self._emptying = True
-                self._start_emptying()
-
-    async def _send_singles(self) -> None:
-        outbox = self._outbox
-        rows: list[Prepared] = []
-        outcomes: list[SendOutcome[Any]] = []
-        while outbox and len(outbox[0]) == 2 and len(rows) < TAKEN_MAX:
-            outcome, row = cast(tuple[SendOutcome[Any], Prepared], outbox.popleft())
-            outcomes.append(outcome)
-            rows.append(row)
-        try:
-            await self._twin.enqueue_prepared(rows, outcomes)
-        except Exception as error:
-            for outcome in outcomes:
-                # Messages that the twin accepted before the error keep their own outcome.
-                outcome.fail(error)
-
-    async def _send_list(self, outcome: SendOutcome[None], datas: Any, keys: Any) -> None:
-        try:
-            sent = await self._twin.enqueue_many_prepared(datas, keys)
-        except Exception as error:
-            outcome.fail(error)
-        else:
-            sent.add_done_callback(outcome.settle_list)
-
-
-class SendOutcome(Future[R]):
-    """A future of concurrent.futures that marks a failure as seen when a caller retrieves it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bulk: BulkFuture | None = None
-        self._batch: Outgoing | None = None
-        self._index = 0
-
-    def settle(self, batch: Outgoing, index: int) -> None:
-        """Take the outcome of a single message."""
-        self._batch, self._index = batch, index
-        self._finish(batch.error)
-
-    def settle_list(self, bulk: BulkFuture) -> None:
-        """Take the outcome of a list of messages."""
-        self._bulk = bulk
-        self._finish(bulk.peek())
-
-    def fail(self, error: Exception) -> None:
-        """Take the error that kept the twin from accepting the message."""
-        if self._batch is None and not self.done():
-            self._finish(error)
-
-    def _finish(self, error: Exception | None) -> None:
-        if self.set_running_or_notify_cancel():
-            if error is None:
-                # `result` makes the id of a single message.
-                self.set_result(cast(R, None))
-            else:
-                self.set_exception(error)
-
-    def result(self, timeout: float | None = None) -> R:
-        """Wait for the outcome; raises the error of a failed message, or TimeoutError."""
-        try:
-            result = super().result(timeout)
-        finally:
-            self._mark_seen()
-        return result if self._batch is None else cast(R, message_id(self._batch, self._index))
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the outcome; returns the error of a failed message, None for a stored one."""
-        try:
-            return super().exception(timeout)
-        finally:
-            self._mark_seen()
-
-    def _mark_seen(self) -> None:
-        if self.done():
-            if self._batch is not None:
-                self._batch.seen = True
-            if self._bulk is not None:
-                self._bulk.mark_seen()
-
-
-_Item = tuple[SendOutcome[Any], Prepared] | tuple[SendOutcome[Any], Any, Any]
-"""A future with one prepared message, or with a list of values and a list of keys."""
+    async def _wait_for_outbox(self) -> None:
+        timeout_s = self._twin.options.send_timeout_s or math.inf
+        if not await self._outbox.emptied(Deadline(timeout_s)):
+            raise SendTimeoutError(f"earlier messages left no room within {timeout_s:g} s")

@@ -25,6 +25,7 @@ class ClientLife:
     def __init__(self, service_url: str, pool: ConnectionPool) -> None:
         self.service_url = service_url
         self.closed = False
+        self.operation_timeout_s = pool.operation_timeout_s
         self._pool = pool
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None

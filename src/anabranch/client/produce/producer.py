@@ -100,8 +100,8 @@ class AsyncProducer(Publisher[T]):
         deliver_at: datetime | None = None,
     ) -> SendFuture:
         """Give a message its place in the order and return a future for its id; waits for room only."""
-        if self.memory.full or self._closed:
-            await self._admit()
+        if self.memory.full or self.closed:
+            await self.admit()
         if (
             properties is not None
             or event_time is not None
@@ -114,7 +114,7 @@ class AsyncProducer(Publisher[T]):
             encoded, extras = self.preparing.one(
                 value, key, properties, event_time, sequence_id, deliver_after, deliver_at
             )
-            return SendFuture(*self._add_numbered((encoded, key, extras, sequence_id)), self.loop)
+            return SendFuture(*self.add_numbered((encoded, key, extras, sequence_id)), self.loop)
         data: bytes = value if type(value) is self._plain else self.preparing.encode(value)  # type: ignore[assignment]
         bucket, slot, overhead = self.routes.by_key.get(key) or self.routes.route(key)
         size = len(data) + overhead

@@ -18,7 +18,7 @@ from anabranch.client.net.layout_watch import LayoutWatch
 from anabranch.client.options import PublishOptions
 from anabranch.client.produce.encoded_rows import EncodedRows, add_encoded
 from anabranch.client.produce.failures import FailedBatches
-from anabranch.client.produce.futures import BulkFuture, OutcomeListener, follow
+from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.memory import PublishContext, RoomWaits
 from anabranch.client.produce.preparing import Prepared, Preparing
 from anabranch.client.produce.registering import ask_sealed_segments, register_everywhere
@@ -68,7 +68,7 @@ class Publisher(Generic[T]):
         self._failures = FailedBatches(str(topic))
         self._expiry: asyncio.TimerHandle | None = None
         self._room = RoomWaits(self.memory, options.send_timeout_s)
-        self._closed = False
+        self.closed = False
         self._closing = Closing()
         self.routes: SegmentRoutes
         self._watch = LayoutWatch(
@@ -103,23 +103,14 @@ class Publisher(Generic[T]):
 
     def check_open(self) -> None:
         """Raise when the producer takes no more messages."""
-        if self._closed:
+        if self.closed:
             raise AlreadyClosedError("the producer is closed")
-
-    async def enqueue_prepared(self, rows: Sequence[Prepared], listeners: Sequence[OutcomeListener]) -> None:
-        """As `enqueue` for several prepared messages; each listener gets the outcome of its message."""
-        for prepared, listener in zip(rows, listeners, strict=True):
-            if self.memory.full or self._closed:
-                await self._admit()
-            follow(*self._add_numbered(prepared), listener)
-        # Batches may have been closed; let the loop send them.
-        await asyncio.sleep(0)
 
     async def enqueue_many_prepared(
         self, datas: Sequence[bytes], keys: Sequence[str | bytes | None] | None
     ) -> BulkFuture:
         """As `enqueue_many`, for prepared messages."""
-        await self._admit()
+        await self.admit()
         self._check_size(max(map(len, datas), default=0))
         bulk = BulkFuture(self.loop)
         rows = zip(datas, repeat(None) if keys is None else keys, strict=False)
@@ -128,14 +119,14 @@ class Publisher(Generic[T]):
             # After a failure the rest would only fail too, one send timeout after the other.
             while add_run(rows, bulk) and not bulk.has_failed:
                 await asyncio.sleep(0)
-                await self._admit()
+                await self.admit()
             return bulk
         finally:
             bulk.arm()
 
     async def enqueue_encoded(self, rows: EncodedRows) -> BulkFuture:
         """As `enqueue_many`, for messages in columns that encode themselves."""
-        await self._admit()
+        await self.admit()
         bulk = BulkFuture(self.loop)
         try:
             add_encoded(rows, self.routes, self._sequence + 1, self._message_bytes_max, bulk)
@@ -147,7 +138,7 @@ class Publisher(Generic[T]):
 
     # Adding messages.
 
-    async def _admit(self) -> None:
+    async def admit(self) -> None:
         """Return when there is room; raises when the producer cannot take messages."""
         self.check_loop()
         self.check_open()
@@ -172,7 +163,7 @@ class Publisher(Generic[T]):
                 f"the message has {size} bytes; the broker takes up to {self._message_bytes_max}"
             )
 
-    def _add_numbered(self, message: Prepared, bulk: BulkFuture | None = None) -> tuple[Outgoing, int]:
+    def add_numbered(self, message: Prepared, bulk: BulkFuture | None = None) -> tuple[Outgoing, int]:
         """Add a message that may have a sequence id of the caller's; return its batch and index."""
         value, key, extras, sequence_id = message
         self._check_size(len(value))
@@ -189,7 +180,7 @@ class Publisher(Generic[T]):
     def _add_numbered_run(self, rows: Iterator[tuple[bytes, str | bytes | None]], bulk: BulkFuture) -> bool:
         """Add messages whose sequence ids the caller may have used before; return whether more may follow."""
         for count, (value, key) in enumerate(rows, 1):
-            self._add_numbered((value, key, None, None), bulk)
+            self.add_numbered((value, key, None, None), bulk)
             if self.memory.full or count >= self.limits.max_messages:
                 return True
         return False
@@ -275,7 +266,7 @@ class Publisher(Generic[T]):
         await self._closing.run(deadline, self._close)
 
     async def _close(self, deadline: Deadline) -> None:
-        self._closed = True
+        self.closed = True
         self._room.close()
         opened = hasattr(self, "routes")
         try:
