@@ -20,6 +20,12 @@ MESSAGE_BYTES_MAX: Final = 5 * 2**20
 FRAME_EXTRA_BYTES: Final = 10 * 2**10
 """Room in a frame besides the largest message: command, metadata and the size fields."""
 
+DELIVERY_EXTRA_BYTES: Final = 128
+"""Most bytes of a MESSAGE beside its entry and its ack set: sizes, ids, counts and the broker's metadata."""
+
+ACK_WORD_BYTES: Final = 11
+"""Most bytes of a word of an ack set, which stands for 64 messages of an entry."""
+
 CHECKSUM_MAGIC: Final = b"\x0e\x01"
 ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
 CHECKED_METADATA_START: Final = 10
@@ -131,6 +137,15 @@ class FrameCutter:
         return RemoteProtocolError(
             f"the peer sent a frame of {total} bytes that claims a command of {command} bytes"
         )
+
+
+def deliverable_bytes(max_message_bytes: int) -> int:
+    """Most bytes of an entry, plus a quarter byte for each of its messages, that a consumer can receive.
+
+    A consumer closes the connection at a larger frame, so a broker must not store a larger entry. The quarter
+    byte covers the ack set with which the broker delivers the entry once a part of it is acknowledged.
+    """
+    return max_message_bytes + FRAME_EXTRA_BYTES - DELIVERY_EXTRA_BYTES - ACK_WORD_BYTES
 
 
 def checksum_ok(entry: bytes) -> bool:

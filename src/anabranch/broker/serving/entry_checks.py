@@ -21,7 +21,13 @@ from anabranch.protocol.claims import (
     fault_in_count,
 )
 from anabranch.protocol.commands import Send
-from anabranch.protocol.frames import CHECKED_METADATA_START, ENTRY_METADATA_MAGIC, metadata_span
+from anabranch.protocol.frames import (
+    CHECKED_METADATA_START,
+    ENTRY_METADATA_MAGIC,
+    MESSAGE_BYTES_MAX,
+    deliverable_bytes,
+    metadata_span,
+)
 from anabranch.protocol.outer import decoded_key
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -39,6 +45,8 @@ class EntryRules:
     """Whether hashes count: a classic topic takes any key and any stamp."""
     ring: HashRange = FULL
     """The slots of the keys; the whole ring for a producer that routes in another way."""
+    bytes_max: int = deliverable_bytes(MESSAGE_BYTES_MAX)
+    """Limit of `deliverable_bytes`."""
 
 
 ANY_CLASSIC_ENTRY = EntryRules()
@@ -68,6 +76,8 @@ def fault_of(send: Send, rules: EntryRules) -> NotAllowedError | None:
         or metadata.compression
     ):
         fault = _fault_of_count(send, metadata, payload_bytes)
+    if len(entry) + (count >> 2) > rules.bytes_max:
+        fault = f"an entry of {len(entry)} bytes with {count} messages cannot be delivered; send less at once"
     if (
         published > TIME_MS_MAX
         or 0 < send.highest_sequence_id < send.sequence_id

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from google_crc32c import value as crc32c
 
 from anabranch.broker.catalog.schemas import to_wire
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.services import Services
-from anabranch.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+from anabranch.errors import LimitExceededError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.metadata.records import BrokerRecord
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
+
+_NAME_EXTRA_BYTES = 4
+"""Bytes that a name in a list takes beside its own: a tag and its size."""
 
 
 async def look_up(connection: ServerConnection, command: pb.CommandLookupTopic) -> None:
@@ -75,6 +80,12 @@ async def topics_of_namespace(connection: ServerConnection, command: pb.CommandG
         names = [str(name) for name in await connection.services.classic.list(f"{tenant}/{local}")]
     digest = topics_hash(names)
     changed = not command.HasField("topics_hash") or command.topics_hash != digest
+    most = connection.services.config.max_message_bytes
+    if changed and len(name_lists(names, most)) > 1:
+        # Clients cannot receive a larger frame, and the protocol has no second part for this answer.
+        raise LimitExceededError(
+            f"the {len(names)} topics of {command.namespace} do not fit into {most} bytes; list them by REST"
+        )
     connection.send(
         pb.CommandGetTopicsOfNamespaceResponse(
             request_id=command.request_id,
@@ -84,6 +95,20 @@ async def topics_of_namespace(connection: ServerConnection, command: pb.CommandG
             changed=changed,
         )
     )
+
+
+def name_lists(names: Iterable[str], bytes_max: int) -> list[list[str]]:
+    """The names in lists that each fit into a command of `bytes_max` bytes; one list at least."""
+    lists: list[list[str]] = [[]]
+    left = bytes_max
+    for name in names:
+        size = len(name.encode()) + _NAME_EXTRA_BYTES
+        if size > left and lists[-1]:
+            lists.append([])
+            left = bytes_max
+        lists[-1].append(name)
+        left -= size
+    return lists
 
 
 def topics_hash(names: list[str]) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
-from anabranch.broker.wire.handlers.lookup import topics_hash
+from anabranch.broker.wire.handlers.lookup import name_lists, topics_hash
 from anabranch.errors import MetadataError
 from anabranch.metadata import records
 from anabranch.model.names import parse_namespace
@@ -46,11 +47,9 @@ class NamespaceSession:
         if self._stopped:
             return
         if current_hash is None or current_hash != topics_hash(names):
-            self._connection.send(
-                pb.CommandWatchScalableTopicsUpdate(
-                    watch_id=self._watch_id, snapshot=pb.ScalableTopicsSnapshot(topics=names)
-                )
-            )
+            first, *rest = self._lists(names)
+            self._send(snapshot=pb.ScalableTopicsSnapshot(topics=first))
+            self._send_diffs([], [name for names in rest for name in names])
         self._loading = False
         if self._load_again:
             self._load_when_writable()
@@ -99,12 +98,24 @@ class NamespaceSession:
         # A topic that was deleted and made again counts as removed and added.
         added = [name for name, incarnation in now.items() if before.get(name) != incarnation]
         removed = [name for name, incarnation in before.items() if now.get(name) != incarnation]
-        if added or removed:
-            self._connection.send(
-                pb.CommandWatchScalableTopicsUpdate(
-                    watch_id=self._watch_id, diff=pb.ScalableTopicsDiff(added=added, removed=removed)
-                )
-            )
+        self._send_diffs(removed, added)
+
+    def _send_diffs(self, removed: list[str], added: list[str]) -> None:
+        """Send changes in commands that fit into a frame; removals first, because a name may be in both."""
+        if len(self._lists([*removed, *added])) == 1:
+            if removed or added:
+                self._send(diff=pb.ScalableTopicsDiff(added=added, removed=removed))
+            return
+        for names in self._lists(removed):
+            self._send(diff=pb.ScalableTopicsDiff(removed=names))
+        for names in self._lists(added):
+            self._send(diff=pb.ScalableTopicsDiff(added=names))
+
+    def _lists(self, names: list[str]) -> list[list[str]]:
+        return name_lists(names, self._connection.services.config.max_message_bytes)
+
+    def _send(self, **content: Any) -> None:
+        self._connection.send(pb.CommandWatchScalableTopicsUpdate(watch_id=self._watch_id, **content))
 
     async def _load(self) -> dict[str, int]:
         found = await self._connection.services.records.load_all(self.namespace)

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from anabranch.broker.serving.entry_checks import ANY_CLASSIC_ENTRY, EntryRules
+from anabranch.broker.serving.entry_checks import EntryRules
 from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.command_handler import CommandHandler
@@ -17,6 +17,7 @@ from anabranch.errors import ServiceNotReadyError
 from anabranch.model.inheritance import UNKNOWN, Known
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 from anabranch.model.ranges import FULL
+from anabranch.protocol.frames import deliverable_bytes
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
 
@@ -84,11 +85,12 @@ def _make_producer(
 
 
 def _rules_for(connection: ServerConnection, segment: ServedLog) -> EntryRules:
+    bytes_max = deliverable_bytes(connection.services.config.max_message_bytes)
     if segment.name.segment is None:
-        return ANY_CLASSIC_ENTRY
+        return EntryRules(bytes_max=bytes_max)
     # Other clients may route by another part of the hash, as Java's 5.0.0-M1 does.
     ring = segment.name.segment.range if connection.peer_is_ours else FULL
-    return EntryRules(segment.splits, is_segment=True, ring=ring)
+    return EntryRules(segment.splits, is_segment=True, ring=ring, bytes_max=bytes_max)
 
 
 async def _subscribe_first(services: Services, segment: ServedLog, subscription: str) -> None:
