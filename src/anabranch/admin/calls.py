@@ -70,6 +70,7 @@ _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
     (PreconditionFailedError, 412),
     (InvalidConfigurationError, 412),
     (errors.LayoutError, 412),
+    (errors.LimitExceededError, 412),
     (errors.NotAllowedError, 405),
     (errors.AuthenticationError, 401),
     (errors.AuthorizationError, 403),

@@ -35,12 +35,12 @@ from anabranch.client.options import (
     PublishOptions,
     Seconds,
     checked_arguments,
+    kept_pairs,
     optional_seconds,
     parse_service_url,
     parse_topic,
     positive,
     seconds,
-    text_pairs,
 )
 from anabranch.client.produce.memory import Memory, PublishContext
 from anabranch.client.produce.producer import AsyncProducer
@@ -117,7 +117,7 @@ class AsyncClient(ClientLife):
             compression=compression,
             batching=batching,
             initial_sequence_id=initial_sequence_id,
-            properties=text_pairs("properties", properties),
+            properties=kept_pairs("properties", properties),
         )
         producer = self._new_producer(topic, schema, options)
         self._producers[producer] = None

@@ -119,7 +119,7 @@ def checked_arguments(given: ConsumerArguments, dead_letter: DeadLetter | None =
     one_of("bad_entries", bad_entries, BadEntries)
     if bad_entries == "dead_letter" and dead_letter is None:
         raise InvalidConfigurationError('bad_entries="dead_letter" needs a queue consumer with a dead_letter')
-    return {"properties": text_pairs("properties", given.get("properties")), "bad_entries": bad_entries}
+    return {"properties": kept_pairs("properties", given.get("properties")), "bad_entries": bad_entries}
 
 
 def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:
@@ -161,6 +161,12 @@ def text_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:
     found = dict(pairs or {})
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in found.items()):
         raise InvalidConfigurationError(f"{name} must map text to text")
+    return found
+
+
+def kept_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:
+    """As `text_pairs`, for properties that the broker keeps; raises LimitExceededError."""
+    found = text_pairs(name, pairs)
     check_properties(name, found)
     return found
 

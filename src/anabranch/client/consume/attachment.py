@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from anabranch.aio import Backoff
 from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.options import BadEntries, DeadLetter, InitialPosition, one_of, text_pairs
+from anabranch.client.options import BadEntries, DeadLetter, InitialPosition, kept_pairs, one_of
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import MessageId
 from anabranch.model.layout import Segment
@@ -118,7 +118,7 @@ class SubscriptionOptions:
             consumer_name,
             pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
             properties=self.properties,
-            subscription_properties=text_pairs("subscription_properties", self.subscription_properties),
+            subscription_properties=kept_pairs("subscription_properties", self.subscription_properties),
         )
 
 

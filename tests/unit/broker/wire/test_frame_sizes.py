@@ -1,4 +1,4 @@
-"""Whatever a broker stores it can deliver: the largest entry fits the frames that consumers take."""
+"""A broker can deliver each entry that it stores: the largest one fits the frames that consumers take."""
 
 from __future__ import annotations
 
