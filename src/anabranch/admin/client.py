@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
+import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -49,8 +52,31 @@ _ERRORS: Mapping[int, type[AnabranchError]] = {
 }
 
 
+class _TimedSocket(socket.socket):
+    """A socket whose reads end at a deadline, however slowly the bytes arrive."""
+
+    deadline = math.inf
+
+    def recv_into(self, *arguments: Any) -> int:
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the deadline of the request is over")
+        self.settimeout(left_s)
+        return super().recv_into(*arguments)
+
+
+class _TimedConnection(http.client.HTTPConnection):
+    def connect(self) -> None:
+        plain = socket.create_connection((self.host, self.port), self.timeout)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = _TimedSocket(fileno=plain.detach())
+
+
 class AdminClient:
-    """One HTTP connection to a broker, opened on first use and again after a loss."""
+    """One HTTP connection to a broker, opened on first use and again after a loss.
+
+    Each call ends within `timeout_s`, redirects and repetitions included, or raises OperationTimeoutError.
+    """
 
     def __init__(self, url: str = DEFAULT_URL, *, timeout_s: float = 60.0) -> None:
         parts = urlsplit(url)
@@ -58,6 +84,7 @@ class AdminClient:
             raise InvalidConfigurationError(f"{url!r} is not an admin URL; write http://host:port")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._timeout_s = timeout_s
+        self._deadline = math.inf
         self._connection: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
@@ -84,6 +111,7 @@ class AdminClient:
         """Send one request; returns the decoded JSON, the text, or None for an empty answer."""
         target = f"{path}?{urlencode(query)}" if query else path
         data = b"" if body is None else json.dumps(body).encode()
+        self._deadline = time.monotonic() + self._timeout_s
         for _ in range(REDIRECTS_MAX):
             status, headers, answer = self._exchange(method, target, data)
             if status != 307:
@@ -137,8 +165,17 @@ class AdminClient:
         if self._connection is None:
             parts = urlsplit(self.url)
             assert parts.hostname is not None
-            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+            kind = http.client.HTTPSConnection if parts.scheme == "https" else _TimedConnection
             self._connection = kind(parts.hostname, parts.port, timeout=self._timeout_s)
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the deadline of the call is over")
+        self._connection.timeout = left_s
+        if self._connection.sock is None:
+            self._connection.connect()
+        self._connection.sock.settimeout(left_s)
+        if isinstance(self._connection.sock, _TimedSocket):
+            self._connection.sock.deadline = self._deadline
         self._connection.request(method, target, body=data, headers=headers)
         response = self._connection.getresponse()
         answer = response.read()
