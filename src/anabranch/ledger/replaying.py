@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anabranch.ledger.cursors import LogCursors, replay
 from anabranch.ledger.findings import Finding
@@ -63,6 +63,8 @@ class Replay:
         self.dropped: list[Ledger] = []
         """Ledgers that the journal trimmed or deleted."""
         self.findings: list[Finding] = []
+        self._lost: list[tuple[Finding, int, int]] = []
+        """Lost entries, with their log and the ordinal of the last of them."""
 
     def apply(self, commit: Commit, copies: Mapping[tuple[int, int], bytes], file: str) -> None:
         """Apply one commit; `copies` are whole records of entries that are damaged in the journal."""
@@ -89,7 +91,8 @@ class Replay:
         for damaged in mended.damaged:
             log = self.state.logs.get(damaged.log)
             what = f"{place}: entry {damaged.ledger}:{damaged.number} is damaged"
-            self.findings.append(Finding(file, what, 1, log.name if log is not None else ""))
+            finding = Finding(file, what, 1, log.name if log is not None else "")
+            self._lost.append((finding, damaged.log, damaged.ordinal))
         if not mended.damaged:
             self.findings.append(Finding(file, f"{place}: rows or records are damaged; they were rebuilt"))
         return mended.payload
@@ -105,7 +108,8 @@ class Replay:
         lost = log.replay_group(group, rows, records)
         if lost:
             what = f"entries before {group.ledger}:{group.start.entries} are missing"
-            self.findings.append(Finding(file, what, lost, log.name))
+            before = group.first_ordinal + group.start.entries - 1
+            self._lost.append((Finding(file, what, lost, log.name), log.id, before))
 
     def _create(self, id_: int, name: str) -> None:
         self.state.next_log = max(self.state.next_log, id_ + 1)
@@ -149,6 +153,10 @@ class Replay:
 
     def finish(self) -> bool:
         """Add entries behind the end of the journal; returns whether there were any."""
+        for finding, id_, ordinal in self._lost:
+            lost_log = self.state.logs.get(id_)
+            dropped = lost_log is None or ordinal < lost_log.extent.first_ordinal
+            self.findings.append(replace(finding, lost_entries=0) if dropped else finding)
         for id_, name in list(self._lost_logs.items()):
             self._create(id_, name)
         added = False

@@ -29,6 +29,7 @@ class DamagedEntry(NamedTuple):
     log: int
     ledger: int
     number: int
+    ordinal: int
     span: Span
     """Place of the record in the payload of the commit."""
     start_bytes: int
@@ -88,7 +89,8 @@ def _damaged(group: Group, rows: Rows, number: int, records_at: int) -> DamagedE
     row = number - group.start.entries
     first = rows.ends[row - 1] if row else group.start.size_bytes
     shift = records_at - group.start.size_bytes
-    return DamagedEntry(group.log, group.ledger, number, (first + shift, rows.ends[row] + shift), first)
+    span = (first + shift, rows.ends[row] + shift)
+    return DamagedEntry(group.log, group.ledger, number, group.first_ordinal + number, span, first)
 
 
 def is_torn(commit: Commit, data: bytes) -> bool:
