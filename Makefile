@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 1000
+FLIPS ?= 1000
 JOBS ?= 2
 FAST ?=
 export PYTHONDONTWRITEBYTECODE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test sim process fuzz interop bench demo proto clean
+.PHONY: help install format check test sim process flips fuzz interop bench demo proto clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +48,9 @@ sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
 
 process: $(STAMP)  ## Real broker processes, killed at every step of every operation
 	$(BIN)/python -m pytest tests/process
+
+flips: $(STAMP)  ## Flip random bits in stores, FLIPS=n of them, and judge what is left
+	FLIPS=$(FLIPS) $(BIN)/python -m pytest tests/unit/ledger/test_random_damage.py
 
 fuzz: $(STAMP)  ## Fuzz decoders, a live broker, recovery and REST bodies; FAST=1 takes a minute
 	$(BIN)/python -m tests.fuzz.run $(if $(FAST),--fast)

@@ -274,10 +274,6 @@ class UnsupportedFormatError(AnabranchError):
     """The stored data has a format that this version does not read; start the version that wrote it."""
 
 
-class StoreMissingError(AnabranchError):
-    """The directory of a store is empty or holds another store; mount or restore the right one."""
-
-
 class BadEntryError(CorruptDataError):
     """A stored entry cannot be decoded; a consumer's next call receives the message behind it.
 

@@ -49,12 +49,9 @@ class FileStorage:
         clock: Clock,
         limits: StorageLimits | None = None,
         timings: Timings | None = None,
-        store_id: int | None = None,
     ) -> None:
-        """With `store_id`, `open` raises StoreMissingError unless the directory holds that store."""
         limits = limits or StorageLimits()
         self._disk = disk
-        self._expected_id = store_id
         self._catalogs = StoreFiles(disk).catalog
         self._numbers = UsedNumbers(disk)
         self._clock = clock
@@ -111,7 +108,7 @@ class FileStorage:
 
     async def _recover(self) -> Recovered:
         recovery = Recovery(self._disk, self._behind, self._make_log)
-        return await recovery.run(self._clock.wall_ms(), self._expected_id)
+        return await recovery.run(self._clock.wall_ms())
 
     def _take_over(self, state: Recovered) -> None:
         self._salt, self._serial = state.salt, state.serial

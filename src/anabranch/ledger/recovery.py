@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from anabranch.errors import CorruptDataError, StoreMissingError
+from anabranch.errors import CorruptDataError
 from anabranch.ledger.disk import Disk
 from anabranch.ledger.findings import Finding
 from anabranch.ledger.format.catalog import Bounds, Catalog
@@ -49,18 +49,12 @@ class Recovery:
         self._commits_lost = False
         self._unbegun: list[str] = []
 
-    async def run(self, now_ms: int, store_id: int | None = None) -> Recovered:
-        """Recover every log; `store_id` is the identity that the store must have, if it is known.
-
-        Raises CorruptDataError, with no file changed, if no copy of the catalog can be read.
-        """
+    async def run(self, now_ms: int) -> Recovered:
+        """Recover every log; CorruptDataError, with no file changed, if both catalogs are lost."""
         self._sizes = await self._disk.sizes()
         bounds = await self._files.bounds.load(self._sizes)
         catalogs = await self._files.catalog.load(self._sizes)
         catalog = catalogs.newest
-        if store_id is not None and (catalog is None or catalog.salt != store_id):
-            found = "no store" if catalog is None else f"store {catalog.salt:x}"
-            raise StoreMissingError(f"the directory holds {found}, not store {store_id:x}")
         # Ids that follow the clock are new even if the directory is empty or a restored backup.
         ids_from = now_ms // 1000
         if catalog is None:

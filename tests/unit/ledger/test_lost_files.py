@@ -7,15 +7,13 @@ import contextlib
 
 import pytest
 
-from anabranch.errors import CorruptDataError, DamagedEntriesError, StoreMissingError
-from anabranch.ledger.file_storage import FileStorage
+from anabranch.errors import CorruptDataError, DamagedEntriesError
 from anabranch.ledger.storage import SegmentLog
 from tests.fakes.disk import DictDisk
 from tests.harness.storage import (
     JOURNAL,
     NAME,
     OTHER,
-    FixedClock,
     contents,
     crashed,
     flip,
@@ -108,18 +106,20 @@ async def test_without_any_bounds_a_store_jumps_over_all_ids_it_may_have_used() 
         assert new.position.ledger > 2**20
 
 
-async def test_an_empty_directory_is_not_taken_for_a_known_store() -> None:
-    disk, _ = await three_commits()
-    async with opened(disk) as storage:
-        known = storage.store_id
-    for left, text in ((DictDisk(), "no store"), (disk, "not store 123")):
-        store_id = known if left is not disk else 0x123
-        storage = FileStorage(left, clock=FixedClock(), store_id=store_id)
-        before = dict(left.files)
-        with pytest.raises(StoreMissingError, match=text):
-            await storage.open()
-        assert left.files == before
-    await FileStorage(disk, clock=FixedClock(), store_id=known).open()
+async def test_ids_follow_the_clock_so_a_new_store_in_an_old_place_repeats_none() -> None:
+    places = []
+    for now_ms in (1_700_000_000_000, 1_700_000_100_000):
+        disk = DictDisk()
+        storage = make(disk, now_ms=now_ms)
+        await storage.open()
+        places += [place.position for place in await put(await storage.create(NAME), b"x")]
+        await storage.close()
+    # A backup of the second store, restored later.
+    storage = make(disk, now_ms=1_700_000_200_000)
+    await storage.open()
+    places += [place.position for place in await put(await storage.create(NAME), b"y")]
+    assert [position.ledger for position in places] == [1_700_000_000, 1_700_000_100, 1_700_000_200]
+    await storage.close()
 
 
 async def test_a_journal_cut_at_the_end_of_a_commit_shows_in_the_ledger_files() -> None:
