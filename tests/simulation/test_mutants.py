@@ -14,8 +14,10 @@ import pytest
 from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
+from anabranch.broker.serving import entry_checks
 from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.register import AssignmentPush
+from anabranch.client.consume.bad_entries import BadEntryRecord
 from anabranch.client.decide.ordering import ReadPositions
 from anabranch.client.net import registration
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
@@ -285,6 +287,16 @@ def link_a_merged_segment_to_one_parent_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Layout, "merge", merge)
 
 
+def store_whatever_a_producer_claims(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, liars=4, workers=1, messages=30)
+    patch.setattr(entry_checks, "fault_in_count", lambda metadata, payload_bytes: None)
+
+
+def keep_an_entry_that_cannot_be_decoded_unacknowledged(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, liars=4, operations=4, queue_consumers=0, workers=1, messages=30, busy_s=0.5)
+    patch.setattr(BadEntryRecord, "add", lambda self, entry, problem, topic, number: None)
+
+
 CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     # D1, D3
     (acknowledge_before_fsync, ("lost", "held")),
@@ -323,6 +335,9 @@ CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     # C1
     (forget_which_messages_of_an_entry_were_acknowledged, ("came again after",)),
     (confirm_acknowledgements_before_they_are_durable, ("after its ack was confirmed",)),
+    # Q1
+    (store_whatever_a_producer_claims, ("although it can see the lie",)),
+    (keep_an_entry_that_cannot_be_decoded_unacknowledged, ("not healed",)),
     # K1
     (leave_the_entry_at_hand_out_of_a_checkpoint, ("was delivered twice",)),
 ]

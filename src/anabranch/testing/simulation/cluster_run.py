@@ -30,6 +30,7 @@ from anabranch.testing.judges.wiretap import WireTap
 from anabranch.testing.judges.witness import Witness
 from anabranch.testing.simloop import SimLoop, SimulationError
 from anabranch.testing.simulation.clients import Clients, Senders
+from anabranch.testing.simulation.liars import Liars
 from anabranch.testing.simulation.readers import CHECKPOINT, QUEUE, STREAM, TOPIC, Readers
 from anabranch.testing.simulation.requests import Requests
 from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, draw
@@ -43,6 +44,7 @@ SOMETIMES = (
     *(f"broker {event}" for event in ("paused", "stopped")),
     *(f"checkpoint {event}" for event in ("restored", "saved")),
     *(f"late subscription {event}" for event in ("deleted", "made")),
+    *(f"lie {event}" for event in ("refused", "stored")),
     *(f"store given {event}" for event in ("back", "to another broker")),
     "bucket changed hands",
     "clock jumped",
@@ -118,6 +120,7 @@ class ClusterRun:
         await asyncio.gather(
             requests.change_layouts(),
             Trouble(self.clients, shape).run(),
+            Liars(self.clients, shape, self.found).run(),
             requests.change_subscriptions(),
             requests.seek(),
             requests.churn(),

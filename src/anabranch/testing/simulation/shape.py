@@ -68,6 +68,8 @@ class Shape:
     clock_jumps: int
     slow_disk: bool
     disk_errors: int
+    liars: int
+    """Producers that send entries whose metadata or payload lies."""
     late_subscriptions: int
     """Subscriptions created during the run; some are deleted again."""
     churn: int
@@ -143,4 +145,5 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         auto_scale=rng.random() < 0.3,
         deaths=tuple(deaths),
         busy_s=rng.uniform(0.3, 3.0),
+        liars=rng.choice((0, 0, 0, 1, 4)),
     )
