@@ -15,6 +15,8 @@ from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.serving import entry_checks
+from anabranch.broker.serving.acknowledging import LogAcknowledgements
+from anabranch.broker.serving.log_reader import LogReader
 from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.register import AssignmentPush
 from anabranch.client.consume.bad_entries import BadEntryRecord
@@ -30,11 +32,12 @@ from anabranch.controller.ports.leader import Push
 from anabranch.controller.topic import leadership
 from anabranch.controller.topic.leadership import ControllerSettings
 from anabranch.controller.topic.members import Members
-from anabranch.errors import HeldError
-from anabranch.ledger import cursors, recovery
+from anabranch.errors import DamagedEntriesError, HeldError
+from anabranch.ledger import cursors, recovery, space
 from anabranch.ledger.disk import Write
 from anabranch.ledger.file_log import FileLog
 from anabranch.ledger.format.commits import PartAcked, Step
+from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import StoredSequences
 from anabranch.metadata.records import InitialPosition, TopicRecord
 from anabranch.model import assignment, drains
@@ -48,9 +51,10 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simulation import cluster_run
 from anabranch.testing.simulation.run import run_one, step_of
-from anabranch.testing.simulation.shape import draw
+from anabranch.testing.simulation.shape import DiskFaults, draw
 
 SEEDS = 100
+UNCACHED = StorageLimits(cache_bytes=0, journal_bytes_max=2000, ledger_bytes_max=500, behind_bytes=1)
 
 
 def favour(patch: pytest.MonkeyPatch, **chosen: Any) -> None:
@@ -297,6 +301,27 @@ def keep_an_entry_that_cannot_be_decoded_unacknowledged(patch: pytest.MonkeyPatc
     patch.setattr(BadEntryRecord, "add", lambda self, entry, problem, topic, number: None)
 
 
+def never_read_again_after_a_failed_read(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, disk=DiskFaults(failed_reads=4), workers=1, messages=30, limits=UNCACHED)
+    patch.setattr(LogReader, "_try_again", lambda self: None)
+
+
+def stay_full_although_the_disk_has_room_again(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, disk=DiskFaults(full=3), workers=1, messages=60, pause_s=0.03)
+    patch.setattr(space, "is_full", lambda free, owed, levels, *, was_full: was_full or free < levels.stop)
+
+
+def pass_over_more_than_the_damaged_entry(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, disk=DiskFaults(damaged=10), workers=1, limits=UNCACHED, seeks=2)
+    honest = LogAcknowledgements.pass_damaged
+
+    def pass_damaged(self: LogAcknowledgements, error: DamagedEntriesError, counters: Any) -> list[int]:
+        error.end += 3
+        return honest(self, error, counters)
+
+    patch.setattr(LogAcknowledgements, "pass_damaged", pass_damaged)
+
+
 CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     # D1, D3
     (acknowledge_before_fsync, ("lost", "held")),
@@ -338,6 +363,9 @@ CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     # Q1
     (store_whatever_a_producer_claims, ("although it can see the lie",)),
     (keep_an_entry_that_cannot_be_decoded_unacknowledged, ("not healed",)),
+    (never_read_again_after_a_failed_read, ("not healed",)),
+    (stay_full_although_the_disk_has_room_again, ("not healed",)),
+    (pass_over_more_than_the_damaged_entry, ("lost", "not healed")),
     # K1
     (leave_the_entry_at_hand_out_of_a_checkpoint, ("was delivered twice",)),
 ]

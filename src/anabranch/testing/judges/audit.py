@@ -18,7 +18,7 @@ from anabranch.testing.judges.witness import Witness, behind
 from anabranch.testing.simprocess import SimProcess, State
 from anabranch.testing.simulation.readers import TOPIC, Readers
 from anabranch.testing.simulation.requests import OTHER, Requests
-from anabranch.testing.simulation.shape import Shape
+from anabranch.testing.simulation.shape import DiskFaults, Shape
 
 AUDITS_MAX = 40
 
@@ -117,7 +117,7 @@ class Audit:
 
     async def watch_takeovers(self, shape: Shape) -> None:
         """Check that a store is served soon after the lease of its owner ends, without other faults."""
-        slow = shape.slow_disk or shape.stalls or shape.disk_errors or shape.store_trouble != StoreTrouble()
+        slow = shape.disk != DiskFaults() or shape.stalls or shape.store_trouble != StoreTrouble()
         if shape.workers == 1 or slow:
             return
         served_at = dict.fromkeys(self._cluster.platters, self._loop.time())

@@ -36,6 +36,8 @@ class Sent:
     outcome: SendResult = SendResult.UNKNOWN
     place: tuple[int, ...] | None = None
     """The place in the receipt that the sender got."""
+    damaged: bool = False
+    """Whether its stored record was damaged; then it may be lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,8 @@ class Senders:
             return
         finally:
             room.release()
+        if sent.damaged:
+            return
         sent.outcome = SendResult.OK
         if id_.ledger >= 0:
             sent.place = (id_.segment, id_.ledger, id_.entry, id_.batch_index)

@@ -51,6 +51,10 @@ SOMETIMES = (
     "delivered again",
     "delivery taken back",
     "disk error",
+    "disk filled",
+    "disk full",
+    "read failed",
+    "record damaged",
     "ended after a disk error",
     "given back",
     "killed while starting",
@@ -194,6 +198,8 @@ class ClusterRun:
             dispatch_max_entries=rng.choice((1, 7, 100)),
             publish_pending_bytes_max=64 * 1024,
             bucket_budget=rng.choice((1, 4, 8)),
+            damaged_entries="skip",
+            disk_reserve_bytes=1000,
         )
 
     def _policy(self) -> AutoScalePolicy:

@@ -14,8 +14,9 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -52,27 +53,37 @@ def step_of(seed: int) -> str | None:
 
 def run_one(seed: int, step: str | None, trace: list[str] | None = None) -> Result:
     """Run one simulation without garbage collection, whose times differ between runs."""
-    quiet_before, hook_before = logging.root.manager.disable, sys.unraisablehook
-    # The clean-up of a killed process's coroutines runs outside of any task when they are destroyed.
-    sys.unraisablehook = lambda unraisable: None
-    logging.disable(logging.CRITICAL)
     began = time.perf_counter()
-    gc.disable()
     run: ClusterRun | StorageRun = StorageRun(seed) if step == STORAGE else ClusterRun(seed, step)
     run.loop.trace = trace
-    try:
-        found = run.run()
-    except Exception:
-        found = [traceback.format_exc()]
-    finally:
-        with warnings.catch_warnings():
-            # A process may be killed between the creation of a coroutine and its first step.
-            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-            gc.collect()
-        gc.enable()
-        logging.disable(quiet_before)
-        sys.unraisablehook = hook_before
+    with _silence():
+        try:
+            found = run.run()
+        except Exception:
+            found = [traceback.format_exc()]
     return Result(seed, step, found, run.counts, run.loop.digest, time.perf_counter() - began)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Run without garbage collection, log lines, and complaints about coroutines of killed processes.
+
+    A process may be killed between the creation of a coroutine and its first step, and the clean-up of its
+    coroutines runs outside of any task when they are destroyed.
+    """
+    quiet_before, hook_before = logging.root.manager.disable, sys.unraisablehook
+    logging.disable(logging.CRITICAL)
+    sys.unraisablehook = lambda unraisable: None
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            yield
+            gc.collect()
+    finally:
+        gc.enable()
+        sys.unraisablehook = hook_before
+        logging.disable(quiet_before)
 
 
 def run_many(first: int, count: int, jobs: int) -> int:

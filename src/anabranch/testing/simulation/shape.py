@@ -29,6 +29,20 @@ OTHER_STEPS = (
 
 
 @dataclass(frozen=True, slots=True)
+class DiskFaults:
+    """Faults of the disks: how often each occurs in a run."""
+
+    slow: bool = False
+    failed_writes: int = 0
+    failed_reads: int = 0
+    """Periods in which most reads fail."""
+    full: int = 0
+    """Periods in which a disk has next to no room."""
+    damaged: int = 0
+    """Stored records of which one bit turns over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """The values that a seed draws."""
 
@@ -66,8 +80,7 @@ class Shape:
     lapses: int
     """How often the metadata store ends the lease of a live broker."""
     clock_jumps: int
-    slow_disk: bool
-    disk_errors: int
+    disk: DiskFaults
     liars: int
     """Producers that send entries whose metadata or payload lies."""
     late_subscriptions: int
@@ -132,8 +145,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         askers=rng.choice((1, 1, 1, 3)),
         lapses=rng.choice((0, 0, 0, 0, 1)),
         clock_jumps=rng.choice((0, 0, 1, 3)),
-        slow_disk=rng.random() < 0.1,
-        disk_errors=rng.choice((0, 0, 0, 0, 1, 2)),
+        disk=_draw_disk(rng),
         late_subscriptions=rng.choice((0, 0, 1, 2)),
         churn=rng.choice((0, 0, 0, 2, 4)),
         seeks=rng.choice((0, 0, 0, 0, 0, 0, 1, 2)),
@@ -146,4 +158,14 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         deaths=tuple(deaths),
         busy_s=rng.uniform(0.3, 3.0),
         liars=rng.choice((0, 0, 0, 1, 4)),
+    )
+
+
+def _draw_disk(rng: random.Random) -> DiskFaults:
+    return DiskFaults(
+        slow=rng.random() < 0.1,
+        failed_writes=rng.choice((0, 0, 0, 0, 1, 2)),
+        failed_reads=rng.choice((0, 0, 0, 1, 3)),
+        full=rng.choice((0, 0, 0, 0, 1, 2)),
+        damaged=rng.choice((0, 0, 0, 0, 1, 3)),
     )

@@ -6,6 +6,7 @@ Must not know what the clients do, nor judge the outcome.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 from anabranch.testing.host import Host
@@ -14,6 +15,8 @@ from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simtransport import Mode
 from anabranch.testing.simulation.clients import Clients
 from anabranch.testing.simulation.shape import Shape
+
+ROOMY_BYTES = 2**50
 
 CLOCK_ERROR_MS = 3_600_000
 """The largest error of a wall clock, at the start and after a jump."""
@@ -43,8 +46,11 @@ class Trouble:
         planned += [self._stall_store] * shape.stalls
         planned += [self._lapse] * shape.lapses
         planned += [self._jump_clock] * shape.clock_jumps
-        planned += [self._fail_disk] * shape.disk_errors
-        if shape.slow_disk:
+        planned += [self._fail_write] * shape.disk.failed_writes
+        planned += [self._fail_reads] * shape.disk.failed_reads
+        planned += [self._fill_disk] * shape.disk.full
+        planned += [self._damage_record] * shape.disk.damaged
+        if shape.disk.slow:
             for platter in self.cluster.platters.values():
                 platter.sync_latency_s = (0.001, 0.3)
         times = sorted(self.rng.uniform(0, shape.busy_s) for _ in planned)
@@ -56,6 +62,7 @@ class Trouble:
         for platter in self.cluster.platters.values():
             platter.sync_latency_s = Platter.sync_latency_s
             platter.faults.clear()
+            _heal(platter)
 
     def _any_host(self) -> Host:
         return self.rng.choice(self.cluster.hosts)
@@ -91,10 +98,50 @@ class Trouble:
             self.counts["clock jumped"] += 1
             life.clock.jump(self.rng.randint(-CLOCK_ERROR_MS, CLOCK_ERROR_MS))
 
-    def _fail_disk(self) -> None:
-        platter = self.rng.choice(list(self.cluster.platters.values()))
+    def _any_platter(self) -> Platter:
+        return self.rng.choice(list(self.cluster.platters.values()))
+
+    def _fail_write(self) -> None:
         self.counts["disk error"] += 1
-        platter.fail_next(self.rng.choice(("append", "sync")))
+        self._any_platter().fail_next(self.rng.choice(("append", "sync")))
+
+    def _fail_reads(self) -> None:
+        platter = self._any_platter()
+        platter.read_errors = self.rng.choice((0.5, 0.9))
+        self.loop.call_later(self.rng.uniform(0.05, 2.0), _heal, platter)
+
+    def _fill_disk(self) -> None:
+        platter = self._any_platter()
+        self.counts["disk filled"] += 1
+        used = platter.capacity_bytes - platter.free_bytes
+        platter.capacity_bytes = used + self.rng.choice((0, 100, 5000))
+        self.loop.call_later(self.rng.uniform(0.1, 3.0), _heal, platter)
+
+    def _damage_record(self) -> None:
+        """Turn over a bit of a stored message; then all messages of its entry may be lost."""
+        history = self.cluster.history
+        stored = [sent for sent in history.sent.values() if sent.place is not None]
+        if not stored:
+            return
+        chosen = self.rng.choice(stored)
+        if not self._turn_bit_of(chosen.uid.encode()):
+            return
+        self.counts["record damaged"] += 1
+        for sent in stored:
+            if chosen.place is not None and sent.place is not None and sent.place[:3] == chosen.place[:3]:
+                self._clients.readers.excuse(sent)
+
+    def _turn_bit_of(self, value: bytes) -> bool:
+        """Turn over one bit of the first place in a ledger file that has this value."""
+        pattern = re.compile(re.escape(value) + rb"(?!\d)")
+        for platter in self.cluster.platters.values():
+            for name in sorted(platter.files):
+                file = platter.files[name]
+                found = pattern.search(file.data) if name.startswith("ledgers/") else None
+                if found is not None:
+                    file.data[self.rng.randrange(*found.span())] ^= 1 << self.rng.randrange(8)
+                    return True
+        return False
 
     def _break_link(self) -> None:
         network = self.cluster.network
@@ -115,3 +162,8 @@ class Trouble:
         if len(self.cluster.hosts) > 1 and brokers and self.rng.random() < 0.3:
             return self.rng.choice(brokers)
         return self.rng.choice(self._clients.processes)
+
+
+def _heal(platter: Platter) -> None:
+    platter.read_errors = 0.0
+    platter.capacity_bytes = ROOMY_BYTES
