@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from anabranch.aio import Backoff
 from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
-from anabranch.broker.serving import entry_checks
+from anabranch.broker.serving import entry_checks, log_reader
 from anabranch.broker.serving.acknowledging import LogAcknowledgements
-from anabranch.broker.serving.log_reader import LogReader
 from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.register import AssignmentPush
 from anabranch.client.consume.bad_entries import BadEntryRecord
@@ -303,7 +303,7 @@ def keep_an_entry_that_cannot_be_decoded_unacknowledged(patch: pytest.MonkeyPatc
 
 def never_read_again_after_a_failed_read(patch: pytest.MonkeyPatch) -> None:
     favour(patch, disk=DiskFaults(failed_reads=4), workers=1, messages=30, limits=UNCACHED)
-    patch.setattr(LogReader, "_try_again", lambda self: None)
+    patch.setattr(log_reader, "RETRIES", Backoff(1e6, 1e6))
 
 
 def stay_full_although_the_disk_has_room_again(patch: pytest.MonkeyPatch) -> None:

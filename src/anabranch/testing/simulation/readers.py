@@ -151,6 +151,8 @@ class Readers:
                         str(TOPIC),
                         start=self._restore(),
                         receiver_queue_size=self._shape.queue_size,
+                        # A damaged record is a gap, which the reader would report with an error.
+                        fail_on_data_loss=not self._shape.disk.damaged,
                     )
                 )
                 while self._goes_on(process) and not (closings and rng.random() < 0.05):
