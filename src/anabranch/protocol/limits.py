@@ -69,7 +69,7 @@ _NAME: Final = Size(NAME_BYTES_MAX)
 _NAMESPACE: Final = Size(2 * ENTITY_BYTES_MAX + 1)
 _WORD: Final = Size(256)
 _URL: Final = Size(1024)
-_CREDENTIAL: Final = Size(64 * 2**10)
+_CREDENTIAL: Final = Size(30 * 2**10)
 _PAIRS: Final = Pairs()
 
 LIMITS: Final[dict[str, Limit]] = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from functools import partial
+from itertools import islice
 from typing import Any
 
-from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
+from anabranch.client.decide.acknowledgements import IDS_MAX, Acknowledgements, LedgerEntry
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.reconnector import Reconnector
@@ -40,9 +41,10 @@ class AckSender:
 
     def redeliver(self, places: Iterable[LedgerEntry]) -> None:
         """Ask for entries again; without a connection the broker delivers them again by itself."""
-        if self._connection is not None:
+        left = iter(places)
+        while self._connection is not None and (chosen := list(islice(left, IDS_MAX))):
             command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._consumer_id)
-            for ledger, entry in places:
+            for ledger, entry in chosen:
                 command.message_ids.add(ledgerId=ledger, entryId=entry)
             self._connection.send(command)
 

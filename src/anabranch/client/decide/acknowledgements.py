@@ -13,6 +13,9 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 IDS_MAX = 1000
 """Most message ids in one command."""
 
+BITS_MAX = 4_000_000
+"""Bits of ack sets after which a command takes no further id; a broker accepts commands of 2 MiB."""
+
 LedgerEntry = tuple[int, int]
 """A plain tuple instead of a Position, because one is made for each delivery."""
 
@@ -53,17 +56,27 @@ class Acknowledgements:
             self._up_to = None
             commands.append(pb.CommandAck(ack_type=pb.CommandAck.Cumulative, message_id=ids))
         while self._single:
-            chosen = list(self._single.items())[:IDS_MAX]
-            for place, remaining in chosen:
-                del self._single[place]
-                times, pending = self._sent.get(place, (0, -1))
-                self._sent[place] = (times + 1, pending & remaining)
-            ids = [_id_data(*place, remaining) for place, remaining in chosen]
+            ids = [_id_data(*place, remaining) for place, remaining in self._choose()]
             commands.append(pb.CommandAck(ack_type=pb.CommandAck.Individual, message_id=ids))
         for ack in commands:
             ack.consumer_id, ack.request_id = consumer_id, next_id()
             self._unanswered[ack.request_id] = ack
         return commands
+
+    def _choose(self) -> list[tuple[LedgerEntry, int]]:
+        """Take the entries of the next command out of those that wait."""
+        chosen: list[tuple[LedgerEntry, int]] = []
+        bits = 0
+        for place, remaining in self._single.items():
+            chosen.append((place, remaining))
+            bits += remaining.bit_length()
+            if len(chosen) == IDS_MAX or bits > BITS_MAX:
+                break
+        for place, remaining in chosen:
+            del self._single[place]
+            times, pending = self._sent.get(place, (0, -1))
+            self._sent[place] = (times + 1, pending & remaining)
+        return chosen
 
     def awaits(self, request_id: int) -> bool:
         """Whether a command was sent and has no answer yet."""

@@ -6,6 +6,8 @@ from itertools import count
 
 from anabranch.client.decide import acknowledgements
 from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
+from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
+from anabranch.protocol.limits import COMMAND_BYTES_MAX, check
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 CONSUMER = 3
@@ -65,3 +67,23 @@ def test_a_command_holds_a_bounded_number_of_entries() -> None:
     for entry in range(acknowledgements.IDS_MAX + 1):
         acks.add((1, entry), 0)
     assert [len(command.message_id) for command in acks.take(CONSUMER, ids.__next__)] == [1000, 1]
+
+
+def test_commands_with_large_ack_sets_fit_the_limit_of_the_broker() -> None:
+    acks, ids = Acknowledgements(), count(1)
+    for entry in range(40):
+        acks.add((1, entry), (1 << ENTRY_MESSAGES_MAX) - 2)
+    commands = acks.take(7, lambda: next(ids))
+    assert sum(len(command.message_id) for command in commands) == 40
+    for command in commands:
+        check(command)
+        assert command.ByteSize() < COMMAND_BYTES_MAX
+
+
+def test_each_entry_is_sent_once_however_many_wait() -> None:
+    acks, ids = Acknowledgements(), count(1)
+    for entry in range(2500):
+        acks.add((1, entry), 0)
+    sent = [[id_.entryId for id_ in command.message_id] for command in acks.take(7, lambda: next(ids))]
+    assert [len(part) for part in sent] == [1000, 1000, 500]
+    assert [entry for part in sent for entry in part] == list(range(2500))
