@@ -1,7 +1,7 @@
 """Makes a data directory from a backup, after it has verified every byte of the backup.
 
-Brokers may have stored messages after the backup was taken, and clients may have seen their ids. Each start of a
-store continues with ids that follow the clock, so a restored store repeats none of them.
+Brokers may have stored messages after the backup was taken, and clients may have seen their ids. Each start
+of a store continues with ids that follow the clock, so a restored store repeats none of them.
 """
 
 from __future__ import annotations
