@@ -35,7 +35,7 @@ class Told:
 
 
 @dataclass
-class History:
+class StoreHistory:
     """A store as a killed process left it, and everything it confirmed."""
 
     files: dict[str, bytes]
@@ -51,10 +51,10 @@ def storage_on(disk: Disk) -> FileStorage:
     return FileStorage(disk, clock=FixedClock(), limits=limits)
 
 
-async def make_history(seed: int) -> History:
+async def make_history(seed: int) -> StoreHistory:
     """Several processes append, acknowledge, seal, trim and delete; the last one is killed."""
     rng = random.Random(seed)
-    history = History({}, {name: Told() for name in NAMES}, {}, {})
+    history = StoreHistory({}, {name: Told() for name in NAMES}, {}, {})
     disk = DictDisk()
     for round_ in range(4):
         storage = storage_on(disk)
@@ -69,7 +69,7 @@ async def make_history(seed: int) -> History:
     return history
 
 
-async def _work(storage: FileStorage, rng: random.Random, history: History) -> None:
+async def _work(storage: FileStorage, rng: random.Random, history: StoreHistory) -> None:
     name = rng.choice(NAMES)
     log, told = await storage.create(name), history.logs[name]
     chance = rng.random()
@@ -92,7 +92,7 @@ async def _work(storage: FileStorage, rng: random.Random, history: History) -> N
         history.indexes.pop(name, None)
 
 
-async def append(log: SegmentLog, told: Told, history: History, rng: random.Random) -> None:
+async def append(log: SegmentLog, told: Told, history: StoreHistory, rng: random.Random) -> None:
     """Append some entries in one commit, and note what the log confirms."""
     outcomes = Outcomes()
     sequence = log.extent.next_ordinal
@@ -108,10 +108,10 @@ async def append(log: SegmentLog, told: Told, history: History, rng: random.Rand
     told.sequences["producer"] = sequence
 
 
-class Judge:
+class DamageJudge:
     """Opens a damaged copy of a store and compares it with its history."""
 
-    def __init__(self, history: History, *, exact: bool = False, cut: bool = False) -> None:
+    def __init__(self, history: StoreHistory, *, exact: bool = False, cut: bool = False) -> None:
         """`exact` forbids any loss but that of entries; `cut` allows a silent loss at the end."""
         self._history = history
         self._exact = exact
@@ -192,7 +192,7 @@ class Judge:
         """New entries get new places, and no acknowledgement."""
         if log.sealed:
             return
-        told, after = Told(), History({}, {}, dict(self._history.places), {})
+        told, after = Told(), StoreHistory({}, {}, dict(self._history.places), {})
         await append(log, told, after, rng)
         for ordinal, entry in told.entries.items():
             assert (await log.read(ordinal, 1, 10_000))[0] == entry

@@ -15,7 +15,7 @@ import pytest
 
 from anabranch.ledger.os_disk import OsDisk
 from tests.fakes.disk import DictDisk
-from tests.harness.damaged_store import History, Judge, make_history
+from tests.harness.damaged_store import DamageJudge, StoreHistory, make_history
 from tests.harness.storage import flip
 
 FLIPS = int(os.environ.get("FLIPS", "100"))
@@ -26,14 +26,14 @@ def kind_of(file: str) -> str:
     return file.partition("/")[0] if not file.startswith("ledgers/") else file.rpartition(".")[2]
 
 
-def pick_file(history: History, rng: random.Random) -> str:
+def pick_file(history: StoreHistory, rng: random.Random) -> str:
     """A file of a random kind, so that small and single files are hit too."""
     kinds = sorted({kind_of(file) for file in history.files})
     kind = rng.choice(kinds)
     return rng.choice([file for file in sorted(history.files) if kind_of(file) == kind])
 
 
-def is_undone(disk: DictDisk, history: History, file: str) -> bool:
+def is_undone(disk: DictDisk, history: StoreHistory, file: str) -> bool:
     """Whether the file has its bytes again: recovery writes files behind the journal without reading them."""
     return disk.files.get(file, b"").startswith(history.files[file])
 
@@ -53,7 +53,7 @@ async def test_a_flipped_bit_costs_one_record_at_most_and_is_reported() -> None:
         at, bit = rng.randrange(len(history.files[file])), rng.randrange(8)
         place = f"flip {number}: {file} byte {at} bit {bit}"
         damaged = DictDisk({**history.files, file: flip(history.files[file], at, bit)})
-        judge = Judge(history, exact=True)
+        judge = DamageJudge(history, exact=True)
         try:
             await judge.judge(partial(_the, damaged), rng)
         except Exception as error:
@@ -73,7 +73,7 @@ async def test_a_lost_file_costs_only_records_that_no_other_file_holds(seed: int
     for file in history.files:
         left = DictDisk(history.files)
         del left.files[file]
-        judge = Judge(history, exact=kind_of(file) != "journal")
+        judge = DamageJudge(history, exact=kind_of(file) != "journal")
         try:
             await judge.judge(partial(_the, left), random.Random(seed))
         except Exception as error:
@@ -91,7 +91,7 @@ async def test_a_cut_file_costs_only_records_that_no_other_file_holds(seed: int)
         left = DictDisk(history.files)
         size = rng.randrange(len(whole))
         left.files[file] = whole[:size]
-        judge = Judge(history, exact=kind_of(file) != "journal", cut=file == newest)
+        judge = DamageJudge(history, exact=kind_of(file) != "journal", cut=file == newest)
         try:
             await judge.judge(partial(_the, left), rng)
         except Exception as error:
@@ -111,7 +111,7 @@ async def test_damage_on_real_files_is_judged_alike(tmp_path: Path) -> None:
         for name, data in {**history.files, file: damaged}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(data)
-        judge = Judge(history, exact=True)
+        judge = DamageJudge(history, exact=True)
         await judge.judge(partial(OsDisk, root), rng)
         assert judge.reported or (root / file).read_bytes().startswith(history.files[file]), file
         assert judge.lost <= 1, file
