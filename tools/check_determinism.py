@@ -34,6 +34,7 @@ ALLOWED = (
     "ledger/os_disk.py",
     "ledger/os_files.py",
     "metadata/log_renewal.py",
+    "metadata/metadata_reserve.py",
     "metadata/record_log.py",
     "metadata/sqlite.py",
     "metadata/sqlite_file.py",

@@ -52,8 +52,8 @@ def take(file: Path, name: str = "", *, fence: str | None = None) -> int:
             if fence is None:
                 raise _held(file, read_holder(fd), "")
             _evict(file, fd, fence)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()} {name}".strip().encode() + b"\n", 0)
+        # A file that is cut first may lose its room on a full disk.
+        os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()} {name}".strip().encode() + b"\n", 0))
     except BaseException:
         os.close(fd)
         raise
@@ -61,7 +61,8 @@ def take(file: Path, name: str = "", *, fence: str | None = None) -> int:
 
 
 def read_holder(fd: int) -> Holder:
-    pid, _, name = os.pread(fd, 256, 0).decode("utf-8", "replace").strip().partition(" ")
+    line, _, _ = os.pread(fd, 256, 0).decode("utf-8", "replace").partition("\n")
+    pid, _, name = line.strip().partition(" ")
     return Holder(int(pid) if pid.isdigit() else 0, name)
 
 

@@ -36,6 +36,7 @@ from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.os_disk import LOCK_FILE, OsDisk
 from anabranch.metadata import sqlite_check
+from anabranch.metadata.metadata_reserve import MetadataReserve
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.timings import Timings
 from anabranch.transport.accepting import Acceptor
@@ -108,7 +109,10 @@ def prepare_metadata(config: BrokerConfig) -> None:
     """Check and repair the metadata; MissingDataError if it is gone although there are stores."""
     files = (Path(config.data) / STORES).glob("*/*")
     has_stores = any(file.name != LOCK_FILE for file in files)
-    sqlite_check.prepare(Path(config.data) / METADATA_FILE, may_begin=not has_stores)
+    file = Path(config.data) / METADATA_FILE
+    # A start writes to the metadata. The first commit that finds plenty of room holds the reserve again.
+    MetadataReserve(file).give_up()
+    sqlite_check.prepare(file, may_begin=not has_stores)
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:

@@ -1,16 +1,28 @@
-"""A full disk: the worker ends by itself, and the next worker continues with all confirmed messages."""
+"""Real disks that fail: a full one stops publishing and nothing else, and an I/O error ends a worker."""
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
+
+import pytest
 
 from anabranch import Client
+from anabranch.admin.client import AdminClient
 from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
+from tests.process.small_disk import SmallDisk
 
 MakeBroker = Callable[..., BrokerProcess]
+
+DISK_BYTES = 24 * 2**20
+PAYLOAD = bytes(20_000)
+TOPIC = TopicName.parse("topic://public/default/orders")
+PATIENCE_S = 60.0
 
 
 def test_a_worker_whose_disk_fails_ends_and_its_successor_has_all_that_was_confirmed(
@@ -22,7 +34,7 @@ def test_a_worker_whose_disk_fails_ends_and_its_successor_has_all_that_was_confi
         producer = client.create_producer("topic", name="p", send_timeout=5, batching=False)
         confirmed.append(b"first")
         producer.send(b"first")
-        # Every file may grow by little more; then writes fail, as on a full disk.
+        # Every file may grow by little more; then writes fail with EFBIG, which no deletion heals.
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
         with suppress(AnabranchError):
             for number in range(1000):
@@ -36,3 +48,76 @@ def test_a_worker_whose_disk_fails_ends_and_its_successor_has_all_that_was_confi
         consumer = client.subscribe_stream("topic", "s", initial_position="earliest")
         found = [consumer.receive(timeout=10).value for _ in confirmed]
     assert found == confirmed
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "small", DISK_BYTES)
+    yield disk
+    disk.close()
+
+
+def fill_with_messages(client: Client, confirmed: list[bytes]) -> None:
+    """Publish until the broker refuses."""
+    producer = client.create_producer("orders", send_timeout=3, batching=False)
+    with suppress(AnabranchError):
+        for number in range(10_000):
+            payload = b"%d " % number + PAYLOAD
+            producer.send(payload, key=f"key-{number % 4}")
+            confirmed.append(payload)
+    assert len(confirmed) < 10_000, "the disk never became full"
+    with suppress(AnabranchError):
+        producer.close()
+
+
+def consume(client: Client, topic: str, subscription: str, count: int) -> list[bytes]:
+    """Receive and acknowledge this many messages from the beginning; returns them sorted."""
+    consumer = client.subscribe_stream(topic, subscription, initial_position="earliest")
+    found = []
+    for _ in range(count):
+        message = consumer.receive(timeout=PATIENCE_S)
+        consumer.acknowledge_cumulative(message)
+        found.append(message.data)
+    consumer.close()
+    return sorted(found)
+
+
+def metrics(broker: BrokerProcess) -> str:
+    with urllib.request.urlopen(f"{broker.http_url}/metrics", timeout=PATIENCE_S) as answer:
+        return str(answer.read().decode())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_stops_publishing_and_nothing_else(
+    make_broker: MakeBroker, disk: SmallDisk, workers: int
+) -> None:
+    broker = make_broker("small/data", workers=workers, lease_s=3)
+    broker.entrance, broker.data_here = disk.entrance, disk.inside / "data"
+    broker.start()
+    confirmed: list[bytes] = []
+    with Client(broker.url) as client, AdminClient(broker.http_url) as admin:
+        admin.create_topic(TOPIC, 2 * workers)
+        client.create_producer("spare", send_timeout=30).send(b"spare")
+        fill_with_messages(client, confirmed)
+        disk.fill()
+        assert consume(client, "orders", "s", len(confirmed)) == sorted(confirmed)
+        troubles = admin.why(TOPIC)["troubles"]
+        assert any("takes no entries" in text for text in troubles.values()), troubles
+        assert "anabranch_store_full" in metrics(broker)
+        admin.create_topic(TopicName.parse("topic://public/default/made-on-a-full-disk"))
+        if workers > 1:
+            broker.kill_owner(1)
+            broker.worker(1)
+            assert consume(client, "orders", "after the takeover", len(confirmed)) == sorted(confirmed)
+        disk.fill()
+        assert disk.free_bytes == 0
+        assert broker.stop() == 0
+
+    broker.start()
+    with Client(broker.url) as client, AdminClient(broker.http_url) as admin:
+        assert consume(client, "spare", "s", 1) == [b"spare"], "a start on the full disk serves readers"
+        assert consume(client, "orders", "later", len(confirmed)) == sorted(confirmed)
+        admin.delete_topic(TOPIC, force=True)
+        producer = client.create_producer("spare", send_timeout=PATIENCE_S)
+        producer.send(b"after the deletion")
+    assert broker.log_text.count("Traceback") == 0, broker.log_text[-4000:]

@@ -27,7 +27,7 @@ from anabranch.ledger.format.commits import LogCreated, LogDeleted
 from anabranch.ledger.journal import Journal
 from anabranch.ledger.journal_reading import journal_file
 from anabranch.ledger.ledger_files import LedgerReader, WriteBehind
-from anabranch.ledger.limits import WORTHWHILE_BYTES, StorageLimits
+from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.recovery import Recovery
 from anabranch.ledger.replaying import Recovered
 from anabranch.ledger.space import StoreSpace
@@ -58,8 +58,9 @@ class FileStorage:
         self._limits = limits
         cache = Cache(limits.cache_bytes)
         self._behind = WriteBehind(disk, cache)
-        self.space = StoreSpace(disk, limits.reserve_bytes, lambda: self._behind.waiting_bytes)
+        self.space = StoreSpace(disk, limits.reserve_bytes, lambda: self._behind.owed_bytes)
         self.space.changed = self._space_changed
+        self._behind.written = self.space.used
         self._journal = Journal(disk, self.space, timings)
         self._files = LedgerFiles(self._behind, cache, LedgerReader(disk))
         self._shared = SharedParts(
@@ -73,8 +74,7 @@ class FileStorage:
         self._catalog: Catalog | None = None
         self._catalog_bytes = 0
         self._checkpoint_wanted = False
-        self._checkpointed = asyncio.Event()
-        self._files_due = asyncio.Event()
+        self._checkpointed, self._files_due = asyncio.Event(), asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._task: asyncio.Task[None] | None = None
@@ -213,13 +213,17 @@ class FileStorage:
         if journal.size_bytes:
             self._journals[journal.number] = journal.size_bytes
         long = sum(self._journals.values())
-        if self._catalog is None and (self._checkpoint_wanted or long >= self._limits.journal_bytes_max):
+        low = self.space.is_low(long)
+        due = self._checkpoint_wanted or low or long >= self._limits.journal_bytes_max
+        if due and self._catalog is None:
             self._begin_checkpoint()
         if self._catalog is not None or self._behind.waiting_bytes >= self._limits.behind_bytes:
             self._files_due.set()
         if self.space.full is None and (
             self._behind.waiting_bytes >= 16 * self._limits.behind_bytes
             or long >= 4 * self._limits.journal_bytes_max
+            # Waiting for the room that a checkpoint makes is better than refusing entries.
+            or (low and self._catalog is not None)
         ):
             self._room.clear()
 
@@ -229,9 +233,7 @@ class FileStorage:
             # Only changes are committed now. They must not wait for ledger files that find no room.
             self._room.set()
             stored = sum(self._journals.values())
-            needed = self._behind.waiting_bytes + self._catalog_bytes
-            if stored >= WORTHWHILE_BYTES and self.space.reachable_bytes >= needed + WORTHWHILE_BYTES:
-                self._checkpoint_wanted = True
+            self._checkpoint_wanted |= self.space.has_use_for(stored, self._catalog_bytes)
         if self._task is not None and not self._journal.committing:
             self._after_commit()
 
@@ -257,12 +259,11 @@ class FileStorage:
 
     async def _wait_for_room(self, error: DiskFullError) -> None:
         """Give the checkpoint up for now; the journal keeps everything until there is room for another."""
-        makes_room = self._catalog is not None
-        self._catalog = None
         self.space.ran_out(error)
-        self._checkpointed.set()
-        if makes_room and await self.space.give_up_reserve():
+        if self._catalog is not None and await self.space.give_up_reserve():
             self.space.look_soon()
+        self._catalog = None
+        self._checkpointed.set()
 
     def _begin_checkpoint(self) -> None:
         """Take the catalog's state between two commits, and start a new journal file."""

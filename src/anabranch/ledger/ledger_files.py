@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from anabranch.errors import DamagedEntriesError
 from anabranch.ledger.cache import Block, Cache, ReadAhead
@@ -35,7 +35,15 @@ class WriteBehind:
         self._waiting: dict[int, Ledger] = {}
         self._unsynced: dict[int, Ledger] = {}
         self._has_room = True
+        self._writing_bytes = 0
         self.waiting_bytes = 0
+        self.written: Callable[[int], None] = lambda size_bytes: None
+        """Called with the bytes of each round that were written."""
+
+    @property
+    def owed_bytes(self) -> int:
+        """Bytes that the ledger files still lack, those that are being written included."""
+        return self.waiting_bytes + self._writing_bytes
 
     def add(self, ledger: Ledger, size_bytes: int) -> None:
         """Note that the ledger has `size_bytes` more to write."""
@@ -47,7 +55,7 @@ class WriteBehind:
         """Write all entries that wait now; DiskFullError, and they go on waiting, if there is no room."""
         async with self._lock:
             taken, self._waiting = self._waiting, {}
-            taken_bytes, self.waiting_bytes = self.waiting_bytes, 0
+            self._writing_bytes, self.waiting_bytes = self.waiting_bytes, 0
             ledgers = [ledger for ledger in taken.values() if not ledger.dropped]
             ends = [(ledger.entries, len(ledger.waiting), len(ledger.waiting_rows)) for ledger in ledgers]
             writes: list[Write] = []
@@ -60,8 +68,11 @@ class WriteBehind:
                     await self._disk.append(writes)
             except DiskFullError:
                 self._waiting = {**taken, **self._waiting}
-                self.waiting_bytes += taken_bytes
+                self.waiting_bytes += self._writing_bytes
+                self._writing_bytes = 0
                 raise
+            written_bytes, self._writing_bytes = self._writing_bytes, 0
+            self.written(written_bytes)
             for ledger, (end, records, rows) in zip(ledgers, ends, strict=True):
                 del ledger.waiting[:records], ledger.waiting_rows[:rows]
                 self._unsynced[ledger.id] = ledger

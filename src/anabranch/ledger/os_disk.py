@@ -78,6 +78,9 @@ class OsDisk:
 
     async def delete(self, files: Sequence[str]) -> None:
         await self._changes.run(lambda: self._changes.delete(files))
+        if any(map(self._commits.has_open, files)):
+            # The disk has no more room until the last descriptor of a deleted file is closed.
+            await self._commits.run(lambda: self._commits.forget(files))
 
     async def space(self) -> DiskSpace:
         return await asyncio.get_running_loop().run_in_executor(self._reads, space_of, self._root)
@@ -134,17 +137,17 @@ class _DiskThread:
     def _write(self, writes: Sequence[Write]) -> int:
         """Put the buffers at the ends of the files; without room for all of them no file keeps any."""
         written = 0
-        before: list[tuple[int, int]] = []
+        before: list[tuple[str, int]] = []
         try:
             for file, buffers in writes:
                 fd = self._fd(file)
-                before.append((fd, os.fstat(fd).st_size))
+                before.append((file, os.fstat(fd).st_size))
                 written += write_all(fd, buffers)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            for fd, size in before:
-                os.ftruncate(fd, size)
+            for file, size in before:
+                self.truncate(file, size)
             raise DiskFullError(error.errno, error.strerror, str(self._root)) from error
         return written
 
@@ -204,6 +207,14 @@ class _DiskThread:
         fd = patiently(lambda: open_end(path), self._forget_all)
         self._fds[file] = fd
         return fd
+
+    def has_open(self, file: str) -> bool:
+        return file in self._fds
+
+    def forget(self, files: Sequence[str]) -> None:
+        """Close files that another thread deleted."""
+        for file in files:
+            self._forget(file)
 
     def _forget(self, file: str) -> None:
         self._named.discard(file)

@@ -17,6 +17,7 @@ from typing import TypeVar
 from anabranch.aio import Backoff
 from anabranch.errors import StorageFullError
 from anabranch.ledger.disk import Disk, DiskFullError
+from anabranch.ledger.limits import WORTHWHILE_BYTES
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ class StoreSpace:
         if self.free_bytes is not None:
             self.free_bytes -= size_bytes
             if self.full is None and is_full(self.free_bytes, self._owed(), self._levels, was_full=False):
-                self._become_full(f"its disk has {max(self.free_bytes, 0)} bytes free")
+                self._become_full(self._little_room())
 
     def ran_out(self, error: DiskFullError) -> StorageFullError:
         """A write failed for want of room: take no entries for a while; returns the error for callers."""
@@ -113,10 +114,20 @@ class StoreSpace:
                 if not await self.give_up_reserve():
                     raise
 
-    @property
-    def reachable_bytes(self) -> int:
-        """Free space together with the reserve file; 0 before the first look."""
-        return 0 if self.free_bytes is None else self.free_bytes + self._held
+    def is_low(self, freed_bytes: int) -> bool:
+        """Whether the disk will be full soon, and freeing so many bytes would help for a while."""
+        return (
+            self.full is None
+            and self.free_bytes is not None
+            and freed_bytes >= self._levels.resume > 0
+            and self.free_bytes - self._owed() < 2 * self._levels.resume
+        )
+
+    def has_use_for(self, freed_bytes: int, catalog_bytes: int) -> bool:
+        """Whether a checkpoint of a full store, which frees so many bytes, is possible and worth its work."""
+        reachable = 0 if self.free_bytes is None else self.free_bytes + self._held
+        needed = self._owed() + catalog_bytes + WORTHWHILE_BYTES
+        return freed_bytes >= WORTHWHILE_BYTES and reachable >= needed
 
     def look_soon(self) -> None:
         """Look at the free space at once, because files were deleted."""
@@ -145,7 +156,7 @@ class StoreSpace:
         levels = self._levels = Levels.of(space.total_bytes, self._wanted_bytes)
         full = is_full(space.free_bytes, self._owed(), levels, was_full=self.full is not None)
         if full and self.full is None:
-            self._become_full(f"its disk has {space.free_bytes} bytes free")
+            self._become_full(self._little_room())
         elif self.full is not None:
             if not full and asyncio.get_running_loop().time() >= self._patient_until_s:
                 self._failures += 1
@@ -161,6 +172,12 @@ class StoreSpace:
         more = levels.held - self._held
         if not is_full(self.free_bytes - more, self._owed(), levels, was_full=True):
             self._held = await self._disk.reserve(levels.held)
+
+    def _little_room(self) -> str:
+        return (
+            f"its disk has {max(self.free_bytes or 0, 0)} bytes free, and entries in the journal need "
+            f"{self._owed()} of them"
+        )
 
     def _become_full(self, reason: str) -> None:
         self.full = f"the store takes no entries, because {reason}"

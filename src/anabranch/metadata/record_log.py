@@ -103,6 +103,9 @@ class RecordLog:
         try:
             _write(fd, encode_head(number), 0)
             end = _write_frames(fd, number, HEAD_BYTES, base_frames(commit, changes))
+        except OSError:
+            path.unlink()
+            raise
         finally:
             os.close(fd)
         return LogDraft(path, number, end)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from anabranch.errors import AnabranchError, MetadataError
 from anabranch.metadata import sqlite_check
 from anabranch.metadata.log_renewal import LogRenewer
+from anabranch.metadata.metadata_reserve import MetadataReserve
 from anabranch.metadata.record_log import RecordLog
 from anabranch.metadata.sqlite_file import BUSY_RETRY_S, SCHEMA_VERSION, WriteLock, delete_sessions
 from anabranch.metadata.sqlite_work import Work
@@ -79,6 +80,7 @@ class ConnectionThread(threading.Thread):
         self._alone = options.alone
         self._deliver = deliver
         self.records = RecordLog.beside(path)
+        self._reserve = MetadataReserve(path)
         self._renewer = LogRenewer(
             path, self.records, lambda work: self.requests.put(Request(work, True, None))
         )
@@ -172,11 +174,30 @@ class ConnectionThread(threading.Thread):
         return batch, False
 
     def _commit(self, connection: sqlite3.Connection, batch: list[Request]) -> None:
-        answers: list[Answer] = []
         work = Work(connection, self)
         writes = any(request.writes for request in batch)
         try:
-            self._lock.begin(connection, "BEGIN IMMEDIATE" if writes else "BEGIN")
+            try:
+                answers = self._carry_out(work, batch, writes)
+            except (sqlite3.Error, OSError) as error:
+                if not self._reserve.make_room(connection, error):
+                    raise
+                work = Work(connection, self)
+                answers = self._carry_out(work, batch, writes)
+        except (sqlite3.Error, OSError, MetadataError) as error:
+            failed = [Answer(r.answer, None, MetadataError(f"{self._path}: {error}")) for r in batch]
+            self._deliver(failed, [], False)
+        else:
+            self._deliver(answers, work.changed, False)
+            if writes:
+                self._renewer.tend(work.mark)
+                self._reserve.hold()
+
+    def _carry_out(self, work: Work, batch: list[Request], writes: bool) -> list[Answer]:
+        """Commit the requests in one transaction, or roll it back and raise."""
+        answers: list[Answer] = []
+        try:
+            self._lock.begin(work.connection, "BEGIN IMMEDIATE" if writes else "BEGIN")
             if writes:
                 work.catch_up(self.records)
             for request in batch:
@@ -184,16 +205,12 @@ class ConnectionThread(threading.Thread):
                     answers.append(Answer(request.answer, request.work(work), None))
                 except AnabranchError as error:
                     answers.append(Answer(request.answer, None, error))
-            self._end(connection, work)
-        except (sqlite3.Error, OSError, MetadataError) as error:
+            self._end(work.connection, work)
+        except (sqlite3.Error, OSError, MetadataError):
             work.undo_log(self.records)
-            _roll_back(connection)
-            failed = [Answer(r.answer, None, MetadataError(f"{self._path}: {error}")) for r in batch]
-            self._deliver(failed, [], False)
-        else:
-            self._deliver(answers, work.changed, False)
-            if writes:
-                self._renewer.tend(work.mark)
+            _roll_back(work.connection)
+            raise
+        return answers
 
     def _transact(self, connection: sqlite3.Connection, work_on: Callable[[Work], None]) -> bool:
         """Run housekeeping, which changes no record of the log; a failure is retried at the next check."""
@@ -202,8 +219,9 @@ class ConnectionThread(threading.Thread):
             work = Work(connection, self)
             work_on(work)
             self._end(connection, work)
-        except sqlite3.Error:
+        except sqlite3.Error as error:
             _roll_back(connection)
+            self._reserve.make_room(connection, error)
             return False
         else:
             self._deliver([], work.changed, False)

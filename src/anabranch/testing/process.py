@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 START_TIMEOUT_S = 30.0
@@ -27,6 +27,10 @@ class BrokerProcess:
         self.data = data
         self.settings = dict(settings or {})
         self.descriptors = descriptors
+        self.entrance: Sequence[str] = ()
+        """A command that runs the broker, for instance in another namespace."""
+        self.data_here = data
+        """The data directory as this process reaches it."""
         self.port = 0
         self.http_port = 0
         self.started_in_s = 0.0
@@ -60,6 +64,7 @@ class BrokerProcess:
             command += ["--set", f"{key}={value}"]
         if self.descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {self.descriptors}; exec "$@"', "sh", *command]
+        command = [*self.entrance, *command]
         began = time.monotonic()
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -112,7 +117,7 @@ class BrokerProcess:
     def owner_of(self, store: int) -> tuple[int, int] | None:
         """Return number and process of the worker that holds the lock of a store; None without a holder."""
         try:
-            pid, word, name = (self.data / "stores" / str(store) / "LOCK").read_text().split()
+            pid, word, name = (self.data_here / "stores" / str(store) / "LOCK").read_text().split()
         except (OSError, ValueError):
             return None
         if word != "broker" or not Path(f"/proc/{pid}").exists():

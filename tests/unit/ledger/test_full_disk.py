@@ -35,20 +35,23 @@ def test_a_small_disk_keeps_a_small_reserve() -> None:
 
 
 async def fill(log: SegmentLog) -> list[bytes]:
-    """Append until the store is full; returns the payloads that were confirmed."""
+    """Append until the store stays full; returns the payloads that were confirmed."""
     confirmed: list[bytes] = []
     for number in range(10_000):
         payload = b"%06d " % number + PAYLOAD
         outcomes = Outcomes()
         try:
             log.append(payload, 1, 1000, outcomes)
+            await log.flush()
         except StorageFullError:
-            return confirmed
-        await log.flush()
-        if outcomes.errors:
-            assert isinstance(outcomes.errors[0], StorageFullError)
-            return confirmed
-        confirmed.append(payload)
+            pass
+        if outcomes.places:
+            confirmed.append(payload)
+        else:
+            # A checkpoint may make room.
+            await asyncio.sleep(3)
+            if log.full is not None:
+                return confirmed
     raise AssertionError("the disk never became full")
 
 
@@ -105,8 +108,11 @@ async def test_a_store_that_was_full_goes_on_by_itself_and_holds_its_reserve_aga
         assert await contents(log) == [*confirmed, b"again"]
         await asyncio.sleep(5)
         assert disk.reserved >= held
-    assert len([line for line in caplog.messages if "takes no entries" in line]) == 1
-    assert len([line for line in caplog.messages if "takes entries again" in line]) == 1
+    lines = [line for line in caplog.messages if "takes" in line]
+    assert ["again" in line for line in lines] == [False, True] * (len(lines) // 2), (
+        "one line for each change"
+    )
+    assert len(lines) <= 6
 
 
 async def test_deleting_a_log_makes_room_for_the_others() -> None:
@@ -196,11 +202,12 @@ async def crash_when_full(reserve_bytes: int) -> tuple[DictDisk, list[bytes]]:
 @pytest.mark.parametrize("reserve_bytes", [0, 2**20])
 async def test_a_store_opens_on_a_full_disk(reserve_bytes: int) -> None:
     left, confirmed = await crash_when_full(reserve_bytes)
-    left.capacity = left.used
+    # Recovery cuts ledger files back to the last checkpoint, and must not find room for them again.
+    left.capacity = left.used - sum(len(left.files[name]) for name in left.files if "ledgers" in name)
     async with opened(left, reserve_bytes=reserve_bytes) as storage:
         log = storage.get(NAME)
         assert log is not None
-        assert storage.full is not None
+        assert storage.full is not None or not reserve_bytes
         assert await contents(log) == confirmed, "entries that no file has room for are read from memory"
         assert [entry.data for entry in await log.read(7, 2, 10**6)] == confirmed[7:9]
         left.capacity = 2**50

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from anabranch.errors import AlreadyClosedError, ConflictError
+from anabranch.ledger import os_disk
+from anabranch.ledger.disk import DiskFullError
 from anabranch.ledger.os_disk import OsDisk
 
 pytestmark = pytest.mark.real_time
@@ -138,3 +141,72 @@ async def test_a_closed_disk_lets_the_next_one_in(tmp_path: Path) -> None:
         await disk.close()
         with pytest.raises(AlreadyClosedError):
             await disk.append([("x", [b""])])
+
+
+async def test_a_deleted_file_gives_its_room_back_at_once(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    await disk.append([("journal/1.log", [b"committed"])], sync=True)
+    await disk.append([("ledgers/a/1.data", [b"written behind"])])
+    await disk.delete(["journal/1.log", "ledgers/a/1.data"])
+    opened = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd)]
+    assert not [path for path in opened if str(tmp_path) in path]
+    await disk.close()
+
+
+def _is_open(fd: str) -> bool:
+    return os.path.islink(f"/proc/self/fd/{fd}")
+
+
+async def test_without_room_for_all_buffers_no_file_keeps_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk(tmp_path)
+    await disk.append([("a", [b"old"]), ("b", [b"old"])])
+
+    def half(fd: int, buffers: Sequence[bytes]) -> int:
+        data = b"".join(buffers)
+        os.write(fd, data[: len(data) // 2])
+        if data == b"longer":
+            raise OSError(errno.ENOSPC, "no room")
+        return os.write(fd, data[len(data) // 2 :])
+
+    monkeypatch.setattr(os_disk, "write_all", half)
+    for sync in (False, True):
+        with pytest.raises(DiskFullError):
+            await disk.append([("a", [b"new"]), ("b", [b"longer"])], sync=sync)
+        assert await disk.sizes() == {"a": 3, "b": 3}
+    await disk.append([("a", [b"new"])])
+    assert await disk.read("a", 0, 10) == b"oldnew"
+    await disk.close()
+
+
+async def test_a_replacement_without_room_leaves_the_old_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk(tmp_path)
+    await disk.replace("catalog", b"old")
+
+    def full(draft: Path, data: bytes, make_room: object) -> None:
+        draft.write_bytes(data[:1])
+        raise OSError(errno.EDQUOT, "quota")
+
+    monkeypatch.setattr(os_disk, "write_draft", full)
+    with pytest.raises(DiskFullError):
+        await disk.replace("catalog", b"new")
+    assert await disk.sizes() == {"catalog": 3}
+    assert await disk.read("catalog", 0, 10) == b"old"
+    await disk.close()
+
+
+async def test_the_reserve_takes_room_and_gives_it_back(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    assert await disk.reserve() == 0
+    assert await disk.reserve(100_000) == 100_000
+    assert os.stat(tmp_path / "reserve").st_blocks * 512 >= 100_000
+    assert await disk.reserve(30_000) == 30_000
+    await disk.close()
+    again = OsDisk(tmp_path)
+    assert await again.reserve() == 30_000
+    space = await again.space()
+    assert 0 < space.free_bytes <= space.total_bytes
+    await again.close()

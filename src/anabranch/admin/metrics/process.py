@@ -36,6 +36,11 @@ class BrokerCollector(Collector):
         yield InfoMetricFamily("anabranch_build", "Version of the broker and of Python.", value=versions)
         connections = len(self._broker.connections)
         yield GaugeMetricFamily("anabranch_connections", "Open client connections.", value=connections)
+        about = "1 while the store takes no entries for want of room on its disk."
+        full = GaugeMetricFamily("anabranch_store_full", about, labels=["store"])
+        for number, storage in sorted(self._broker.stores.opened.items()):
+            full.add_metric([str(number)], float(storage.full is not None))
+        yield full
         timings = self._broker.timings
         yield _histogram(
             "anabranch_publish_latency_seconds",
