@@ -117,7 +117,8 @@ class FileLog:
     def _begin_ledger(self, timestamp_ms: int) -> Ledger:
         before = self._writing
         if before is None:
-            ordinal, index = self.extent.next_ordinal, self.extent.next_index
+            ordinal = self.extent.next_ordinal
+            index = max(self.extent.next_index, self.extent.index_floor)
         else:
             ordinal = before.first_ordinal + before.queued_entries
             index = before.first_index + before.queued_messages

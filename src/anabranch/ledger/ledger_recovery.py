@@ -101,7 +101,7 @@ class LedgerRecovery:
             extent = logs[record.id].extent
             if extent.ledgers:
                 extent.advance()
-            extent.skip_indexes(record.next_index)
+            extent.index_floor = record.index_floor
 
     async def _restore_rows(self, log: StoredLog, ledger: Ledger, kept: LedgerRecord) -> None:
         head = log.index_head(ledger)

@@ -169,7 +169,7 @@ class Replay:
         """Let no new message have the index or the acknowledgement of a lost one."""
         for log in self.state.logs.values():
             if not log.sealed:
-                log.extent.skip_indexes(log.extent.next_index + indexes)
+                log.extent.index_floor = max(log.extent.next_index, log.extent.index_floor) + indexes
             for name, cursor in list(log.cursors.items()):
                 if cursor.acks.top > log.extent.next_ordinal:
                     acks = _cut(cursor.acks, log.extent.next_ordinal)

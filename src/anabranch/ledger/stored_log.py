@@ -121,7 +121,7 @@ class StoredLog:
             extent.first_index,
             extent.end.ledger,
             extent.end.entry,
-            extent.next_index,
+            extent.index_floor,
             extent.last_timestamp_ms,
             [ledger.record() for ledger in extent.ledgers],
             [

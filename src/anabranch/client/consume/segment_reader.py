@@ -130,6 +130,8 @@ class SegmentReader(RawSubscription):
         self._received = start
         self._next_place = (-1, -1)
         """The place of the entry that follows the last one received."""
+        self._stop_passed = False
+        """Whether an entry behind the stop arrived."""
         self._arrived = asyncio.Event()
         self._broken: Exception | None = None
         self._closed = False
@@ -151,7 +153,7 @@ class SegmentReader(RawSubscription):
         while not self._entries:
             if self._closed:
                 raise AlreadyClosedError("the reader is closed; open another one")
-            if self._next >= self._stop:
+            if self._next >= self._stop or self._stop_passed:
                 self.leave()
                 return
             if self._broken is not None:
@@ -201,6 +203,9 @@ class SegmentReader(RawSubscription):
             # It is the first entry, or entries before it were removed: only the entry says where it begins.
             first = max(index - _claimed_messages(delivery.data) + 1, 0)
         if first >= self._stop:
+            # The store may have lost messages before the stop; none is left that could still arrive.
+            self._stop_passed = True
+            self._arrived.set()
             return
         self._received, self._next_place = index + 1, (ledger, number + 1)
         stored_ms = delivery.broker_timestamp or 0

@@ -44,8 +44,8 @@ class LogRecord(msgspec.Struct, frozen=True, array_like=True):
     end_ledger: int
     """Position after the last entry ever written; its ledger may be trimmed away."""
     end_entry: int
-    next_index: int
-    """Index after the last message; beyond the end of the ledgers if messages were lost."""
+    index_floor: int
+    """Lowest index for the first message of the next ledger; 0 if no messages were lost."""
     last_ms: int
     ledgers: list[LedgerRecord]
     cursors: list[CursorRecord]

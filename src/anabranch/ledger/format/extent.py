@@ -23,6 +23,8 @@ class LedgerExtent:
         self.first_index = 0
         self.next_ordinal = 0
         self.next_index = 0
+        self.index_floor = 0
+        """Lowest index for the first message of the next ledger: lost messages may have had lower ones."""
         self.last_timestamp_ms = 0
         self.end = EARLIEST
         """Position after the last entry ever stored."""
@@ -36,10 +38,6 @@ class LedgerExtent:
         self.ledgers.append(ledger)
         self._starts.append(ledger.first_ordinal)
         self._ids.append(ledger.id)
-
-    def skip_indexes(self, next_index: int) -> None:
-        """Let the next message have this index, unless the log is beyond it."""
-        self.next_index = max(self.next_index, next_index)
 
     def advance(self) -> None:
         """The last ledger got entries."""

@@ -11,6 +11,7 @@ from anabranch import Batching
 from anabranch.client.consume import segment_reader
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.errors import AlreadyClosedError, TopicNotFoundError
+from anabranch.ledger.memory import MemoryLog
 from anabranch.protocol.entries import decode_columns
 from anabranch.testing.lies import HIDDEN, VISIBLE
 from tests.harness.cluster import TOPIC, Brokers, read_all
@@ -51,6 +52,18 @@ async def test_an_empty_span_reads_nothing(brokers: Brokers) -> None:
     topic = await publish(brokers, 10)
     async with brokers.client() as client:
         assert await client.read_segment(topic, 5, 5).read() == []
+
+
+async def test_a_span_whose_last_messages_were_lost_ends_before_them(brokers: Brokers) -> None:
+    topic = await publish(brokers, 10)
+    log = next(found for storage in brokers.storages.values() if (found := storage.get(topic)) is not None)
+    assert isinstance(log, MemoryLog)
+    log.extent.next_index += 1000
+    log.reopen()
+    await publish(brokers, 1)
+    async with brokers.client() as client:
+        assert sorted(values(await read_all(client.read_segment(topic, 5, 20)))) == [*range(10)]
+        assert sorted(values(await read_all(client.read_segment(topic, 12, 1011)))) == [1010]
 
 
 async def test_reading_goes_on_after_a_lost_connection(
