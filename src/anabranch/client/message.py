@@ -14,13 +14,14 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import msgspec
 
 from anabranch.client.schema import Codec
-from anabranch.errors import AnabranchError, UnsupportedFeatureError
+from anabranch.errors import AnabranchError, DamagedEntriesError, UnsupportedFeatureError
 from anabranch.model.acks import bits_from_words, indexes_of
 from anabranch.model.ids import MessageId
 from anabranch.protocol.claims import MESSAGE_BYTES_MIN, countable_messages
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
 from anabranch.protocol.entries import Columns, decode_columns
+from anabranch.protocol.gaps import is_gap
 from anabranch.protocol.outer import read_outer
 
 T_co = TypeVar("T_co", covariant=True)
@@ -138,6 +139,8 @@ class Received:
         except UnsupportedFeatureError:
             return None
         except AnabranchError as error:
+            if is_gap(self.data):
+                return DamagedEntriesError("the broker's copy of the entry is damaged and cannot be read")
             return error
         return None
 

@@ -12,9 +12,10 @@ from anabranch.broker.serving.reading import Reading
 from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.errors import AnabranchError, DamagedEntriesError, NotAllowedError
 from anabranch.ledger.cursors import Cursor
-from anabranch.ledger.storage import SegmentLog
+from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import EARLIEST, Position
+from anabranch.protocol.gaps import gap_mark
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 
@@ -128,8 +129,20 @@ class LogAcknowledgements:
         else:
             self._cursor.acknowledge_up_to(extent.ordinal_of(Position(position.ledger, position.entry + 1)))
 
-    def pass_damaged(self, error: DamagedEntriesError, counters: Counters) -> list[int]:
-        """Acknowledge damaged entries, so that later entries and drains go on; returns their ordinals."""
+    def mark_of(self, error: DamagedEntriesError) -> Entry:
+        """The mark for damaged entries, at the place of the last one."""
+        extent, last = self._extent, error.end - 1
+        first_index = extent.index_of(error.first)
+        count = extent.index_of(error.end) - first_index
+        return Entry(extent.position_of(last), last, first_index, count, 0, gap_mark(count))
+
+    def pass_damaged(
+        self, error: DamagedEntriesError, counters: Counters, *, keep_last: bool = False
+    ) -> list[int]:
+        """Acknowledge damaged entries, so that later entries and drains go on; returns their ordinals.
+
+        With `keep_last` the last one stays, because a mark takes its place.
+        """
         acks = self._cursor.acks
         lost = [ordinal for ordinal in range(max(error.first, acks.mark), error.end) if ordinal not in acks]
         whole = len(lost) == error.end - error.first
@@ -145,6 +158,8 @@ class LogAcknowledgements:
             self._extent.position_of(error.first),
             error,
         )
+        if keep_last and lost:
+            lost.pop()
         self._cursor.acknowledge(lost)
         return lost
 

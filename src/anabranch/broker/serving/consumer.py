@@ -9,6 +9,7 @@ from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.serving.context import ClientLink
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import NO_ID
+from anabranch.protocol.connection import OUR_CLIENTS
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
@@ -49,6 +50,11 @@ class ServedConsumer(Receiver):
         self._end_notified = False
         self.leaving = False
         """Whether its client waits for the answer to an UNSUBSCRIBE and needs no CLOSE_CONSUMER."""
+
+    @property
+    def counts_messages(self) -> bool:
+        """Whether its client is ours: as a reader it counts messages and knows the mark of a gap."""
+        return self.link.client_version.startswith(OUR_CLIENTS)
 
     def notify_end(self) -> None:
         """Notify the client, once, that the log is sealed and read; only clients that understand it."""

@@ -51,9 +51,12 @@ class LogReader:
         spawn: Spawn,
         ready: Callable[[], None],
         limits: SubscriptionLimits,
-        passed: Callable[[DamagedEntriesError], None] = lambda error: None,
+        passed: Callable[[DamagedEntriesError], Sequence[Entry]] = lambda error: (),
     ) -> None:
-        """`passed` takes the damaged entries that the setting says to pass; reading goes on behind them."""
+        """`passed` takes the damaged entries that the setting says to pass; reading goes on behind them.
+
+        It returns the entries to deliver instead.
+        """
         self._log = log
         self._spawn = spawn
         self._ready = ready
@@ -116,7 +119,7 @@ class LogReader:
             if not self._skips:
                 self._stop_at_damage(ordinal, error)
                 return
-            self._passed(error)
+            self._fetched = self._passed(error)
         except (AnabranchError, OSError) as error:
             self._read_failed(ordinal, error)
             return

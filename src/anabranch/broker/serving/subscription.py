@@ -27,6 +27,7 @@ from anabranch.broker.serving.strategies import Kind, kind_name, make_reading
 from anabranch.controller.decide.admission import ReaderState, Roster
 from anabranch.errors import ConsumerBusyError, DamagedEntriesError
 from anabranch.ledger.cursors import Cursor
+from anabranch.ledger.storage import Entry
 from anabranch.model.drains import Ranges
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -269,9 +270,13 @@ class Subscription:
             self.reading.acknowledged(range(mark, first))
             self.check_end()
 
-    def _pass_damaged(self, error: DamagedEntriesError) -> None:
-        self.reading.acknowledged(self._acks.pass_damaged(error, self.counters))
+    def _pass_damaged(self, error: DamagedEntriesError) -> Sequence[Entry]:
+        """Acknowledge damaged entries; a reader that counts messages gets a mark in place of the last one."""
+        marked = not self.durable and all(consumer.counts_messages for consumer in self.consumers)
+        lost = self._acks.pass_damaged(error, self.counters, keep_last=marked)
+        self.reading.acknowledged(lost)
         self.check_end()
+        return [self._acks.mark_of(error)] if marked else []
 
     def check_end(self) -> None:
         """Notify consumers of the end of the log, and the leader of the parts that are drained."""

@@ -25,7 +25,13 @@ from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.net.registration import Registration, RegistrationOptions
 from anabranch.client.options import log
 from anabranch.client.schema import Codec
-from anabranch.errors import AlreadyClosedError, AnabranchError, DataLossError, TopicNotFoundError
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    DamagedEntriesError,
+    DataLossError,
+    TopicNotFoundError,
+)
 from anabranch.model.assignment import Assignment
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import LATEST, MessageId
@@ -263,6 +269,10 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._entry = None
 
     def _pass_over(self, entry: Received) -> None:
+        if isinstance(entry.problem(), DamagedEntriesError):
+            self._lose(f"messages of segment {entry.source.segment_id} are damaged at {entry.position}")
+            if self._failure is not None:
+                return
         self._read.cover(entry)
         self._finish_if_read(entry.source)  # type: ignore[arg-type]
 

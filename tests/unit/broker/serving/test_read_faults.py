@@ -8,13 +8,19 @@ from collections.abc import Callable
 
 import pytest
 
+from anabranch import Checkpoint
 from anabranch.admin import stats
 from anabranch.broker.serving.served_log import ServedLog
+from anabranch.client.consume.segment_reader import RawEntry
+from anabranch.errors import AnabranchError, DataLossError
 from anabranch.ledger.storage import SegmentStorage
 from anabranch.protocol.commands import Delivery
+from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.gaps import is_gap
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.fakes.disk import DictDisk
 from tests.harness.cluster import TOPIC, Brokers, drain
+from tests.harness.segments import WHOLE
 from tests.harness.storage import flip, make
 from tests.harness.wire import WireClient, settle, value_of
 
@@ -189,3 +195,44 @@ async def test_a_sealed_parent_with_a_damaged_end_is_drained_by_passing_it(
         assert (await consumer.receive(timeout=20)).data == b"child"
         troubles = (await controller.explain())["troubles"]
     assert troubles == {"segment 0": "subscription s: 1 damaged entries were passed without delivery"}
+
+
+@pytest.mark.brokers(damaged_entries="skip")
+@pytest.mark.parametrize("damaged", [0, 2, COUNT - 1])
+async def test_checkpoint_reader_passes_a_gap_in_a_sealed_parent_or_names_it(
+    brokers: Brokers, disk: DictDisk, damaged: int
+) -> None:
+    await publish_to_topic(brokers)
+    await (await brokers.controller()).split(0)
+    damage(disk, damaged)
+    earliest = Checkpoint.earliest()
+    async with brokers.client() as client:
+        producer = await client.create_producer(TOPIC)
+        await producer.send(b"child", key="k")
+        reader = await client.create_checkpoint_consumer(TOPIC, start=earliest, fail_on_data_loss=False)
+        expected = [*ALL[:damaged], *ALL[damaged + 1 :], b"child"]
+        assert [(await reader.receive(timeout=5)).data for _ in expected] == expected
+        assert reader.bad_entry_count == 1
+        careful = await client.create_checkpoint_consumer(TOPIC, start=earliest)
+        for number in range(damaged):
+            assert (await careful.receive(timeout=5)).data == ALL[number]
+        with pytest.raises(DataLossError, match="segment 0 are damaged"):
+            await careful.receive(timeout=5)
+
+
+@pytest.mark.brokers(damaged_entries="skip")
+@pytest.mark.parametrize("damaged", [0, 2, COUNT - 1])
+async def test_bulk_reader_gets_a_mark_that_cannot_be_decoded_in_place_of_a_damaged_entry(
+    brokers: Brokers, disk: DictDisk, damaged: int
+) -> None:
+    await publish_to_topic(brokers)
+    damage(disk, damaged)
+    async with brokers.client() as client:
+        reader = client.read_segment(WHOLE, 0, COUNT)
+        found: list[RawEntry] = []
+        while entries := await reader.read(timeout=5):
+            found += entries
+        assert [entry.first_index for entry in found] == list(range(COUNT))
+        assert [is_gap(entry.data) for entry in found] == [number == damaged for number in range(COUNT)]
+        with pytest.raises(AnabranchError):
+            decode_columns(found[damaged].data, 1000)

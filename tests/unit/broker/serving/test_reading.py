@@ -52,8 +52,12 @@ class ColdReader:
             self._spawn,
             self.woken.set,
             SubscriptionLimits(batch_entries=10, batch_bytes=10_000, skips_damaged=skips_damaged),
-            self.passed.append,
+            self._pass,
         )
+
+    def _pass(self, error: DamagedEntriesError) -> Sequence[Entry]:
+        self.passed.append(error)
+        return ()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.ensure_future(work))

@@ -17,6 +17,7 @@ from anabranch.broker.wire.turns import Slices
 from anabranch.controller.ports.segments import Aim
 from anabranch.errors import (
     ConsumerNotFoundError,
+    DamagedEntriesError,
     MetadataError,
     NotAllowedError,
     RemoteProtocolError,
@@ -158,13 +159,13 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
 
 
 async def _last_batch_index(log: SegmentLog, end: int) -> int:
-    """Index of the last message inside its entry, -1 when the entry is not a batch."""
+    """Index of the last message inside its entry, -1 when the entry is damaged or not a batch."""
     if end == log.extent.first_ordinal:
         return -1
-    entries = log.read_cached(end - 1, 1, 1) or await log.read(end - 1, 1, 1)
     try:
+        entries = log.read_cached(end - 1, 1, 1) or await log.read(end - 1, 1, 1)
         outer = read_outer(entries[0].data)
-    except RemoteProtocolError:
+    except (RemoteProtocolError, DamagedEntriesError):
         return -1
     return outer.num_messages - 1 if outer.is_batch else -1
 
