@@ -150,6 +150,7 @@ class Broker:
                 settings=ControllerSettings.from_config(self.config),
                 failpoints=environment.failpoints,
                 stores=self.directory.served,
+                is_sound=self.logs.is_sound,
             ),
             BrokerLeaders(self.id, self.directory, self._peers, self.stores.is_open),
         )

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from anabranch.aio import AttemptCancelled, SharedAttempts, together
+from anabranch.aio import AttemptCancelled, SharedAttempts, TaskRegistry, together
 from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, Leadership
-from anabranch.errors import AlreadyClosedError, NotLeaderError
+from anabranch.controller.topic.scaling import Tally
+from anabranch.errors import AlreadyClosedError, NotLeaderError, TopicNotFoundError
+from anabranch.metadata.records import TopicRecord
 from anabranch.model.names import TopicName
+
+
+class RestingTopic(NamedTuple):
+    """A topic without a controller, because it has no clients and one segment; its next use makes one."""
+
+    store: int
+    epoch: int
+    segment: int
+    buckets: int
+    tally: Tally = Tally()
+    looks: tuple[dict[str, Any], ...] = ()
+
+    @staticmethod
+    def of(record: TopicRecord) -> RestingTopic:
+        (segment,) = record.segments.values()
+        buckets = len(segment.entry_bucket_splits) + 1
+        return RestingTopic(record.store, record.epoch, segment.segment_id, buckets)
 
 
 class LedTopics:
@@ -29,6 +50,8 @@ class LedTopics:
         self._notify_lost = lost
         self._closing: set[int] = set()
         self._controllers: dict[TopicName, TopicController] = {}
+        self.resting: dict[TopicName, RestingTopic] = {}
+        self._tasks = TaskRegistry()
         self._loading: SharedAttempts[tuple[TopicName, int], TopicController] = SharedAttempts()
         """By topic and home store."""
         self._tokens = itertools.count(1)
@@ -47,6 +70,8 @@ class LedTopics:
         """The home store of a topic that is led here, or will be in a moment."""
         if name in self._controllers:
             return self._controllers[name].record.store
+        if name in self.resting:
+            return self.resting[name].store
         return next((home for loading, home in self._loading if loading == name), None)
 
     def owns(self, store: int) -> bool:
@@ -81,14 +106,34 @@ class LedTopics:
             raise AlreadyClosedError("the broker is stopping")
 
     async def _take_over(self, name: TopicName) -> TopicController:
-        lead = await Leadership.take_over(self._context, name)
-        controller = TopicController(lead, self._watches, self._tokens, self._lost)
+        try:
+            lead = await Leadership.take_over(self._context, name)
+        except TopicNotFoundError:
+            self.resting.pop(name, None)
+            raise
+        controller = TopicController(lead, self._watches, self._tokens, self._lost, self._unused)
         await controller.start()
         if controller.changes.queue.closed or not self.owns(controller.record.store):
             await controller.stop()
             raise NotLeaderError(f"{name} is not led here any more")
         self._controllers[name] = controller
+        rested = self.resting.pop(name, None)
+        if rested is not None:
+            controller.scaling.remember(replace(rested.tally), rested.looks)
         return controller
+
+    def rest(self, name: TopicName, topic: RestingTopic) -> None:
+        """Lead a topic only when it is used."""
+        if name not in self._controllers and not any(loading == name for loading, _ in self._loading):
+            self.resting[name] = topic
+
+    def _unused(self, controller: TopicController) -> None:
+        if self._controllers.get(controller.name) is controller and not self._stopped:
+            del self._controllers[controller.name]
+            scaling, topic = controller.scaling, RestingTopic.of(controller.record)
+            self.resting[controller.name] = topic._replace(tally=scaling.tally, looks=tuple(scaling.looks))
+            controller.retire()
+            self._tasks.spawn(controller.stop())
 
     def _lost(self, controller: TopicController) -> None:
         if self._controllers.get(controller.name) is controller:
@@ -103,6 +148,7 @@ class LedTopics:
         """Stop leading the topics of this store and return their names; their consumers register again."""
         self._closing.add(store)
         await self._loading.stop(key for key in self._loading if key[1] == store)
+        self.resting = {name: topic for name, topic in self.resting.items() if topic.store != store}
         leaving = [c for c in self._controllers.values() if c.record.store == store]
         for controller in leaving:
             del self._controllers[controller.name]
@@ -116,5 +162,6 @@ class LedTopics:
         """Stop leading all topics at once; the next leaders finish what is unfinished."""
         self.close()
         await self._loading.stop()
+        await self._tasks.stop()
         controllers, self._controllers = list(self._controllers.values()), {}
         await together(controller.stop() for controller in controllers)

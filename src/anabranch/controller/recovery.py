@@ -6,15 +6,20 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from anabranch.aio import KeyedLocks, TaskRegistry
 from anabranch.controller import lifecycle
-from anabranch.controller.led_topics import LedTopics
+from anabranch.controller.decide.operation import segment_name
+from anabranch.controller.decide.resting import may_rest
+from anabranch.controller.led_topics import LedTopics, RestingTopic
 from anabranch.controller.topic.leadership import ControllerContext
 from anabranch.errors import AlreadyClosedError, MetadataError, NotLeaderError, TopicNotFoundError
-from anabranch.model.names import TopicName
+from anabranch.metadata.layouts import layout_of
+from anabranch.metadata.records import TopicRecord
+from anabranch.model.names import Place, TopicName
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +33,16 @@ READ_ATTEMPTS = 8
 TAKEN_OVER_AT_ONCE = 8
 
 
+@dataclass(slots=True)
+class _Survey:
+    """The topics of one namespace by the work that they need."""
+
+    deleted: list[TopicName] = field(default_factory=list)
+    unfinished: list[TopicName] = field(default_factory=list)
+    waiting: list[TopicName] = field(default_factory=list)
+    resting: dict[TopicName, RestingTopic] = field(default_factory=dict)
+
+
 class TopicRecovery:
     """The unfinished work of the topics that `led` may lead."""
 
@@ -38,6 +53,7 @@ class TopicRecovery:
         self._delete_storage = partial(lifecycle.delete_storage, context)
         self._locks = KeyedLocks()
         self._unwatch: Callable[[], None] | None = None
+        self._undo_policies: Callable[[], None] = lambda: None
         self._closed = False
         self._changed: set[TopicName] = set()
         """Topics whose record changed, and whose creation is checked after a pause."""
@@ -47,31 +63,67 @@ class TopicRecovery:
         await self._read(self._context.topics.namespaces.ensure_defaults)
 
     async def recover(self, at_home: Callable[[int], bool]) -> None:
-        """Lead all topics of these home stores: those with unfinished work now, the others soon."""
+        """Lead the topics of these home stores: with unfinished work now, idle ones on use, others soon."""
         topics = self._context.topics
         if self._unwatch is None and not self._closed:
             self._unwatch = topics.watch_all(self._record_changed)
+            self._undo_policies = topics.namespaces.watch(self._policies_changed)
         waiting: list[TopicName] = []
         for namespace in await self._read(topics.namespaces_with_topics):
-            for name, record in await self._read(partial(topics.load_all, namespace)):
-                if not at_home(record.store):
-                    continue
-                if record.deleted:
-                    await self.finish_deletion(name)
-                elif record.intent is not None or record.garbage:
-                    await self._try_then_retry(self._resume, name)
-                else:
-                    waiting.append(name)
+            found = await self._read(partial(self._survey, namespace, at_home))
+            for name in found.deleted:
+                await self.finish_deletion(name)
+            for name in found.unfinished:
+                await self._try_then_retry(self._resume, name)
+            for name, topic in found.resting.items():
+                self._led.rest(name, topic)
+            waiting += found.waiting
             for name, lineage in await self._read(partial(topics.load_lineages, namespace)):
                 if lineage.garbage and at_home(lineage.store):
                     await self._try_then_retry(self._delete_storage, name)
-        for first in range(min(TAKEN_OVER_AT_ONCE, len(waiting))):
-            self._tasks.spawn(self._take_over(waiting[first::TAKEN_OVER_AT_ONCE]), "take over")
+        self._take_over_soon(waiting)
+
+    async def _survey(self, namespace: str, at_home: Callable[[int], bool]) -> _Survey:
+        topics, settings, found = self._context.topics, self._context.settings, _Survey()
+        policies = partial(topics.namespaces.policies, namespace, settings.auto_scale, settings.retention_s)
+        policy, limits = await self._read(policies)
+        used: set[TopicName] = set()
+        async for name, record in topics.walk_topics(namespace, used.add):
+            if not at_home(record.store):
+                continue
+            if record.deleted:
+                found.deleted.append(name)
+            elif record.intent is not None or record.garbage:
+                found.unfinished.append(name)
+            elif policy is not None and may_rest(record, policy, limits) and self._is_sound(name, record):
+                found.resting[name] = RestingTopic.of(record)
+            else:
+                found.waiting.append(name)
+        # A topic with members or unfinished subscriptions is led, so that its leader follows them up.
+        found.waiting += [name for name in found.resting if name in used]
+        for name in found.waiting:
+            found.resting.pop(name, None)
+        return found
+
+    def _is_sound(self, name: TopicName, record: TopicRecord) -> bool:
+        layout = layout_of(record)
+        places = [Place(segment_name(name, segment), segment.store) for segment in layout.active]
+        return all(map(self._context.is_sound, places))
+
+    def _take_over_soon(self, names: list[TopicName]) -> None:
+        for first in range(min(TAKEN_OVER_AT_ONCE, len(names))):
+            self._tasks.spawn(self._take_over(names[first::TAKEN_OVER_AT_ONCE]), "take over")
+
+    def _policies_changed(self, namespace: str | None) -> None:
+        """Lead the resting topics of a namespace, or all: other limits may apply to them."""
+        names = list(self._led.resting)
+        self._take_over_soon([name for name in names if namespace in (None, name.namespace_name)])
 
     def close(self) -> None:
         self._closed = True
         if self._unwatch is not None:
             self._unwatch()
+            self._undo_policies()
 
     @asynccontextmanager
     async def creating(self, name: TopicName) -> AsyncIterator[None]:

@@ -213,7 +213,9 @@ class ControllerService:
         return {controller.name: controller.layout for controller in self._led}
 
     def summaries(self) -> Iterator[TopicSummary]:
-        """The topics that are led here; a topic that is lost or found meanwhile may be left out."""
+        """The topics that are led here or rest; a topic that comes or goes meanwhile may be left out."""
+        for name, topic in list(self._led.resting.items()):
+            yield TopicSummary(name, topic.epoch, 1, {topic.segment: topic.buckets}, topic.tally)
         for controller in self._led:
             layout = controller.layout
             buckets = {id_: segment.bucket_count for id_, segment in layout.segments.items()}

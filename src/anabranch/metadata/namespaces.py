@@ -6,11 +6,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from anabranch.errors import ConflictError, NotFoundError
+from anabranch.errors import ConflictError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.record_store import RecordStore
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import decode_part, encode_part, parse_namespace
+from anabranch.model.policy import AutoScalePolicy, resolve
 
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "public/default"
@@ -74,6 +75,27 @@ class NamespaceStore(RecordStore):
     async def retention(self, namespace: str, default_s: float | None) -> Retention:
         """How long acknowledged messages of the namespace stay; `default_s` if it has no policy."""
         return retention_of(await self._load_policies(namespace), default_s)
+
+    async def policies(
+        self, namespace: str, broker: AutoScalePolicy, default_s: float | None
+    ) -> tuple[AutoScalePolicy | None, Retention]:
+        """Auto-scaling and retention of the namespace; None if its layer does not fit to the broker's."""
+        found = await self.read(NamespaceRecord, records.namespace_path(records.NAMESPACES, namespace))
+        record = found or NamespaceRecord()
+        limits = retention_of(record.policies, default_s)
+        try:
+            return resolve(broker, record.scalable_topic_auto_scale_policy), limits
+        except InvalidConfigurationError:
+            return None, limits
+
+    def watch(self, changed: Callable[[str | None], None]) -> Callable[[], None]:
+        """Call `changed` with each namespace whose record changed, or None for any; returns the undo."""
+
+        def record_changed(path: str) -> None:
+            parts = path.removeprefix(f"{records.NAMESPACES}/").split("/")
+            changed("/".join(map(decode_part, parts)) if len(parts) == 2 else None)
+
+        return self.store.watch(records.NAMESPACES, record_changed)
 
     async def creates_topics(self, namespace: str, default: bool) -> bool:
         """Whether topics of the namespace are created on first use; `default` if it has no policy."""

@@ -72,10 +72,12 @@ class RecordStore:
 
     async def walk(self, path: str) -> AsyncIterator[tuple[tuple[str, ...], bytes]]:
         """All values below a path, each with the parts of its key below it; other work runs in between."""
-        after = ""
-        while found := await self.store.page(path, after, PAGE_RECORDS):
+        after, more = "", True
+        while more:
+            found = await self.store.page(path, after, PAGE_RECORDS)
             for after, stored in found:
                 yield tuple(map(decode_part, after[len(path) + 1 :].split("/"))), stored.value
+            more = len(found) == PAGE_RECORDS
             await asyncio.sleep(0)
 
     async def delete_record(self, path: str, version: int | None = None) -> None:

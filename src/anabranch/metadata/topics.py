@@ -112,16 +112,18 @@ class TopicStore(RecordStore):
         return tuple([found async for found in self.walk_topics(namespace)])
 
     async def walk_topics(
-        self, namespace: str, unsettled: Callable[[TopicName], None] = lambda name: None
+        self, namespace: str, used: Callable[[TopicName], None] = lambda name: None
     ) -> AsyncIterator[tuple[TopicName, TopicRecord]]:
-        """As `load_all`, one by one; `unsettled` gets topics with unfinished work on a subscription."""
+        """As `load_all`, one by one; `used` gets topics with members or unfinished subscriptions."""
         tenant, local = parse_namespace(namespace)
         async for parts, value in self.walk(records.namespace_path(records.TOPICS, namespace)):
             name = TopicName("topic", tenant, local, parts[0])
             if len(parts) == 1:
                 yield name, records.decode(TopicRecord, value)
-            elif records.decode(SubscriptionRecord, value).unfinished is not None:
-                unsettled(name)
+            else:
+                subscription = records.decode(SubscriptionRecord, value)
+                if subscription.consumers or subscription.unfinished is not None:
+                    used(name)
 
     async def namespaces_with_topics(self) -> tuple[str, ...]:
         """The namespaces that have topics or lineages."""

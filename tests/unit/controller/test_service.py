@@ -14,6 +14,7 @@ from anabranch.errors import (
     LayoutError,
     NotConnectedError,
     NotFoundError,
+    NotLeaderError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -125,15 +126,69 @@ async def test_a_slow_request_for_a_topic_meets_the_leader_that_was_made_meanwhi
     assert await asked is leader
 
 
-async def test_after_a_start_every_topic_gets_a_leader_without_being_asked_for(plane: ControlPlane) -> None:
+async def test_after_a_start_topics_with_several_segments_are_led_and_others_when_used(
+    plane: ControlPlane,
+) -> None:
     service = await plane.boot()
     names = [TopicName.parse(f"topic://public/default/t{n}") for n in range(5)]
-    for name in names:
-        await plane.call(service.create_topic(name))
+    for number, name in enumerate(names):
+        await plane.call(service.create_topic(name, segments=1 + number % 2))
     plane.kill()
     service = await plane.boot()
     await asyncio.sleep(1)
-    assert sorted(map(str, service.layouts())) == sorted(map(str, names))
+    assert sorted(map(str, service.layouts())) == sorted(map(str, names[1::2]))
+    assert sorted(str(topic.name) for topic in service.summaries()) == sorted(map(str, names))
+    await plane.call(service.controller(names[0]))
+    assert names[0] in service.layouts()
+
+
+async def test_a_topic_rests_once_it_is_unused_and_keeps_its_decisions(plane: ControlPlane) -> None:
+    service = await plane.boot()
+    await plane.call(service.create_topic(TOPIC))
+    heard: list[Layout | None] = []
+    undo = plane.process.context.run(service.watch_layout, TOPIC, heard.append)
+    await asyncio.sleep(200)
+    assert TOPIC in service.layouts(), "a client watches it"
+    undo()
+    await asyncio.sleep(200)
+    assert TOPIC not in service.layouts()
+    assert service.home(TOPIC) == 0
+    (topic,) = service.summaries()
+    assert (topic.active, topic.buckets) == (1, {0: 4})
+    leader = await plane.call(service.controller(TOPIC))
+    looks = (await plane.call(leader.explain()))["decisions"]
+    assert isinstance(looks, list)
+    assert looks[0]["count"] >= 2, "it continues the decisions of the leader before"
+    layout = await plane.call(leader.split(0))
+    assert len(layout.active) == 2
+    await asyncio.sleep(200)
+    assert TOPIC in service.layouts(), "its segments may have to be merged"
+
+
+async def test_a_change_of_policies_wakes_the_topics_of_the_namespace(plane: ControlPlane) -> None:
+    service = await plane.boot()
+    await plane.call(service.create_topic(TOPIC))
+    await asyncio.sleep(200)
+    assert TOPIC not in service.layouts()
+    await plane.call(
+        plane.context.topics.namespaces.update_namespace(
+            "public/default",
+            lambda found: msgspec.structs.replace(
+                found, scalable_topic_auto_scale_policy={"enabled": True, "minSegments": 3}
+            ),
+        )
+    )
+    await asyncio.sleep(200)
+    assert len(service.layouts()[TOPIC].active) == 3
+
+
+async def test_a_controller_of_a_topic_that_rests_refuses_changes(plane: ControlPlane) -> None:
+    service = await plane.boot()
+    await plane.call(service.create_topic(TOPIC))
+    controller = await plane.call(service.controller(TOPIC))
+    await asyncio.sleep(200)
+    with pytest.raises(NotLeaderError):
+        await plane.call(controller.split(0))
 
 
 async def test_a_deleted_topic_is_gone_with_all_it_had_and_its_watchers_know(plane: ControlPlane) -> None:

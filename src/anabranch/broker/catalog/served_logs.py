@@ -13,7 +13,7 @@ from anabranch.broker.serving.served_log import ServedLog
 from anabranch.errors import NotOwnerError, TopicNotFoundError
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges
-from anabranch.model.names import TopicName
+from anabranch.model.names import Place, TopicName
 
 
 class ServedLogs:
@@ -50,6 +50,13 @@ class ServedLogs:
         if found is None:
             raise TopicNotFoundError(f"{name} does not exist")
         return found
+
+    def is_sound(self, place: Place) -> bool:
+        """Whether the log of an active segment takes entries, as far as this broker knows."""
+        if not self.stores.is_open(place.store):
+            return True
+        log = self.stores.get(str(place.name))
+        return log is not None and not log.sealed
 
     async def make(self, name: TopicName, store: int) -> ServedLog:
         """The log of that name, created in this store if there is none; durable when it returns."""

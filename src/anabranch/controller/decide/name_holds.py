@@ -74,6 +74,9 @@ class NameHolds:
         """By subscription and name."""
         self._by_token: dict[int, NameHold] = {}
 
+    def __len__(self) -> int:
+        return len(self._by_token)
+
     def named(self, sub: str, name: str) -> NameHold | None:
         return self._by_name.get(sub, {}).get(name)
 

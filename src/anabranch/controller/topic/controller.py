@@ -58,7 +58,9 @@ class TopicController:
         watches: LayoutWatches,
         tokens: Iterator[int],
         lost: Callable[[TopicController], None],
+        unused: Callable[[TopicController], None] = lambda controller: None,
     ) -> None:
+        """`unused` is called after a look that found neither clients nor anything to do, now or later."""
         self._lead = lead
         self._watches = watches
         self._lost = lost
@@ -75,6 +77,8 @@ class TopicController:
         self.upkeep = Upkeep(lead, self.changes, self._layouts, self._subscriptions, self.scaling)
         segments = lead.context.segments
         self._undo_drained = segments.on_drained(lead.name, self._subscriptions.report_drained)
+        self._unused = unused
+        self.upkeep.looked = self._looked
 
     async def start(self) -> None:
         """Finish interrupted changes, now or later; stops and raises if this broker leads no more."""
@@ -89,10 +93,20 @@ class TopicController:
             self.upkeep.collect_within(0)
         self.upkeep.start()
 
-    async def stop(self) -> None:
-        """Stop at once, as a crash would; the next leader finishes what is unfinished."""
+    def _looked(self) -> None:
+        used = self._watches.watched(self.name) or len(self.members.holds) or len(self.changes.queue)
+        troubled = self.changes.troubles or self._layouts.unreached or self._subscriptions.troubles
+        if self.upkeep.at_rest and not used and not troubled:
+            self._unused(self)
+
+    def retire(self) -> None:
+        """Refuse changes and hear of no drains from now on; `stop` ends the rest."""
         self.changes.queue.close()
         self._undo_drained()
+
+    async def stop(self) -> None:
+        """Stop at once, as a crash would; the next leader finishes what is unfinished."""
+        self.retire()
         await self.upkeep.stop()
         await self.changes.stop()
         self._announcements.rosters.close()

@@ -75,6 +75,8 @@ class ControllerContext:
     failpoints: Failpoints = field(default_factory=NoFailpoints)
     stores: Callable[[], tuple[int, ...]] = lambda: (0,)
     """The stores that have an owner at the moment; new segments go there."""
+    is_sound: Callable[[Place], bool] = lambda place: True
+    """Whether the log of an active segment takes messages, as far as this broker knows."""
 
     def jitter_s(self, delay_s: float) -> float:
         """The delay, up to a fifth longer, so that calls that failed together are not repeated together."""

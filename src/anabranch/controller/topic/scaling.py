@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,11 @@ class Scaling:
         self.history = LoadHistory()
         self.tally = Tally()
         self.reload()
+
+    def remember(self, tally: Tally, looks: Iterable[dict[str, Any]]) -> None:
+        """Continue the counts and decisions of an earlier leadership of this process."""
+        self.tally = tally
+        self.looks.extend(looks)
 
     def reload(self) -> None:
         """Take the history from the record; a corrupt history counts as empty."""

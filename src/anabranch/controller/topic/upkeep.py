@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable
 
 from anabranch.controller.decide import operation
 from anabranch.controller.decide.groups import members_max
+from anabranch.controller.decide.resting import may_rest
 from anabranch.controller.topic.change_queue import ChangeRunner
 from anabranch.controller.topic.layout_changes import LayoutChanges
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
-from anabranch.errors import in_words
+from anabranch.errors import InvalidConfigurationError, in_words
+from anabranch.metadata.namespaces import Retention
 from anabranch.model.autoscale import Decision
 from anabranch.model.scale_steps import Keep
 
@@ -40,6 +42,20 @@ class Upkeep:
         self._look_at_s = asyncio.get_running_loop().time() + self._interval_s()
         self._collect_at_s = float("inf")
         self._task: asyncio.Task[None] | None = None
+        self.looked: Callable[[], None] = lambda: None
+        """Called after each look at the topic."""
+        self._at_rest = False
+        self._limits = Retention(None)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the last look found nothing to do, now or later, until a client comes."""
+        if not self._at_rest or self.troubles():
+            return False
+        try:
+            return may_rest(self._lead.record, self._scaling.policy(), self._limits)
+        except InvalidConfigurationError:
+            return False
 
     def start(self) -> None:
         name = f"upkeep {self._lead.name}"
@@ -79,14 +95,17 @@ class Upkeep:
     async def prune(self) -> None:
         """Drop what every subscription has read and what exceeds a limit of retention."""
         measured = await self._layouts.measure()
+        self._limits = measured[0]
         if await self._changes.run(lambda: self._layouts.prune(*measured)):
             self.collect_within(0)
         await self._layouts.trim(*measured)
 
     async def look(self) -> Decision:
         """Observe load and consumers once, and carry out what auto-scaling decides."""
-        self._subscriptions.load_by_segment = await self._scaling.observe()
+        loads = self._subscriptions.load_by_segment = await self._scaling.observe()
         decision = await self._changes.run(self._scale)
+        quiet = len(loads) == len(self._lead.layout.active) and not any(loads.values())
+        self._at_rest = quiet and isinstance(decision.action, Keep) and decision.look_again_s is None
         if decision.look_again_s is not None:
             self._look_within(max(decision.look_again_s, self._settings.auto_scale_settle_s))
         return decision
@@ -133,6 +152,7 @@ class Upkeep:
                 self._look_at_s = loop.time() + self._interval_s()
                 await self._do("pruning", self.prune)
                 await self._do("scaling", self.look)
+                self.looked()
 
     async def _do(self, name: str, duty: Callable[[], Awaitable[object]]) -> None:
         try:
