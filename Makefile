@@ -8,10 +8,11 @@ SEEDS ?= 1000
 FLIPS ?= 1000
 JOBS ?= 2
 FAST ?=
+CLIENTS ?= 2000
 export PYTHONDONTWRITEBYTECODE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test sim process flips fuzz interop bench demo proto clean
+.PHONY: help install format check test sim process flips fuzz slow interop bench demo proto clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,6 +55,9 @@ flips: $(STAMP)  ## Flip random bits in stores, FLIPS=n of them, and judge what 
 
 fuzz: $(STAMP)  ## Fuzz decoders, a live broker, recovery and REST bodies; FAST=1 takes a minute
 	$(BIN)/python -m tests.fuzz.run $(if $(FAST),--fast)
+
+slow: $(STAMP)  ## A canary beside CLIENTS=n slow clients of each kind: silent, half a frame, never reading...
+	$(BIN)/python -m tests.slow.run --clients $(CLIENTS)
 
 interop: $(STAMP)  ## The official pulsar-client and the Java V5 client (needs Maven) against our broker
 	$(BIN)/python -m pytest tests/interop

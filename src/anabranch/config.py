@@ -160,10 +160,25 @@ class BrokerConfig:
     dispatch_max_bytes: int = _setting(
         5 * MIB, "Most bytes of one read for a subscription.", pulsar="dispatcherMaxReadSizeBytes", low=1
     )
+    partial_frames_bytes_max: int = _setting(
+        256 * MIB,
+        "Bytes of incomplete frames of all connections; above this, the longest incomplete one is dropped.",
+        low=MIB,
+    )
+    unsent_bytes_max: int = _setting(
+        256 * MIB,
+        "Bytes for all connections whose clients read too slowly; above this, the slowest one is closed.",
+        low=MIB,
+    )
     publish_pending_bytes_max: int = _setting(
         64 * MIB,
         "Bytes of one connection that wait for the disk; above this, reading from the connection pauses.",
         low=64 * KIB,
+    )
+    publish_pending_total_bytes_max: int = _setting(
+        256 * MIB,
+        "Bytes of all connections that wait for the disk; above this, reading from busy ones pauses.",
+        low=MIB,
     )
     cache_bytes: int = _setting(64 * MIB, "Memory for recently written or read entries.", low=0)
     journal_bytes_max: int = _setting(

@@ -38,13 +38,13 @@ from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.handlers.lookup import owner_of
 from anabranch.broker.wire.liveness import ListeningMachine
+from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.services import Services
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
-from anabranch.descriptors import HANDSHAKES
 from anabranch.errors import AnabranchError, PersistenceError
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.namespaces import Retention
@@ -55,6 +55,7 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.timings import Timings
 from anabranch.transport.door import Door, Listener
+from anabranch.transport.fair_pump import FairPump, SharedLimits
 from anabranch.transport.pump import Pump
 
 _logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class Broker:
         self.failed = asyncio.Event()
         """Set when a store cannot be trusted any more: the process has to end, and another has to start."""
         self.connections: dict[ServerConnection, None] = {}
-        self.door = Door("the binary port", config.connections_max + HANDSHAKES, self._make_pump)
+        self.limits = SharedLimits(config, self._make_pump)
         self.directory = Directory(environment.store)
         self.records = TopicStore(environment.store)
         self.stores = Stores(environment.storage_of, self._store_failed)
@@ -122,7 +123,8 @@ class Broker:
         self._tasks = TaskRegistry()
         self._unwatch: Callable[[], None] = lambda: None
         drains = DrainEvents()
-        self.logs = ServedLogs(self.stores, _log_context(config, environment, self._tasks), drains.report)
+        context = _log_context(config, environment, self._tasks, self.limits)
+        self.logs = ServedLogs(self.stores, context, drains.report)
         self.classic = ClassicTopics(
             self.logs, self.records, self.clock, self.directory.served, auto_create=config.auto_create_topics
         )
@@ -177,7 +179,8 @@ class Broker:
             directory=self.directory,
             lease=lease,
             secret=self._secret,
-            door=self.door,
+            limits=self.limits,
+            room=PublishRoom(self.config, self.connections),
             targets=self._targets,
         )
 
@@ -188,7 +191,7 @@ class Broker:
         await self.directory.start()
         self._unwatch = self.directory.watch(self._brokers_changed)
         await self._ownership.start()
-        self._servers = await self._endpoint.listen(self.door)
+        self._servers = await self._endpoint.listen(self.limits.door)
         self._tasks.spawn(self._sample_rates())
         self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, self._retention_of).run())
 
@@ -269,7 +272,7 @@ class Broker:
             max_message_bytes=self.config.max_message_bytes,
             features=FEATURES,
         )
-        return Pump(machine, ServerConnection(self._services, HANDLERS, self.connections))
+        return FairPump(machine, ServerConnection(self._services, HANDLERS, self.connections), self.limits)
 
     async def _sample_rates(self) -> None:
         loop = asyncio.get_running_loop()
@@ -279,17 +282,15 @@ class Broker:
                 segment.sample(loop.time())
 
 
-def _log_context(config: BrokerConfig, environment: BrokerEnvironment, tasks: TaskRegistry) -> LogContext:
+def _log_context(
+    config: BrokerConfig, environment: BrokerEnvironment, tasks: TaskRegistry, shared: SharedLimits
+) -> LogContext:
     epochs = TopicEpochs(environment.store)
     return LogContext(
         clock=environment.clock,
         spawn=tasks.spawn,
-        limits=SubscriptionLimits(
-            batch_entries=config.dispatch_max_entries,
-            batch_bytes=config.dispatch_max_bytes,
-            unacked_max=config.max_unacked_per_subscription or 2**62,
-            skips_damaged=config.damaged_entries == "skip",
-        ),
+        later=shared.turns.later,
+        limits=SubscriptionLimits.from_config(config),
         rate_window_s=config.load_report_interval_s,
         deduplicate=config.deduplication,
         epoch_of=epochs.current,

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from anabranch.testing.simprocess import PROCESS, SimProcess
 
@@ -258,8 +258,7 @@ class SimTransport(asyncio.Transport):
             self._loop.note(f"net {self.remote[0]}>{self.local[0]} {len(item)} {zlib.crc32(item):08x}")
             self._inbox_bytes -= len(item)
             self.peer.drained()
-            protocol = self.get_protocol()
-            assert isinstance(protocol, asyncio.Protocol)
+            protocol = cast(asyncio.Protocol, self.get_protocol())
             tap = self._network.tap
             if tap is not None:
                 tap.receiving(self, item)
@@ -275,8 +274,7 @@ class SimTransport(asyncio.Transport):
             self._loop.call_soon(self.get_protocol().resume_writing, context=self._context)
 
     def _end(self, end: _End) -> None:
-        protocol = self.get_protocol()
-        assert isinstance(protocol, asyncio.Protocol)
+        protocol = cast(asyncio.Protocol, self.get_protocol())
         if end.error is not None:
             self._lose(end.error)
         elif not protocol.eof_received():

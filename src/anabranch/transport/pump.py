@@ -43,7 +43,7 @@ class PumpHandler(Protocol):
         """The connection is closed; called once, also when the handshake was never finished."""
 
 
-class Pump(asyncio.Protocol):
+class Pump(asyncio.BaseProtocol):
     """Owns one machine and one transport; a client's pump sends CONNECT by itself."""
 
     def __init__(self, machine: ClientMachine | ServerMachine, handler: PumpHandler) -> None:
@@ -53,6 +53,8 @@ class Pump(asyncio.Protocol):
         self.peer = ""
         """Address of the peer, for logs and errors."""
         self.closed = False
+        self.handled = 0
+        """Commands in the last read; the handler adds to it for costly ones."""
         self.handler = handler
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -67,6 +69,7 @@ class Pump(asyncio.Protocol):
         self._sent_bytes = 0
         self._reading_paused = False
         self._paused_by_owner = False
+        self._waits_for_turn = False
         self._drains: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -119,6 +122,15 @@ class Pump(asyncio.Protocol):
         self._paused_by_owner = False
         self._apply_reading()
 
+    def wait_for_turn(self, waits: bool) -> None:
+        """Read no more from the peer while `waits`; independent of `pause_reading`."""
+        self._waits_for_turn = waits
+        self._apply_reading()
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def close(self, error: Exception | None = None) -> None:
         """Send the bytes written before, then close; the handler gets `error` as the reason."""
         if self._closing:
@@ -164,6 +176,7 @@ class Pump(asyncio.Protocol):
         scheduled, self._flush_scheduled = self._flush_scheduled, True
         try:
             output = machine.take_output()
+            self.handled = len(commands) + len(output)
             if output:
                 self.write_many(output)
             if commands:
@@ -220,12 +233,13 @@ class Pump(asyncio.Protocol):
             self._transport.write(b"".join(queue))
 
     def _apply_reading(self) -> None:
-        """Read unless the owner paused reading, or this is a broker whose client does not read its answers.
+        """Read unless reading is paused, or this is a broker whose client does not read its answers.
 
         Only the broker stops reading from a slow peer: if both ends did, two full buffers would wait for each
         other.
         """
-        paused = self._paused_by_owner or (self._blocked and isinstance(self.machine, ServerMachine))
+        paused = self._paused_by_owner or self._waits_for_turn
+        paused = paused or (self._blocked and isinstance(self.machine, ServerMachine))
         if paused == self._reading_paused or self._transport is None or self._closing:
             return
         self._reading_paused = paused
@@ -236,7 +250,8 @@ class Pump(asyncio.Protocol):
 
     def _tick(self) -> None:
         now = self._loop.time()
-        if not self.machine.tick(now, reading=not self._paused_by_owner and not self._peer_reads()):
+        unread = self._paused_by_owner or self._waits_for_turn
+        if not self.machine.tick(now, reading=not unread and not self._peer_reads()):
             self.abort(NotConnectedError(f"{self.peer} has not answered for too long"))
             return
         output = self.machine.take_output()
@@ -250,7 +265,7 @@ class Pump(asyncio.Protocol):
             return False
         before, self._sent_bytes = (
             self._sent_bytes,
-            self._written_bytes - self._transport.get_write_buffer_size(),
+            self._written_bytes - self.unsent_bytes,
         )
         return self._reading_paused and self._sent_bytes > before
 

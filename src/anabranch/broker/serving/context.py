@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from anabranch.clock import Clock
+from anabranch.config import BrokerConfig
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
@@ -74,6 +75,15 @@ class SubscriptionLimits:
     skips_damaged: bool = False
     """Whether delivery passes damaged entries instead of stopping there."""
 
+    @classmethod
+    def from_config(cls, config: BrokerConfig) -> SubscriptionLimits:
+        return cls(
+            batch_entries=config.dispatch_max_entries,
+            batch_bytes=config.dispatch_max_bytes,
+            unacked_max=config.max_unacked_per_subscription or 2**62,
+            skips_damaged=config.damaged_entries == "skip",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
@@ -81,6 +91,8 @@ class LogContext:
 
     clock: Clock
     spawn: Spawn
+    later: Callable[[Callable[[], None]], None]
+    """Call a function when it is its turn among those that could go on for long."""
     limits: SubscriptionLimits
     rate_window_s: float
     deduplicate: bool

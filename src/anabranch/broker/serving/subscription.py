@@ -53,7 +53,7 @@ class Subscription:
         self.answers = DurableAnswers(cursor, broker.spawn)
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
-        self._clock = broker.clock
+        self._clock, self._later = broker.clock, broker.later
         self._dispatch_times = broker.dispatch_times
         self._acks = LogAcknowledgements(self.log, cursor)
         report = partial(context.report_drained, name)
@@ -209,10 +209,12 @@ class Subscription:
         self.pass_trimmed()
         sent = self.counters.messages_out
         more = self.reading.turn()
+        now_s = asyncio.get_running_loop().time()
         if self.counters.messages_out != sent:
-            self._dispatch_times.observe(asyncio.get_running_loop().time() - woken_s)
+            self._dispatch_times.observe(now_s - woken_s)
         if more:
-            self.schedule()
+            self._scheduled = True
+            self._later(partial(self._turn, now_s))
         elif self.log.sealed:
             self.check_end()
         wake_ms = self.reading.wake_at_ms

@@ -37,11 +37,9 @@ from anabranch.protocol.connection import ServerMachine
 from anabranch.protocol.limits import check as check_limits
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.pump import Pump
+from anabranch.transport.turns import REQUEST_COMMANDS
 
 _logger = logging.getLogger(__name__)
-
-REQUESTS_MAX = 1000
-"""Most requests of one connection that are under way; the broker refuses more."""
 
 FORMER_MAX = 10_000
 """Closed producers whose late SENDs are recognised."""
@@ -96,12 +94,11 @@ class ServerConnection:
         self._connections = connections
         self._pump: Pump | None = None
         self._pauses = ReadingPauses()
-        self._turns = CommandTurns(self._run, self._pauses)
+        self._turns = CommandTurns(self._run, self._pauses, services.limits.turns.later)
         self.openings = Openings(lambda: len(self.producer_logs) + len(self.consumers))
         self._former: dict[int, None] = {}
         self._requests = 0
         self.pushes = Pushes(lambda: self.writable)
-        self._publish_bytes_max = services.config.publish_pending_bytes_max
 
     def connected(self, pump: Pump) -> None:
         machine = pump.machine
@@ -123,7 +120,7 @@ class ServerConnection:
             self.send(pb.CommandError(request_id=NO_ID, error=pb.NotAllowedError, message=str(refused)))
             pump.close(refused)
         self._connections[self] = None
-        self.services.door.settle(pump)
+        self.services.limits.door.settle(pump)
 
     def commands(self, pump: Pump, commands: Sequence[Command]) -> None:
         self._turns.take(commands)
@@ -146,7 +143,7 @@ class ServerConnection:
                 slices = self._handle(command)
                 if slices is not None:
                     break
-        if self.publish_bytes > self._publish_bytes_max and not self.throttled:
+        if not self.throttled and self.services.room.exceeded(self.publish_bytes):
             self.throttled = True
             self._pauses.add("publishes")
         return slices
@@ -165,10 +162,12 @@ class ServerConnection:
                 return first_slice(self._in_slices(handler, command, work))
             if work is None:
                 return None
-            if self._requests >= REQUESTS_MAX:
+            if self._requests >= self.services.requests_max:
                 work.close()
-                raise TooManyRequestsError(f"{REQUESTS_MAX} requests of this connection are under way")
+                raise TooManyRequestsError(f"{self._requests} requests of this connection are under way")
             self._requests += 1
+            if self._pump is not None:
+                self._pump.handled += REQUEST_COMMANDS
             self.services.tasks.spawn(self._carry_out(handler, command, work), inner=work)
         except Exception as error:
             self._refuse(handler, command, error)
@@ -227,7 +226,7 @@ class ServerConnection:
         self.write(encode(command))
 
     def resume_if_room(self) -> None:
-        if self.throttled and self.publish_bytes <= self._publish_bytes_max // 2:
+        if self.throttled and self.services.room.has_room(self.publish_bytes):
             self.throttled = False
             self._pauses.remove("publishes")
 
@@ -258,7 +257,7 @@ class ServerConnection:
     def closed(self, pump: Pump, error: Exception | None) -> None:
         if isinstance(error, RemoteProtocolError):
             _logger.warning("closed the connection of %s: %s", pump.peer, error)
-        self.services.door.leave(pump)
+        self.services.limits.door.leave(pump)
         self.lost()
 
     def stop_reading(self) -> None:

@@ -13,12 +13,17 @@ from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.peers import ClusterSecret, Targets
+from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
 from anabranch.metadata.topics import TopicStore
-from anabranch.transport.door import Door
-from anabranch.transport.pump import Pump
+from anabranch.transport.fair_pump import SharedLimits
+
+REQUESTS_MAX = 1000
+TASKS_MAX = 20_000
+"""Tasks of a broker above which each connection may have REQUESTS_FEW requests under way."""
+REQUESTS_FEW = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +41,16 @@ class Services:
     directory: Directory
     lease: BrokerLease
     secret: ClusterSecret
-    door: Door[Pump]
+    limits: SharedLimits
+    room: PublishRoom
     targets: Targets
     """The ports that other brokers may call at this broker."""
     _name_numbers: Iterator[int] = field(default_factory=count)
+
+    @property
+    def requests_max(self) -> int:
+        """Most requests of one connection that may be under way; the broker refuses more."""
+        return REQUESTS_MAX if len(self.tasks) < TASKS_MAX else REQUESTS_FEW
 
     def make_producer_name(self) -> str:
         """A name that no producer of this cluster ever had."""

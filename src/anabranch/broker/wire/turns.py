@@ -7,7 +7,6 @@ counted and not timed, so that a simulated run can be repeated.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, Literal
@@ -49,10 +48,17 @@ class ReadingPauses:
 class CommandTurns:
     """Runs commands at once while they are few, and the rest in later turns of the event loop."""
 
-    def __init__(self, run: Callable[[Iterable[Command]], Slices | None], pauses: ReadingPauses) -> None:
+    def __init__(
+        self,
+        run: Callable[[Iterable[Command]], Slices | None],
+        pauses: ReadingPauses,
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
         self._run = run
         """Handles commands in order; takes no further one after a command whose slices it returns."""
         self._pauses = pauses
+        self._later = later
+        """Calls a function when it is its turn among those of all connections."""
         self._waiting: deque[Command] = deque()
         self._slices: Slices | None = None
         self._scheduled = False
@@ -79,7 +85,7 @@ class CommandTurns:
     def _schedule(self) -> None:
         self._pauses.add("turns")
         self._scheduled = True
-        asyncio.get_running_loop().call_soon(self._turn)
+        self._later(self._turn)
 
     def _turn(self) -> None:
         self._scheduled = False

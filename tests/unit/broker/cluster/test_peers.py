@@ -24,6 +24,7 @@ from anabranch.broker.cluster.peers import (
 from anabranch.broker.cluster.remote_calls import Port, Verb, VerbCall
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers import HANDLERS
+from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.services import Services
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.verbs import ends_session, opens_session
@@ -44,7 +45,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.simloop import SimLoop
 from anabranch.transport.dialing import dial, listen
-from anabranch.transport.door import Door
+from anabranch.transport.fair_pump import SharedLimits
 from anabranch.transport.pump import Pump
 from tests.harness.wire import WireClient
 
@@ -131,18 +132,21 @@ class PeerHost:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        door = Door("port", 100, self._accept)
+        config = BrokerConfig(max_message_bytes=100_000)
+        limits = SharedLimits(config, self._accept)
         self._services = cast(
             Services,
             SimpleNamespace(
-                config=BrokerConfig(max_message_bytes=100_000),
+                config=config,
                 tasks=self.tasks,
                 secret=await cluster_secret(SECRET),
-                door=door,
+                limits=limits,
+                requests_max=1000,
+                room=PublishRoom(config, self.connections),
                 targets={"echo": Target(ECHO, self._find)},
             ),
         )
-        self._server = await listen("other", 6650, door.open)
+        self._server = await listen("other", 6650, limits.door.open)
 
     def _accept(self) -> Pump:
         machine = ServerMachine(now=asyncio.get_running_loop().time(), max_message_bytes=100_000)

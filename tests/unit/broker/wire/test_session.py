@@ -165,7 +165,7 @@ async def test_connections_beyond_the_limit_are_told_and_closed(brokers: Brokers
 
 @pytest.mark.brokers(connections_max=1, handshake_timeout_s=10)
 async def test_silent_connections_make_room_and_end_in_time(brokers: Brokers) -> None:
-    door = brokers[0].door
+    door = brokers[0].limits.door
     client = await brokers.connect()
     ended: list[asyncio.BaseProtocol] = []
     silent = [SilentClient(ended) for _ in range(2 * door.open_max)]
