@@ -25,17 +25,12 @@ from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.net.registration import Registration, RegistrationOptions
 from anabranch.client.options import log
 from anabranch.client.schema import Codec
-from anabranch.errors import (
-    AlreadyClosedError,
-    AnabranchError,
-    DamagedEntriesError,
-    DataLossError,
-    TopicNotFoundError,
-)
+from anabranch.errors import AlreadyClosedError, AnabranchError, DataLossError, TopicNotFoundError
 from anabranch.model.assignment import Assignment
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import LATEST, MessageId
 from anabranch.model.layout import Segment
+from anabranch.protocol.gaps import is_gap
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 T = TypeVar("T")
@@ -269,12 +264,11 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._entry = None
 
     def _pass_over(self, entry: Received) -> None:
-        if isinstance(entry.problem(), DamagedEntriesError):
+        if is_gap(entry.data):
             self._lose(f"messages of segment {entry.source.segment_id} are damaged at {entry.position}")
-            if self._failure is not None:
-                return
-        self._read.cover(entry)
-        self._finish_if_read(entry.source)  # type: ignore[arg-type]
+        if self._failure is None:
+            self._read.cover(entry)
+            self._finish_if_read(entry.source)  # type: ignore[arg-type]
 
     def _accept(self, entry: Received) -> bool:
         removed = self._read.missing_before(entry)
