@@ -105,6 +105,7 @@ class Work:
                     if not change.sequence:
                         self.note(change.path)
                 self.move_mark(Mark(frame.commit, self.mark.file, ends))
+            records.cut(self.mark.ends)
 
     def rewrite_log(self, records: RecordLog) -> None:
         """Begin the next file of the log with all records of SQLite."""

@@ -266,6 +266,7 @@ async def test_after_a_commit_that_failed_no_change_of_others_is_missed(
     await other.put("/b", b"1")
     async with asyncio.timeout(5):
         await heard.wait()
+    assert await store.get("/a") == (b"1", 0), "the change that failed does not come back"
     await store.close()
     await other.close()
 
