@@ -16,7 +16,13 @@ from typing import Any
 
 from anabranch.data.backup import Progress, back_up
 from anabranch.data.directory import METADATA_FILE, open_data
-from anabranch.data.inspection import inspect_metadata, inspect_store, show_store, store_numbers
+from anabranch.data.inspection import (
+    disagreements,
+    inspect_metadata,
+    inspect_store,
+    show_store,
+    store_numbers,
+)
 from anabranch.data.lost_stores import accept_loss, find_lost, known_stores
 from anabranch.data.manifest import Manifest
 from anabranch.data.restore import restore
@@ -55,10 +61,12 @@ def _inspect(arguments: argparse.Namespace) -> int:
             number: asyncio.run(inspect_store(root, number, repair=repair)) for number in store_numbers(root)
         }
         lost = _lost(root, stores, accept=accepted)
+        differences = asyncio.run(disagreements(root))
     if arguments.json:
         shown = {number: _as_json(report) for number, report in stores.items()}
         found = [asdict(finding) for finding in metadata]
-        print(json.dumps({"metadata": found, "stores": shown, "lost_stores": lost}))
+        whole = {"metadata": found, "stores": shown, "lost_stores": lost, "disagreements": differences}
+        print(json.dumps(whole))
     else:
         _print_report("metadata", "", metadata)
         for number, report in stores.items():
@@ -67,7 +75,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
             )
         for number in lost:
             print(f"store {number}: the files of this store are gone; {_REMEDIES[accepted]}")
-    damaged = metadata or any(report.findings for report in stores.values())
+        for difference in differences:
+            print(difference)
+    damaged = metadata or differences or any(report.findings for report in stores.values())
     return EXIT_DAMAGED if (lost and not accepted) or (damaged and not repair) else 0
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from anabranch.clock import SystemClock
+from anabranch.data.cross_check import LogView, cross_check
 from anabranch.data.directory import METADATA_FILE, STORES
 from anabranch.errors import CorruptDataError
 from anabranch.ledger.file_storage import FileStorage
@@ -14,7 +16,7 @@ from anabranch.ledger.os_disk import OsDisk
 from anabranch.ledger.overlay_disk import OverlayDisk
 from anabranch.ledger.storage import SegmentLog
 from anabranch.ledger.store_check import check_store, repair_store
-from anabranch.metadata.sqlite_check import MetadataFinding, check_metadata, repair_metadata
+from anabranch.metadata.sqlite_check import MetadataFinding, check_metadata, read_state, repair_metadata
 
 
 class ShownLog(NamedTuple):
@@ -58,6 +60,16 @@ async def show_store(root: Path, number: int) -> list[ShownLog]:
         return [_shown(log) for name in storage.names() if (log := storage.get(name)) is not None]
     finally:
         await storage.close(hastily=True)
+
+
+async def disagreements(root: Path) -> list[str]:
+    """Places where the records of topics and the logs of the stores disagree; no file is changed."""
+    logs = {}
+    for number in store_numbers(root):
+        with suppress(CorruptDataError):
+            shown = await show_store(root, number)
+            logs[number] = {log.name: LogView(log.sealed, frozenset(log.subscriptions)) for log in shown}
+    return cross_check(read_state(root / METADATA_FILE), logs)
 
 
 def _shown(log: SegmentLog) -> ShownLog:
