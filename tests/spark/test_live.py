@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ from anabranch.spark.live import LiveReader, LiveService, Session, close_session
 from anabranch.spark.options import read_sink_options, read_source_options
 from anabranch.spark.source import COLUMNS
 from anabranch.spark.source_reader import BatchReader
-from anabranch.spark.writer import write_batches
+from anabranch.spark.writer import outgoing_rows, write_batches
 from anabranch.testing.process import BrokerProcess
 
 KEYS = 61
@@ -217,3 +220,38 @@ def test_a_session_outlives_a_killed_broker(broker: BrokerProcess) -> None:
     check(read(broker), 1000)
     write(broker, iter([batch(1000, 2000)]))
     check(read(broker), 2000)
+
+
+@pytest.mark.parametrize("away", ["gone", "stopped"])
+def test_reads_and_writes_end_in_time_and_name_the_broker(broker: BrokerProcess, away: str) -> None:
+    write(broker, iter([batch(0, 100)]))
+    service = LiveService(broker.url, (("operation_timeout", 1.0), ("connect_timeout", 0.5)))
+    reader, writer = service.reader(), service.writer("orders", 2**20, None)
+    reader.topology("orders")
+    sink = read_sink_options({"service.url": broker.url, "topic": "orders"})
+    if away == "gone":
+        broker.kill()
+    else:
+        os.kill(broker.pid, signal.SIGSTOP)
+
+    def write_rows() -> None:
+        writer.write(outgoing_rows(batch(0, 10), sink))
+        writer.finish()
+
+    calls: list[Callable[[], Any]] = [
+        lambda: reader.topology("orders"),
+        lambda: list(reader.read([Slice("orders", 0, FULL, 0, 50)], 1.0)),
+        lambda: service.writer("orders", 2**20, None),
+        lambda: write_batches(service, sink, iter([batch(0, 10)])),
+        write_rows,
+    ]
+    try:
+        for call in calls:
+            began = time.monotonic()
+            with pytest.raises(OperationTimeoutError, match=rf"127\.0\.0\.1:{broker.port}"):
+                call()
+            assert time.monotonic() - began < 20
+        writer.close()
+        close_sessions()
+    finally:
+        broker.kill()

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from anabranch.aio import new_event_loop, retry
+from anabranch.aio import new_event_loop
 from anabranch.client.api import AsyncClient
 from anabranch.client.consume.segment_reader import RawEntry, SegmentReader, SegmentTails
-from anabranch.client.net.connection_pool import RECONNECT
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
@@ -34,9 +33,6 @@ T = TypeVar("T")
 TAILS_AT_ONCE = 64
 SEALED_TAIL_TTL_S = 30.0
 """The end of a sealed segment is final; trimming moves its start."""
-
-OPERATION_TIMEOUT_S = 30.0
-"""The client's own default."""
 
 READERS_AHEAD = 8
 """Slices opened in advance, so that many small slices do not each wait for a round trip."""
@@ -66,7 +62,6 @@ class Session:
         self._loop = new_event_loop()
         self._leaving: asyncio.Task[None] | None = None
         self.rng = Random()
-        self.patience_s: float = dict(service.settings).get("operation_timeout", OPERATION_TIMEOUT_S)
         self.client, self.tails = self.run(_open(service))
         self.reader = LiveReader(self)
 
@@ -111,16 +106,23 @@ class SlicesAhead:
     """Reads slices one after the other and requests the next ones in advance."""
 
     def __init__(
-        self, open_slice: Callable[[Slice], Awaitable[SegmentReader | None]], slices: Sequence[Slice]
+        self,
+        open_slice: Callable[[Slice], Awaitable[SegmentReader | None]],
+        slices: Sequence[Slice],
+        timeout_s: float,
+        service_url: str,
     ) -> None:
+        """`timeout_s` is the longest wait for the next entries of a slice."""
         self._open_slice = open_slice
         self._slices = slices
+        self._timeout_s = timeout_s
+        self._service_url = service_url
         self._opened = 0
         self._readers: dict[int, SegmentReader | None] = {}
         self._reads: deque[tuple[int, asyncio.Task[list[RawEntry]]]] = deque()
         self._rows_ahead = 0
 
-    async def next(self, timeout_s: float) -> tuple[int, list[RawEntry]] | None:
+    async def next(self) -> tuple[int, list[RawEntry]] | None:
         """Return the next entries with the number of their slice; None at the end."""
         while True:
             self._open_more()
@@ -128,13 +130,13 @@ class SlicesAhead:
                 return None
             number, reading = self._reads[0]
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(self._timeout_s):
                     entries = await reading
-            except TimeoutError:
-                part = self._slices[number]
+            except TimeoutError as error:
+                part, why = self._slices[number], str(error) or "no answer"
                 raise OperationTimeoutError(
-                    f"segment {part.segment} of topic {part.topic} gave no message within {timeout_s:g} s; "
-                    "check the broker or raise pollTimeoutMs"
+                    f"segment {part.segment} of topic {part.topic} gave no message within "
+                    f"{self._timeout_s:g} s: {why}; check {self._service_url} or raise pollTimeoutMs"
                 ) from None
             if entries:
                 # Read on while the caller works on these entries.
@@ -162,7 +164,7 @@ class SlicesAhead:
     async def _more(self, number: int) -> list[RawEntry]:
         reader = self._readers[number]
         try:
-            return [] if reader is None else await reader.read()
+            return [] if reader is None else await reader.read(self._timeout_s)
         except TopicNotFoundError:
             # The segment was pruned after the lookup; the caller finds the slice too short.
             return []
@@ -190,10 +192,10 @@ class LiveReader:
         return self._session.run(self._topology(topic))
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
-        ahead = SlicesAhead(self._open_slice, slices)
+        ahead = SlicesAhead(self._open_slice, slices, timeout_s, self._session.client.service_url)
         try:
             while True:
-                found = self._session.run(ahead.next(timeout_s))
+                found = self._session.run(ahead.next())
                 if found is None:
                     return
                 number, entries = found
@@ -218,15 +220,8 @@ class LiveReader:
             return Topology(found.layout, {names[name]: tail for name, tail in tails.items()})
 
     async def layout(self, topic: str) -> TopicLayout:
-        """Return the current layout; waits for a broker that is restarting."""
-        client = self._session.client
-        return await retry(
-            lambda: client.layout(topic),
-            what=f"looking up {topic}",
-            within_s=self._session.patience_s,
-            backoff=RECONNECT,
-            rng=self._session.rng,
-        )
+        """Return the current layout; waits for a broker that is restarting, for the operation timeout."""
+        return await self._session.client.layout(topic)
 
     async def _tails(self, names: list[str]) -> dict[str, SegmentSpan]:
         now = asyncio.get_running_loop().time()
@@ -264,7 +259,9 @@ class LiveWriter:
         self._entry_bytes = entry_bytes
         self._waiting: deque[BulkFuture] = deque()
         self._turn = session.rng.randrange(2**16)
-        creating = session.client.create_producer(topic, compression=compression)
+        creating = session.client.create_producer(
+            topic, compression=compression, send_timeout=session.client.operation_timeout_s
+        )
         self._producer: AsyncProducer[bytes] = session.run(creating)
 
     def write(self, rows: OutgoingRows) -> None:

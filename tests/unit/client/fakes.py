@@ -111,6 +111,7 @@ class FakePool:
     """Hands out connections from a list, then refuses."""
 
     retry: Any = ConnectionPool.retry
+    hosts = (("broker", 6650),)
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         self.rng = Random(1)

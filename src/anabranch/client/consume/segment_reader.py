@@ -145,7 +145,8 @@ class SegmentReader(RawSubscription):
         limit_s = self._pool.operation_timeout_s if limit is None else limit
         deadline = Deadline(limit_s)
         if not await deadline.allow(self._wait_for_entries(deadline)):
-            raise OperationTimeoutError(f"{self._topic} gave no message within {limit_s:g} s")
+            where = f" at {self.connection.peer}" if self.connection is not None else ""
+            raise OperationTimeoutError(f"{self._topic}{where} gave no message within {limit_s:g} s")
         return self._take_entries()
 
     async def _wait_for_entries(self, deadline: Deadline) -> None:

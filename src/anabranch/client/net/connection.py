@@ -121,11 +121,11 @@ class BrokerConnection:
                 reply = await waiting
         except TimeoutError:
             raise OperationTimeoutError(
-                f"{self._peer} did not answer {type(message).__name__} within {timeout_s:g} s"
+                f"{self.peer} did not answer {type(message).__name__} within {timeout_s:g} s"
             ) from None
         if not isinstance(reply, answer):
             raise RemoteProtocolError(
-                f"{self._peer} answered {type(message).__name__} with {type(reply).__name__}"
+                f"{self.peer} answered {type(message).__name__} with {type(reply).__name__}"
             )
         return reply
 
@@ -135,7 +135,7 @@ class BrokerConnection:
         request_id = cast(Any, message).request_id
         waiting.add_done_callback(partial(self._request_ended, request_id))
         if self.closed_by is not None:
-            waiting.set_exception(NotConnectedError(f"the connection to {self._peer} was lost"))
+            waiting.set_exception(NotConnectedError(f"the connection to {self.peer} was lost"))
             return waiting
         self._requests[request_id] = waiting
         self.pump.write(encode(message))
@@ -151,7 +151,8 @@ class BrokerConnection:
         self.pump.close()
 
     @property
-    def _peer(self) -> str:
+    def peer(self) -> str:
+        """The broker's address in words."""
         return f"{self.address[0]}:{self.address[1]}"
 
     # Called by the pump.
@@ -183,12 +184,12 @@ class BrokerConnection:
         """Report the loss once to every user of the connection; each attaches again by itself."""
         if self.closed_by is not None:
             return
-        self.closed_by = error or NotConnectedError(f"{self._peer} closed the connection")
+        self.closed_by = error or NotConnectedError(f"{self.peer} closed the connection")
         self.ended.set()
         self._gone(self)
         for waiting in self._requests.values():
             if not waiting.done():
-                waiting.set_exception(NotConnectedError(f"the connection to {self._peer} was lost"))
+                waiting.set_exception(NotConnectedError(f"the connection to {self.peer} was lost"))
         self._requests.clear()
         ends: list[ProducerEnd | ConsumerEnd | WatchEnd] = []
         for registry in (self.producers, self.consumers, self.watches, self.registrations):

@@ -72,7 +72,7 @@ class ConnectionPool:
         self.rng = rng
         self.next_id: Callable[[], int] = count(1).__next__
         """The next request, producer, consumer or session id; one counter makes all of them unique."""
-        self._hosts = hosts
+        self.hosts = hosts
         self._next_host = rng.randrange(len(hosts))
         self._keep_alive_s = keep_alive_s
         self.connections: dict[Address, BrokerConnection] = {}
@@ -103,9 +103,9 @@ class ConnectionPool:
     async def any_connection(self) -> BrokerConnection:
         """A connection to one of the service hosts; the pool tries each host in turn."""
         error: ConnectError | None = None
-        for _ in self._hosts:
+        for _ in self.hosts:
             try:
-                return await self.connection(self._hosts[self._next_host])
+                return await self.connection(self.hosts[self._next_host])
             except ConnectError as failed:
                 error = failed
                 self._rotate()
@@ -137,6 +137,7 @@ class ConnectionPool:
     ) -> T:
         """Call `attempt` until it succeeds, fails for good or `within_s`, the operation timeout, is over."""
         limit_s = self.operation_timeout_s if within_s is None else within_s
+        what = f"{what} at {', '.join(f'{host}:{port}' for host, port in self.hosts)}"
         try:
             return await retry(
                 attempt,
@@ -196,11 +197,11 @@ class ConnectionPool:
         del self.connections[connection.address]
         if connection.in_use and connection.closed_by is not None and not self._closed:
             self._trouble.failed(connection.address, "lost the connection to", connection.closed_by)
-        if self._hosts[self._next_host] == connection.address:
+        if self.hosts[self._next_host] == connection.address:
             self._rotate()
 
     def _rotate(self) -> None:
-        self._next_host = (self._next_host + 1) % len(self._hosts)
+        self._next_host = (self._next_host + 1) % len(self.hosts)
 
     async def close(self, deadline: Deadline | None = None) -> None:
         """Send the bytes written before and end all connections; their users are notified of the loss."""

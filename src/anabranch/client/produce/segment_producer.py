@@ -48,16 +48,13 @@ class SegmentProducer(SegmentSender):
     """Sends to one segment; `home` is the producer of the whole topic."""
 
     def __init__(self, home: Publisher[Any], segment: Segment, topic: str, url: str | None) -> None:
-        super().__init__(home, segment, ProducerRegistration(home, segment, topic, url))
-        self.topic = topic
+        super().__init__(home, segment, topic, ProducerRegistration(home, segment, topic, url))
         self.attached: asyncio.Future[int | None] = home.loop.create_future()
         """The last sequence id stored before the first registration, or the error that ended the producer;
         None when the layout removed the segment first."""
         self.in_doubt = False
         """Whether the segment could not say which entries it has stored; its successors may know."""
         self.life = ProducerLife()
-        self.problem: Exception | None = None
-        """Why the last attempt to register failed."""
         self._trouble = SegmentTrouble(topic, self.registration.owner.__str__)
         self._work: asyncio.Task[None] | None = None
         self._carry_out(ProducerEffect.ATTACH)

@@ -29,8 +29,13 @@ CLOCK_MARGIN_S = 1e-6
 class SegmentSender:
     """The batches and entries of one segment; `home` is the producer of the whole topic."""
 
-    def __init__(self, home: Publisher[Any], segment: Segment, registration: ProducerRegistration) -> None:
+    def __init__(
+        self, home: Publisher[Any], segment: Segment, topic: str, registration: ProducerRegistration
+    ) -> None:
         self.home = home
+        self.topic = topic
+        self.problem: Exception | None = None
+        """Why the last attempt to register failed."""
         self.segment = segment
         self.batcher = SegmentBatcher(segment.bucket_splits, home.limits, self)
         self.registration = registration
@@ -192,8 +197,12 @@ class SegmentSender:
             self.close_batches()
         for waiting in (self.sent, self.unsent):
             while waiting and waiting[0].begun_at <= begun_before:
-                error = SendTimeoutError(f"not stored within {timeout_s:g} s; it may still be stored")
-                self.fail(waiting.popleft(), error)
+                self.fail(waiting.popleft(), self._expired(timeout_s))
+
+    def _expired(self, timeout_s: float) -> SendTimeoutError:
+        why = f" ({self.problem})" if self.problem is not None and not self.is_attached else ""
+        where = f"{self.topic} at {self.registration.owner}"
+        return SendTimeoutError(f"not stored within {timeout_s:g} s in {where}{why}; it may still be stored")
 
     def oldest_at(self) -> float | None:
         """When the oldest message without an outcome was added; None when there is none."""
