@@ -92,6 +92,7 @@ async def test_backup_of_serving_brokers_has_all_that_was_stored_before_it(
     assert set(found) == set(KEYS)
     later = KeyPublisher(copy)
     await later.run(5)
+    assert publisher.ids.isdisjoint(later.ids), "an id was given to two messages"
     assert copy.stop() == 0
     await check_stored(copy.data)
 
