@@ -10,7 +10,7 @@ from typing import Final
 
 from anabranch.errors import RemoteProtocolError
 from anabranch.protocol.commands import Command, CommandCutter, encode
-from anabranch.protocol.frames import FRAME_EXTRA_BYTES, MESSAGE_BYTES_MAX
+from anabranch.protocol.frames import FRAME_EXTRA_BYTES, MESSAGE_BYTES_LIMIT, MESSAGE_BYTES_MAX
 from anabranch.protocol.limits import COMMAND_BYTES_MAX
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
@@ -211,7 +211,7 @@ class ClientMachine(_Machine):
         self.server_version = command.server_version
         self.server_features = command.feature_flags
         if command.max_message_size > 0:
-            self.max_message_bytes = command.max_message_size
+            self.max_message_bytes = min(command.max_message_size, MESSAGE_BYTES_LIMIT)
         self._establish(now, self.max_message_bytes)
         return True
 

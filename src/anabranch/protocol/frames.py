@@ -17,6 +17,9 @@ from anabranch.errors import RemoteProtocolError
 MESSAGE_BYTES_MAX: Final = 5 * 2**20
 """Largest message, unless CONNECTED gives another limit."""
 
+MESSAGE_BYTES_LIMIT: Final = 2**30
+"""Largest limit that a broker may have."""
+
 FRAME_EXTRA_BYTES: Final = 10 * 2**10
 """Room in a frame besides the largest message: command, metadata and the size fields."""
 

@@ -177,7 +177,8 @@ class Pump(asyncio.BaseProtocol):
         try:
             output = machine.take_output()
             self.handled = len(commands) + len(output)
-            if output:
+            # A peer that pings and never reads gets no answers that would pile up.
+            if output and not self._blocked:
                 self.write_many(output)
             if commands:
                 if not self._established and machine.established:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import CorruptDataError
-from anabranch.model.acks import AckSet, bits_from_words, words_from_bits
+from anabranch.model.acks import AckSet, bits_at, bits_from_words, indexes_of, words_from_bits
 
 
 def test_a_new_set_has_everything_pending() -> None:
@@ -204,3 +204,9 @@ def test_a_set_describes_itself() -> None:
     acks = AckSet(3)
     acks.acknowledge([5])
     assert repr(acks) == "AckSet(mark=3, top=6, holes=2, parts=0)"
+
+
+@pytest.mark.parametrize("indexes", [[], [0], [1, 3], [7, 8, 63, 64, 65], [0, 100_000]])
+def test_indexes_and_bits_are_the_same_set(indexes: list[int]) -> None:
+    assert bits_at(indexes) == sum(1 << index for index in indexes)
+    assert indexes_of(bits_at(indexes)) == indexes

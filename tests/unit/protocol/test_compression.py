@@ -8,7 +8,7 @@ import cramjam
 import pytest
 
 from anabranch.errors import CompressionError
-from anabranch.protocol.compression import Compression, compress, decompress
+from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX, Compression, compress, decompress
 
 LIMIT = 5 * 2**20
 CODECS = [Compression.LZ4, Compression.ZLIB, Compression.ZSTD, Compression.SNAPPY]
@@ -122,3 +122,23 @@ def test_a_zstandard_frame_with_a_checksum_is_read() -> None:
     packer.compress(TEXT)
     plain = bytes(packer.finish())
     assert decompress(Compression.ZSTD, plain, len(TEXT), LIMIT) == TEXT
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_few_bytes_get_no_room_for_a_declared_size_that_they_cannot_reach(kind: Compression) -> None:
+    packed = compress(kind, TEXT)[:60]
+    tracemalloc.start()
+    try:
+        with pytest.raises(CompressionError):
+            decompress(kind, packed, UNCOMPRESSED_BYTES_MAX, UNCOMPRESSED_BYTES_MAX)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3_000_000
+
+
+@pytest.mark.parametrize("kind", CODECS)
+@pytest.mark.parametrize("size", [1, 100, 5000, 4 * 2**20])
+def test_the_best_ratio_of_a_codec_is_within_its_room(kind: Compression, size: int) -> None:
+    data = bytes(size)
+    assert decompress(kind, compress(kind, data), size, LIMIT) == data

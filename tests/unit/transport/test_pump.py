@@ -103,6 +103,18 @@ async def test_answers_leave_with_the_read_that_asked_for_them() -> None:
     assert tap.writes == [PONG + b"".join(encode_receipt(1, n, 0, 5, 6) for n in range(3))]
 
 
+async def test_a_peer_that_pings_and_never_reads_gets_no_answers() -> None:
+    pump, tap = server_pump(PumpRecorder())
+    pump.data_received(PING * 2)
+    assert b"".join(tap.writes) == PONG * 2
+    pump.pause_writing()
+    pump.data_received(PING * 1000)
+    assert b"".join(tap.writes) == PONG * 2
+    pump.resume_writing()
+    pump.data_received(PING)
+    assert b"".join(tap.writes) == PONG * 3
+
+
 async def test_a_lot_of_bytes_do_not_wait_for_the_end_of_the_turn() -> None:
     pump, tap = server_pump(PumpRecorder())
     pump.write(b"x" * (QUEUED_BYTES_MAX - 1))

@@ -27,6 +27,7 @@ from anabranch.errors import (
     ConsumerAssignError,
     ConsumerBusyError,
     NotConnectedError,
+    RemoteProtocolError,
 )
 from anabranch.model.ids import MessageId
 from anabranch.protocol.commands import Delivery
@@ -80,6 +81,8 @@ class SegmentConsumer(AckSender):
 
     def delivered(self, delivery: Delivery) -> None:
         """Buffer an entry without the messages that the application holds or has acknowledged."""
+        if len(self.entries) > self.permits.entries_max:
+            raise RemoteProtocolError(f"the broker sent more of {self.topic} than it was asked for")
         entry = Received(self, delivery)
         cost = entry.wanted.bit_count() + entry.surplus
         self.permits.use(cost)

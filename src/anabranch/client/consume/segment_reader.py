@@ -19,6 +19,7 @@ from anabranch.errors import (
     AnabranchError,
     NotConnectedError,
     OperationTimeoutError,
+    RemoteProtocolError,
     UnsupportedFeatureError,
 )
 from anabranch.model.names import TopicName
@@ -197,6 +198,8 @@ class SegmentReader(RawSubscription):
             self._broken = UnsupportedFeatureError(UNNUMBERED)
             self._arrived.set()
             return
+        if len(self._entries) > 2 * PERMITS:
+            raise RemoteProtocolError(f"the broker sent more of {self._topic} than it was asked for")
         if index < self._received:
             return
         first = self._received
@@ -279,4 +282,8 @@ class SegmentTails:
         )
         if not reply.HasField("next_index"):
             raise UnsupportedFeatureError(UNNUMBERED)
+        if not reply.first_index <= reply.next_index <= INDEX_MAX:
+            raise RemoteProtocolError(
+                f"the broker numbers messages of {topic} from {reply.first_index} to {reply.next_index}"
+            )
         return SegmentTail(reply.first_index, reply.next_index, reply.sealed)

@@ -11,6 +11,10 @@ MESSAGE_BYTES_MIN = 64
 """Least size that a message counts with: the messages after a well compressed one may be larger."""
 
 
+SPARE_ENTRIES = 1000
+"""Entries that a broker may send without permits, because both ends may count an entry differently."""
+
+
 class Intake(Enum):
     """Whether a consumer asks a segment for messages: PAUSED becomes OPEN, and each becomes RELEASED."""
 
@@ -25,6 +29,8 @@ class Permits:
     def __init__(self, size: int, *, grows: bool = False) -> None:
         """With `grows` the buffer grows beyond `size` for an application that empties it."""
         self.size = size
+        self.entries_max = 2 * size + SPARE_ENTRIES
+        """Entries in the buffer above which the broker has sent more than it was asked for."""
         self._size_min = size
         self._grows = grows
         self._granted = 0
@@ -56,6 +62,7 @@ class Permits:
         """Buffer up to `size` messages; a full buffer shrinks as messages leave it."""
         self._returned += size - self.size
         self.size = size
+        self.entries_max = max(self.entries_max, 2 * size + SPARE_ENTRIES)
 
     def fit(self, message_bytes: float, *, emptied: bool) -> None:
         """Adapt the size to a message that left the buffer, and `emptied` it or not."""

@@ -15,7 +15,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.aio import mark_retrieved
 from anabranch.client.options import parse_host
-from anabranch.errors import NotConnectedError, OperationTimeoutError, RemoteProtocolError
+from anabranch.errors import AnabranchError, NotConnectedError, OperationTimeoutError, RemoteProtocolError
 from anabranch.protocol.commands import Command, Delivery, SendReceipt, encode
 from anabranch.protocol.connection import OUR_CLIENTS, ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -162,23 +162,26 @@ class BrokerConnection:
         pump.on_writable = self._writable
 
     def commands(self, pump: Pump, commands: list[Command]) -> None:
-        """Pass each command of the broker to its receiver."""
-        for command in commands:
-            kind = type(command)
-            if kind is Delivery:
-                delivery = cast(Delivery, command)
-                consumer = self.consumers.get(delivery.consumer_id)
-                if consumer is not None:
-                    consumer.delivered(delivery)
-            elif kind is SendReceipt:
-                receipt = cast(SendReceipt, command)
-                producer = self.producers.get(receipt.producer_id)
-                if producer is not None:
-                    producer.receipt(receipt)
-            else:
-                handler = self._handlers.get(kind)
-                if handler is not None:
-                    handler(command)
+        """Pass each command of the broker to its receiver; an error of a receiver ends the connection."""
+        try:
+            for command in commands:
+                kind = type(command)
+                if kind is Delivery:
+                    delivery = cast(Delivery, command)
+                    consumer = self.consumers.get(delivery.consumer_id)
+                    if consumer is not None:
+                        consumer.delivered(delivery)
+                elif kind is SendReceipt:
+                    receipt = cast(SendReceipt, command)
+                    producer = self.producers.get(receipt.producer_id)
+                    if producer is not None:
+                        producer.receipt(receipt)
+                else:
+                    handler = self._handlers.get(kind)
+                    if handler is not None:
+                        handler(command)
+        except AnabranchError as error:
+            pump.close(error)
 
     def closed(self, pump: Pump, error: BaseException | None) -> None:
         """Report the loss once to every user of the connection; each attaches again by itself."""

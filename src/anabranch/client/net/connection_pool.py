@@ -83,6 +83,8 @@ class ConnectionPool:
         self._handshakes = GrowingTimeouts(connect_timeout_s)
         self._look_ups = GrowingTimeouts(operation_timeout_s)
         self._trouble = BrokerTrouble()
+        self._violations: dict[Address, int] = {}
+        """Connections in a row that ended because the broker at an address broke the protocol."""
         self._closed = False
 
     async def connection(self, address: Address) -> BrokerConnection:
@@ -171,6 +173,10 @@ class ConnectionPool:
 
     async def _dial(self, address: Address) -> BrokerConnection:
         host, port = address
+        violations = self._violations.get(address, 0)
+        if violations:
+            # Connecting succeeds each time, so no other pause would keep this from going on at full speed.
+            await asyncio.sleep(RECONNECT.delay(violations - 1, self.rng))
         machine = ClientMachine(now=asyncio.get_running_loop().time(), keep_alive_s=self._keep_alive_s)
         connection = BrokerConnection(address, machine, self._forget)
         try:
@@ -191,6 +197,11 @@ class ConnectionPool:
         return connection
 
     def _forget(self, connection: BrokerConnection) -> None:
+        address = connection.address
+        if isinstance(connection.closed_by, RemoteProtocolError):
+            self._violations[address] = self._violations.get(address, 0) + 1
+        else:
+            self._violations.pop(address, None)
         self._silent.pop(connection, None)
         if self.connections.get(connection.address) is not connection:
             return

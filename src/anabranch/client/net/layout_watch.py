@@ -6,15 +6,22 @@ While its connection is lost a watch keeps the last layout in use, and it attach
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from anabranch.aio import TaskRegistry
+from anabranch.client.decide.layout_checks import SEGMENTS_MAX, fault_of_layout
 from anabranch.client.decide.reconnection import ReconnectEvent
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.reconnector import Reconnector
-from anabranch.errors import AnabranchError, NotConnectedError, TopicNotFoundError, UnsupportedFeatureError
+from anabranch.errors import (
+    AnabranchError,
+    NotConnectedError,
+    RemoteProtocolError,
+    TopicNotFoundError,
+    UnsupportedFeatureError,
+)
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
@@ -39,15 +46,43 @@ class TopicLayout:
 
 
 def layout_from_wire(update: pb.CommandScalableTopicUpdate, asked: TopicName) -> TopicLayout:
-    """The layout in an update; `asked` names the topic if the broker does not."""
+    """The layout in an update; `asked` names the topic if the broker does not.
+
+    Raises RemoteProtocolError for a layout that cannot be true.
+    """
     dag = update.dag
-    segments = {
+    if len(dag.segments) > SEGMENTS_MAX:
+        raise _impossible(asked, f"it has {len(dag.segments)} segments; the limit is {SEGMENTS_MAX}")
+    listed = {info.segment_id for info in dag.segments}
+    try:
+        segments = _segments_from_wire(dag, listed)
+        name = TopicName.parse(update.resolved_topic_name) if update.resolved_topic_name else asked.topic
+    except AnabranchError as error:
+        raise _impossible(asked, str(error)) from error
+    fault = fault_of_layout(segments) if len(segments) == len(dag.segments) else "it lists a segment twice"
+    if fault is not None:
+        raise _impossible(asked, fault)
+    return TopicLayout(
+        name=name,
+        layout=Layout(dag.epoch, max(segments, default=-1) + 1, segments),
+        owners={owner.segment_id: owner.broker_url for owner in dag.segment_brokers},
+        controller_url=dag.controller_broker_url or None,
+    )
+
+
+def _impossible(asked: TopicName, fault: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"the broker sent an impossible layout of {asked}: {fault}")
+
+
+def _segments_from_wire(dag: pb.ScalableTopicDAG, listed: Collection[int]) -> dict[int, Segment]:
+    return {
         info.segment_id: Segment(
             id=info.segment_id,
             range=HashRange(info.hash_start, info.hash_end),
             state=SegmentState.ACTIVE if info.state == pb.ACTIVE else SegmentState.SEALED,
-            parents=tuple(info.parent_ids),
-            children=tuple(info.child_ids),
+            # Segments that the layout does not list any more were pruned.
+            parents=tuple(id_ for id_ in info.parent_ids if id_ in listed),
+            children=tuple(id_ for id_ in info.child_ids if id_ in listed),
             created_epoch=info.created_at_epoch,
             sealed_epoch=info.sealed_at_epoch if info.HasField("sealed_at_epoch") else -1,
             created_ms=info.created_at_ms,
@@ -57,12 +92,6 @@ def layout_from_wire(update: pb.CommandScalableTopicUpdate, asked: TopicName) ->
         )
         for info in dag.segments
     }
-    return TopicLayout(
-        name=TopicName.parse(update.resolved_topic_name) if update.resolved_topic_name else asked.topic,
-        layout=Layout(dag.epoch, max(segments, default=-1) + 1, segments),
-        owners={owner.segment_id: owner.broker_url for owner in dag.segment_brokers},
-        controller_url=dag.controller_broker_url or None,
-    )
 
 
 class LayoutWatch:
@@ -110,7 +139,12 @@ class LayoutWatch:
         if update.HasField("error") or not update.HasField("dag"):
             self._lose(exception_for(update.error, update.message))
             return
-        layout = layout_from_wire(update, self._topic)
+        try:
+            layout = layout_from_wire(update, self._topic)
+        except RemoteProtocolError as error:
+            if self._first is not None and not self._first.done():
+                self._first.set_exception(error)
+            raise
         if self._first is not None:
             # A topic that was deleted and created again begins with a lower epoch.
             self.current = layout

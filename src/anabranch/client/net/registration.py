@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from anabranch.aio import TaskRegistry, is_transient
+from anabranch.client.decide.layout_checks import ID_MAX, SEGMENTS_MAX
 from anabranch.client.decide.reconnection import ReconnectEvent
 from anabranch.client.net.connection import BrokerConnection, address_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import look_up_layout
 from anabranch.client.net.reconnector import Reconnector
-from anabranch.errors import AnabranchError, ConsumerBusyError, SubscriptionNotFoundError
+from anabranch.errors import (
+    AnabranchError,
+    ConsumerBusyError,
+    LayoutError,
+    RemoteProtocolError,
+    SubscriptionNotFoundError,
+)
 from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
@@ -25,11 +32,11 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
 def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
-    """The assignment in a response or in a pushed update."""
-    return Assignment(
-        wire.layout_epoch,
-        wire.generation if wire.HasField("generation") else UNCOUNTED,
-        tuple(
+    """The assignment in a response or in a pushed update; RemoteProtocolError if it is impossible."""
+    if len(wire.segments) > SEGMENTS_MAX:
+        raise RemoteProtocolError(f"the broker assigned {len(wire.segments)} segments")
+    try:
+        segments = tuple(
             AssignedSegment(
                 segment.segment_id,
                 HashRange(segment.hash_start, segment.hash_end),
@@ -37,8 +44,14 @@ def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
                 tuple(HashRange(bucket.start, bucket.end) for bucket in segment.bucket_ranges),
             )
             for segment in wire.segments
-        ),
-    )
+        )
+    except LayoutError as error:
+        raise RemoteProtocolError(f"the broker sent an impossible assignment: {error}") from error
+    ids = {segment.segment_id for segment in segments}
+    if len(ids) < len(segments) or max(ids, default=0) > ID_MAX:
+        raise RemoteProtocolError("the broker assigned a segment twice, or one with an impossible id")
+    generation = wire.generation if wire.HasField("generation") else UNCOUNTED
+    return Assignment(wire.layout_epoch, generation, segments)
 
 
 @dataclass(frozen=True, slots=True)

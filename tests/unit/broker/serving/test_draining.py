@@ -25,6 +25,8 @@ LOWER, UPPER = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
 
 def test_the_slots_of_an_entry_are_its_stamp_or_its_only_key_or_unknown() -> None:
     assert slots_of(single(b"v", 0, key="k", hash_range=(5, 9))) == (5, 9)
+    assert slots_of(single(b"v", 0, hash_range=(9, 5))) is None, "an impossible stamp says nothing"
+    assert slots_of(single(b"v", 0, hash_range=(0, 70_000))) is None
     low, high = slots_of(single(b"v", 0, key="k")) or (0, 1)
     assert low == high
     assert slots_of(batch([b"a", b"b"])) is None
