@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,7 +57,8 @@ class LogRenewer:
         """Called after each commit."""
         if mark.file != self._file:
             self._file, self._bytes_max = mark.file, max(LOG_BYTES_MIN, GROWTH * mark.ends)
-            self._records.tidy(mark.file)
+            with suppress(OSError):
+                self._records.tidy(mark.file)
         elif mark.ends > self._bytes_max and self._drafting is None:
             self._drafting = threading.Thread(target=self._draft, name="metadata renewal", daemon=True)
             self._drafting.start()

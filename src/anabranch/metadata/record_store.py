@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from anabranch.errors import MetadataError, NotFoundError, VersionConflictError
+from anabranch.errors import MetadataError, NotAllowedError, NotFoundError, VersionConflictError
 from anabranch.metadata import records
 from anabranch.metadata.records import Record
 from anabranch.metadata.store import ABSENT, MetadataStore
@@ -20,6 +20,9 @@ PAGE_RECORDS = 200
 
 ATTEMPTS = 64
 """Most attempts of one update; each lost race means that another writer succeeded."""
+
+RECORD_BYTES_MAX = 4 * 1024 * 1024
+"""Most bytes of one record, such as a layout of ten thousand segments: each change writes all of it."""
 
 
 class RecordStore:
@@ -35,7 +38,7 @@ class RecordStore:
     async def create_record(self, path: str, record: Record, exists: Exception) -> None:
         """Store a record that must not exist yet; raises `exists` if it does."""
         try:
-            await self.store.put(path, records.encode(record), expected=ABSENT)
+            await self.store.put(path, _encode(path, record), expected=ABSENT)
         except VersionConflictError:
             raise exists from None
 
@@ -52,7 +55,7 @@ class RecordStore:
                 return after
             version = ABSENT if stored is None else stored.version
             try:
-                await self.store.put(path, records.encode(after), expected=version)
+                await self.store.put(path, _encode(path, after), expected=version)
             except VersionConflictError:
                 continue
             return after
@@ -83,3 +86,13 @@ class RecordStore:
     async def delete_record(self, path: str, version: int | None = None) -> None:
         with suppress(NotFoundError):
             await self.store.delete(path, expected=version)
+
+
+def _encode(path: str, record: Record) -> bytes:
+    encoded = records.encode(record)
+    if len(encoded) > RECORD_BYTES_MAX:
+        raise NotAllowedError(
+            f"the record {path} would have {len(encoded)} bytes, of at most {RECORD_BYTES_MAX}; "
+            "use fewer segments, consumers or properties"
+        )
+    return encoded

@@ -7,9 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
-from anabranch.errors import ConflictError, TopicExistsError, TopicNotFoundError
+from anabranch.errors import ConflictError, NotAllowedError, TopicExistsError, TopicNotFoundError
 from anabranch.metadata.layouts import with_layout
 from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.record_store import RECORD_BYTES_MAX
 from anabranch.metadata.records import (
     ClassicTopicRecord,
     LineageRecord,
@@ -170,3 +171,16 @@ async def test_classic_topics_are_kept_apart_from_scalable_ones(topics: TopicSto
     await topics.delete_classic(name)
     with pytest.raises(TopicNotFoundError):
         await topics.update_classic(name, lambda found: found)
+
+
+async def test_a_record_that_is_too_large_is_refused_and_the_old_one_stays() -> None:
+    topics = TopicStore(MemoryStore())
+    name = TopicName.parse("topic://public/default/large")
+    huge = {str(number): "x" * 1000 for number in range(RECORD_BYTES_MAX // 1000)}
+    record = TopicRecord(epoch=0, next_segment_id=0, segments={})
+    with pytest.raises(NotAllowedError, match="at most"):
+        await topics.create(name, msgspec.structs.replace(record, properties=huge))
+    await topics.create(name, record)
+    with pytest.raises(NotAllowedError, match="at most"):
+        await topics.update(name, lambda found: msgspec.structs.replace(found, properties=huge))
+    assert await topics.load(name) == record
