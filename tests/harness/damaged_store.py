@@ -182,7 +182,7 @@ class DamageJudge:
             if cursor is None:
                 assert self._may_lack or want is None
                 continue
-            for ordinal in range(TOP):
+            for ordinal in range(log.extent.first_ordinal, TOP):
                 if ordinal in cursor.acks:
                     assert want is None or ordinal in want, f"{log.name} {name} is ahead at {ordinal}"
                 else:

@@ -49,9 +49,12 @@ class FileStorage:
         clock: Clock,
         limits: StorageLimits | None = None,
         timings: Timings | None = None,
+        rebuild: bool = False,
     ) -> None:
+        """With `rebuild`, `open` rebuilds a lost catalog and gives up subscriptions, instead of refusing."""
         limits = limits or StorageLimits()
         self._disk = disk
+        self._rebuild = rebuild
         self._catalogs = StoreFiles(disk).catalog
         self._numbers = UsedNumbers(disk)
         self._clock = clock
@@ -107,7 +110,7 @@ class FileStorage:
         self._after_commit()
 
     async def _recover(self) -> Recovered:
-        recovery = Recovery(self._disk, self._behind, self._make_log)
+        recovery = Recovery(self._disk, self._behind, self._make_log, rebuild=self._rebuild)
         return await recovery.run(self._clock.wall_ms())
 
     def _take_over(self, state: Recovered) -> None:

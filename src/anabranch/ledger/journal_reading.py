@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple
 
 from anabranch.ledger.disk import Disk
@@ -27,7 +27,7 @@ def journal_file(number: int) -> str:
     return f"{FOLDER}/{number:08d}.log"
 
 
-def journal_numbers(sizes: dict[str, int]) -> list[int]:
+def journal_numbers(sizes: Mapping[str, int]) -> list[int]:
     names = [file.removeprefix(f"{FOLDER}/") for file in sizes if file.startswith(f"{FOLDER}/")]
     return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal())
 

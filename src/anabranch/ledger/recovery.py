@@ -23,6 +23,7 @@ from anabranch.ledger.journal_reading import (
 from anabranch.ledger.ledger_files import WriteBehind
 from anabranch.ledger.ledger_recovery import JournalFacts, LedgerRecovery
 from anabranch.ledger.ledgers import FOLDER as LEDGERS
+from anabranch.ledger.rebuilding import rebuild_catalog
 from anabranch.ledger.replaying import Recovered, Replay
 from anabranch.ledger.store_files import Loaded, StoreFiles
 from anabranch.ledger.stored_log import StoredLog
@@ -39,14 +40,22 @@ INDEXES_SKIPPED = 2**20
 class Recovery:
     """One recovery of one data directory."""
 
-    def __init__(self, disk: Disk, behind: WriteBehind, make_log: Callable[[int, str], StoredLog]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        behind: WriteBehind,
+        make_log: Callable[[int, str], StoredLog],
+        *,
+        rebuild: bool = False,
+    ) -> None:
         self._disk = disk
+        self._may_rebuild = rebuild
         self._behind = behind
         self._make_log = make_log
         self._files = StoreFiles(disk)
         self._sizes: dict[str, int] = {}
         self._findings: list[Finding] = []
-        self._commits_lost = False
+        self._commits_lost = self._rebuilt = False
         self._unbegun: list[str] = []
 
     async def run(self, now_ms: int) -> Recovered:
@@ -57,8 +66,10 @@ class Recovery:
         catalog = catalogs.newest
         # Ids that follow the clock are new even if the directory is empty or a restored backup.
         ids_from = now_ms // 1000
+        if catalog is None and self._is_new(bounds.newest, catalogs):
+            return await self._found(now_ms, max(ids_from, 1))
         if catalog is None:
-            return await self._found(now_ms, max(ids_from, 1), bounds.newest, catalogs)
+            catalog = await self._rebuild(now_ms if bounds.newest is None else bounds.newest.salt)
         ledgers = LedgerRecovery(self._disk, self._sizes)
         known = self._bounds_of(bounds, catalog, ledgers)
         await self._renew_copies(bounds, known, catalogs, catalog)
@@ -81,6 +92,7 @@ class Recovery:
             {record.id: self._make_log(record.id, record.name) for record in catalog.logs},
         )
         await ledgers.restore(catalog, state.logs, facts)
+        state.rebuilt = self._rebuilt
         replay = Replay(state, self._make_log, await ledgers.spares(catalog, facts))
         copies = await ledgers.copies(damaged)
         # All files were read. From here on recovery changes them; it may be interrupted and begun again.
@@ -96,21 +108,30 @@ class Recovery:
         state.commits_lost = self._commits_lost
         return state
 
-    async def _found(
-        self, salt: int, next_ledger: int, bounds: Bounds | None, catalogs: Loaded[Catalog]
-    ) -> Recovered:
-        """Begin an empty data directory; its founder may have died before it wrote the catalog."""
-        begun = bool(catalogs.findings) or (bounds is not None and bounds.journal > 0)
-        for file in sorted(self._sizes):
-            if begun or file.startswith((f"{FOLDER}/", f"{LEDGERS}/")):
-                raise CorruptDataError(
-                    f"the store has {file} but no copy of its catalog can be read; "
-                    f"restore the store from a backup, or rebuild its catalog with `anabranch store repair`"
-                )
+    def _is_new(self, bounds: Bounds | None, catalogs: Loaded[Catalog]) -> bool:
+        """Whether no store was here; a founder may have died before it wrote the catalog."""
+        begun = bounds is not None and bounds.journal > 0
+        files = [file for file in self._sizes if file.startswith((f"{FOLDER}/", f"{LEDGERS}/"))]
+        return not (begun or files or catalogs.findings)
+
+    async def _found(self, salt: int, next_ledger: int) -> Recovered:
+        """Begin an empty data directory."""
         fresh = Bounds(salt, 1, next_ledger, 0)
         await self._files.bounds.save(fresh)
         await self._files.catalog.save(Catalog(salt, 1, 1, 1, 1, next_ledger, []))
         return Recovered(salt, 1, 1, 1, 1, next_ledger, fresh)
+
+    async def _rebuild(self, salt: int) -> Catalog:
+        """The catalog as far as other files tell; only a repair may go on with it."""
+        if not self._may_rebuild:
+            raise CorruptDataError(
+                "no copy of the catalog of the store can be read; restore the store from a backup, "
+                "or rebuild its catalog with `anabranch store repair`, which loses subscriptions"
+            )
+        self._rebuilt = True
+        what = "it is rebuilt from the other files; subscriptions and seals before the journal are lost"
+        self._findings.append(Finding("catalog", f"no copy can be read; {what}"))
+        return await rebuild_catalog(self._disk, self._sizes, salt)
 
     def _bounds_of(self, bounds: Loaded[Bounds], catalog: Catalog, ledgers: LedgerRecovery) -> Bounds:
         """The bounds of the store; a safe guess if both copies are lost."""

@@ -47,6 +47,8 @@ class Recovered:
     """Journal files newer than the catalog, and their lengths."""
     logs: dict[int, StoredLog] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    rebuilt: bool = False
+    """Whether the catalog is rebuilt; then the journal changes cursors that the catalog does not know."""
     commits_lost: bool = False
     """Whether the journal lost commits; then the caller writes a new catalog before the next commit."""
 
@@ -149,6 +151,8 @@ class Replay:
             case LogTrimmed(ordinal=ordinal):
                 self.dropped += log.drop_below(ordinal)
             case _:
+                if state.rebuilt and isinstance(change, CursorChanged) and change.cursor not in log.cursors:
+                    log.cursors.restore(change.cursor, AckSet(log.extent.first_ordinal), {})
                 _change_cursor(log.cursors, change)
 
     def finish(self) -> bool:

@@ -5,6 +5,8 @@ Both recover the store as its next owner would, and then read every entry. A che
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from anabranch.clock import Clock
 from anabranch.errors import CorruptDataError, PersistenceError
 from anabranch.ledger.disk import Disk
@@ -18,22 +20,20 @@ _READ_BYTES = 4 * 1024 * 1024
 
 
 async def check_store(disk: Disk, clock: Clock) -> StoreReport:
-    """Report all damage of the store; HeldError if a process serves it.
-
-    Raises CorruptDataError when the store cannot be opened at all. The disk is closed afterwards.
-    """
-    return await _inspect(FileStorage(OverlayDisk(disk), clock=clock), keep=False)
+    """Report all damage of the store; HeldError if a process serves it. The disk is closed afterwards."""
+    return await _inspect(FileStorage(OverlayDisk(disk), clock=clock, rebuild=True), keep=False)
 
 
 async def repair_store(disk: Disk, clock: Clock) -> StoreReport:
     """Rebuild everything that can be rebuilt; the report says what was damaged and which entries are lost."""
-    return await _inspect(FileStorage(disk, clock=clock), keep=True)
+    return await _inspect(FileStorage(disk, clock=clock, rebuild=True), keep=True)
 
 
 async def _inspect(storage: FileStorage, *, keep: bool) -> StoreReport:
     await storage.open()
     try:
-        findings = list(storage.findings)
+        # Lost entries keep their places, so reading finds each of them once.
+        findings = [replace(finding, lost_entries=0) for finding in storage.findings]
         entries = 0
         for name in storage.names():
             log = storage.get(name)

@@ -74,7 +74,7 @@ class PairedFile(Generic[T]):
                 whole[data] = whole[data] if data in whole else self._decode(data)
                 read += 1
             except CorruptDataError as error:
-                loaded.findings.append(Finding(file, f"{error}; the other copy is used"))
+                loaded.findings.append(Finding(file, str(error)))
         loaded.newest = max(whole.values(), key=lambda value: value.serial, default=None)
         loaded.current = read == 2 and len(whole) == 1
         return loaded

@@ -92,7 +92,7 @@ async def test_without_any_catalog_a_store_does_not_open() -> None:
     disk, _ = await three_commits()
     del disk.files["catalog"], disk.files["catalog.copy"]
     before = dict(disk.files)
-    with pytest.raises(CorruptDataError, match="no copy of its catalog"):
+    with pytest.raises(CorruptDataError, match="no copy of the catalog"):
         await make(disk).open()
     assert disk.files == before
 

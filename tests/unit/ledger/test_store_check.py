@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from anabranch.errors import ConflictError
 from anabranch.ledger.overlay_disk import OverlayDisk
 from anabranch.ledger.store_check import check_store, repair_store
 from tests.fakes.disk import DictDisk
+from tests.harness.damaged_store import DamageJudge, make_history
 from tests.harness.storage import NAME, OTHER, FixedClock, contents, crashed, flip, make, opened, put
 
 
@@ -74,3 +77,31 @@ async def test_an_overlay_shows_its_own_changes_over_the_files_below() -> None:
     with pytest.raises(FileNotFoundError):
         await disk.read("c", 0, 1)
     assert below.files == {"a": b"0123456789", "b": b"x"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_repair_without_any_catalog_keeps_every_entry_and_puts_no_cursor_ahead(seed: int) -> None:
+    history = await make_history(seed)
+    disk = DictDisk(history.files)
+    del disk.files["catalog"], disk.files["catalog.copy"]
+    checked = await check_store(DictDisk(disk.files), FixedClock())
+    assert checked.findings[0].file == "catalog"
+    assert (await repair_store(disk, FixedClock())).findings == checked.findings
+    judge = DamageJudge(history, cut=True)
+    await judge.judge(lambda: disk, random.Random(seed))
+    assert judge.lost == 0
+
+
+async def test_a_repair_without_catalog_and_one_ledger_loses_that_ledger_only() -> None:
+    disk = DictDisk()
+    async with opened(disk, ledger_bytes_max=1) as storage:
+        await put(await storage.create(NAME), b"0", b"1", b"2")
+    for file in ("catalog", "catalog.copy", *(file for file in disk.files if "00000002" in file)):
+        del disk.files[file]
+    report = await repair_store(disk, FixedClock())
+    assert report.entries == 3
+    assert report.lost_entries == 1
+    async with opened(disk) as storage:
+        log = await storage.create(NAME)
+        assert [entry.data for entry in await log.read(2, 1, 100)] == [b"2"]
+        assert [entry.data for entry in await log.read(0, 1, 100)] == [b"0"]
