@@ -52,6 +52,10 @@ class _Machine:
         """Bytes of a frame that is not complete yet."""
         return self._cutter.kept_bytes
 
+    def forget_input(self) -> None:
+        """Drop the part of a frame that was received; the connection is closed."""
+        self._cutter.clear()
+
     def receive(self, data: bytes, now: float) -> list[Command]:
         """The owner's commands in bytes of the peer; after RemoteProtocolError the owner must disconnect."""
         commands = self._cutter.read(data)

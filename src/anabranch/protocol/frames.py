@@ -68,6 +68,10 @@ class FrameCutter:
         """Bytes of the frame that is not complete yet."""
         return len(self._rest)
 
+    def clear(self) -> None:
+        """Drop the frame that is not complete; no further bytes may follow."""
+        self._rest = bytearray()
+
     def feed(self, data: bytes, position: int = 0) -> list[Frame]:
         """Frames completed by `data`; raises RemoteProtocolError when the stream cannot be cut."""
         frames: list[Frame] = []

@@ -211,7 +211,12 @@ class Pump(asyncio.BaseProtocol):
             self._timer.cancel()
             self._timer = None
         self._wake_drains()
-        self.handler.closed(self, self._error or exc)
+        # Part of a frame may be large, and handlers refer to their pump: nothing waits for a collection here.
+        self.machine.forget_input()
+        self.on_writable = None
+        handler = self.handler
+        del self.handler
+        handler.closed(self, self._error or exc)
 
     def _flush_scheduled_turn(self) -> None:
         self._flush_scheduled = False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 from anabranch.config import BrokerConfig
@@ -154,6 +156,26 @@ async def test_a_frame_that_is_completed_is_not_held_any_more() -> None:
     pump.data_received(frame[-10:])
     assert limits.partial.total == 0
     assert len(handler.got) == 2
+
+
+async def test_a_closed_connection_is_freed_at_once() -> None:
+    limits = limits_of()
+    pump, _, handler = served(limits)
+    pump.on_writable = handler.log.clear
+    part = b"".join(encode_send(1, 0, 1, 0, bytes(MIB)))[:-10]
+    pump.data_received(part)
+    machine = pump.machine
+    assert machine.partial_bytes == len(part)
+    pump.connection_lost(None)
+    assert machine.partial_bytes == 0
+    freed = weakref.ref(pump)
+    gc.disable()
+    try:
+        handler.pump = None
+        del pump
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 async def test_unsent_answers_of_all_connections_are_bounded() -> None:
