@@ -63,6 +63,12 @@ class RecordLog:
             return sorted(int(stem) for stem in stems if stem.isdecimal())
         return []
 
+    def files(self) -> list[Path]:
+        """All files of the log, drafts too."""
+        with suppress(OSError):
+            return list(self.folder.iterdir())
+        return []
+
     def path(self, number: int) -> Path:
         return self.folder / f"{number:08}.log"
 
@@ -135,10 +141,9 @@ class RecordLog:
 
     def clear(self, keep: int) -> None:
         """Delete all other files, drafts too; no other process may use the log."""
-        with suppress(FileNotFoundError):
-            for name in os.listdir(self.folder):
-                if name != self.path(keep).name:
-                    (self.folder / name).unlink(missing_ok=True)
+        for file in self.files():
+            if file != self.path(keep):
+                file.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._fd >= 0:

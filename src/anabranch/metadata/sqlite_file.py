@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from anabranch import locks
+from anabranch.metadata.record_log import RecordLog
 
 BUSY_TIMEOUT_S = 5.0
 BUSY_RETRY_S = 0.1
@@ -68,11 +69,12 @@ class WriteLock:
         return locks.kernel_holder(self._path.with_name(f"{self._path.name}-shm"), "POSIX", WRITE_LOCK_AT)
 
     def _written(self) -> int:
-        """A value that changes with every write of any process."""
-        try:
-            return self._path.with_name(f"{self._path.name}-wal").stat().st_mtime_ns
-        except OSError:
-            return 0
+        """A value that changes with every write of any process, also with writes to the record log."""
+        newest = 0
+        for file in (self._path.with_name(f"{self._path.name}-wal"), *RecordLog.beside(self._path).files()):
+            with suppress(OSError):
+                newest = max(newest, file.stat().st_mtime_ns)
+        return newest
 
 
 def delete_sessions(connection: sqlite3.Connection) -> None:

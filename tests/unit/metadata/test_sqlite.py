@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sqlite3
 import statistics
 import sys
@@ -339,56 +337,3 @@ async def test_a_watch_hears_of_another_process_within_20_ms(tmp_path: Path) -> 
     assert POLL_S <= 0.01
     assert len(waits_s) == 40
     assert statistics.median(waits_s) < 0.02
-
-
-HOLD = """
-import sqlite3, sys, time
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN IMMEDIATE")
-print("held", flush=True)
-time.sleep(60)
-"""
-
-
-async def test_a_stranger_that_stops_within_a_transaction_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.5)
-    path = tmp_path / "metadata.db"
-    store = SqliteStore(path, lease_s=0.3, poll_s=0.01, may_end=lambda pid: pid == os.getpid())
-    await store.put("/a", b"1")
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", HOLD, path, stdout=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    assert await child.stdout.readline() == b"held\n"
-    try:
-        with pytest.raises(MetadataError, match="locked"):
-            await store.put("/a", b"2")
-        assert child.returncode is None
-    finally:
-        child.kill()
-        await child.wait()
-    assert await store.put("/a", b"2") == 1
-    await store.close()
-
-
-async def test_a_process_that_stops_within_a_transaction_blocks_others_briefly(tmp_path: Path) -> None:
-    path = tmp_path / "metadata.db"
-    store = SqliteStore(path, lease_s=0.3, poll_s=0.01)
-    await store.put("/a", b"1")
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", HOLD, path, stdout=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    assert await child.stdout.readline() == b"held\n"
-    child.send_signal(signal.SIGSTOP)
-    try:
-        async with asyncio.timeout(10):
-            assert await store.put("/a", b"2") == 1
-            assert await child.wait() == -signal.SIGKILL
-    finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
-    await store.close()
