@@ -1,7 +1,7 @@
 """Reads the log of one subscription, and deals with reads that fail and entries that are damaged.
 
 A read that fails is repeated after growing waits, without an event from outside. A damaged entry stops the
-reader, or is reported and passed, as the setting `damaged_entries` says. This module must not know consumers.
+reader, or is reported and passed; the subscription decides. This module must not know consumers.
 """
 
 from __future__ import annotations
@@ -51,17 +51,13 @@ class LogReader:
         spawn: Spawn,
         ready: Callable[[], None],
         limits: SubscriptionLimits,
-        passed: Callable[[DamagedEntriesError], Sequence[Entry]] = lambda error: (),
+        passed: Callable[[DamagedEntriesError], Sequence[Entry] | None],
     ) -> None:
-        """`passed` takes the damaged entries that the setting says to pass; reading goes on behind them.
-
-        It returns the entries to deliver instead.
-        """
+        """`passed` returns the entries to deliver instead of damaged ones, or None to stop there."""
         self._log = log
         self._spawn = spawn
         self._ready = ready
         self._passed = passed
-        self._skips = limits.skips_damaged
         self._max_entries = limits.batch_entries
         self._max_bytes = min(limits.batch_bytes, FETCH_BYTES_MAX)
         self._fetched: Sequence[Entry] = ()
@@ -116,10 +112,11 @@ class LogReader:
             # The next owner of the store reads for its own consumers.
             return
         except DamagedEntriesError as error:
-            if not self._skips:
+            instead = self._passed(error)
+            if instead is None:
                 self._stop_at_damage(ordinal, error)
                 return
-            self._fetched = self._passed(error)
+            self._fetched = instead
         except (AnabranchError, OSError) as error:
             self._read_failed(ordinal, error)
             return

@@ -58,6 +58,7 @@ class Subscription:
         self._acks = LogAcknowledgements(self.log, cursor)
         report = partial(context.report_drained, name)
         self._drains = DrainReporter(self.log, cursor, context.splits, broker.spawn, report)
+        self._skips_damaged = limits.skips_damaged
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self.source = LogReader(self.log, broker.spawn, self.schedule, limits, self._pass_damaged)
@@ -272,9 +273,11 @@ class Subscription:
             self.reading.acknowledged(range(mark, first))
             self.check_end()
 
-    def _pass_damaged(self, error: DamagedEntriesError) -> Sequence[Entry]:
-        """Acknowledge damaged entries; a reader that counts messages gets a mark in place of the last one."""
+    def _pass_damaged(self, error: DamagedEntriesError) -> Sequence[Entry] | None:
+        """Pass damaged entries, or None to stop; a reader that counts messages gets a mark and decides."""
         marked = not self.durable and all(consumer.counts_messages for consumer in self.consumers)
+        if not marked and not self._skips_damaged:
+            return None
         lost = self._acks.pass_damaged(error, self.counters, keep_last=marked)
         self.reading.acknowledged(lost)
         self.check_end()

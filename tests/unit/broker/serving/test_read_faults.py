@@ -197,7 +197,6 @@ async def test_a_sealed_parent_with_a_damaged_end_is_drained_by_passing_it(
     assert troubles == {"segment 0": "subscription s: 1 damaged entries were passed without delivery"}
 
 
-@pytest.mark.brokers(damaged_entries="skip")
 @pytest.mark.parametrize("damaged", [0, 2, COUNT - 1])
 async def test_checkpoint_reader_passes_a_gap_in_a_sealed_parent_or_names_it(
     brokers: Brokers, disk: DictDisk, damaged: int
@@ -220,7 +219,6 @@ async def test_checkpoint_reader_passes_a_gap_in_a_sealed_parent_or_names_it(
             await careful.receive(timeout=5)
 
 
-@pytest.mark.brokers(damaged_entries="skip")
 @pytest.mark.parametrize("damaged", [0, 2, COUNT - 1])
 async def test_bulk_reader_gets_a_mark_that_cannot_be_decoded_in_place_of_a_damaged_entry(
     brokers: Brokers, disk: DictDisk, damaged: int

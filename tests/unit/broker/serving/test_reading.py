@@ -51,13 +51,14 @@ class ColdReader:
             log,  # type: ignore[arg-type]
             self._spawn,
             self.woken.set,
-            SubscriptionLimits(batch_entries=10, batch_bytes=10_000, skips_damaged=skips_damaged),
+            SubscriptionLimits(batch_entries=10, batch_bytes=10_000),
             self._pass,
         )
+        self._skips_damaged = skips_damaged
 
-    def _pass(self, error: DamagedEntriesError) -> Sequence[Entry]:
+    def _pass(self, error: DamagedEntriesError) -> Sequence[Entry] | None:
         self.passed.append(error)
-        return ()
+        return () if self._skips_damaged else None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.ensure_future(work))
