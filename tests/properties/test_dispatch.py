@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from anabranch.broker.dispatch.keyed import KeyedDispatch
-from anabranch.broker.dispatch.receivers import Receiver, RoundRobin, active_consumer
+from anabranch.broker.dispatch.receivers import Ranking, Receiver, RoundRobin
 from anabranch.broker.dispatch.selectors import AutoSplit, Buckets
 
 SLOTS = 4
@@ -222,4 +222,4 @@ def test_the_active_consumer_does_not_depend_on_the_order_of_arrival(
     consumers: list[tuple[int, str]], partition: int
 ) -> None:
     receivers = [Receiver(name, n, Line(), priority=p) for n, (p, name) in enumerate(consumers)]
-    assert active_consumer(receivers, partition) is active_consumer(receivers[::-1], partition)
+    assert Ranking(receivers).active(partition) is Ranking(receivers[::-1]).active(partition)

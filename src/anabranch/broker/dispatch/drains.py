@@ -15,6 +15,9 @@ from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges, union
 from anabranch.model.hashing import bucket_index, bucket_ranges
 
+_EVERYWHERE: Final = -1
+"""Stands for all buckets."""
+
 
 class PendingBuckets:
     """Pending entries of a log that gets no more of them, by bucket."""
@@ -23,13 +26,17 @@ class PendingBuckets:
         self._splits = splits
         self._ranges = bucket_ranges(splits)
         self._pending = {at: array("Q") for at in range(len(self._ranges))}
-        self._heads = [0] * len(self._ranges)
+        self._pending[_EVERYWHERE] = array("Q")
+        self._heads = dict.fromkeys(self._pending, 0)
 
     def add(self, ordinal: int, slots: tuple[int, int] | None) -> None:
         """Take the next pending entry, with its lowest and highest slot; None counts for all buckets."""
         low, high = 0, len(self._ranges) - 1
         if slots is not None:
             low, high = (bucket_index(self._splits, slot) for slot in slots)
+        if high - low == len(self._ranges) - 1:
+            # Noted once: a log may hold very many entries of all buckets.
+            low = high = _EVERYWHERE
         for at in range(low, high + 1):
             self._pending[at].append(ordinal)
 
@@ -42,6 +49,8 @@ class PendingBuckets:
             self._heads[at] = head
             if head == len(ordinals):
                 del self._pending[at]
+        if _EVERYWHERE in self._pending:
+            return ()
         return union(part for at, part in enumerate(self._ranges) if at not in self._pending)
 
 

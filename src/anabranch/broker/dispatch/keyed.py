@@ -7,7 +7,6 @@ receiver only when it has none.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -34,7 +33,8 @@ class KeyedDispatch:
         self._selector: Selector = AutoSplit()
         self._holders: dict[int, Receiver] = {}
         self._outstanding: dict[int, int] = {}
-        self._queues: dict[int, deque[tuple[int, int]]] = {}
+        self._queues: dict[int, list[tuple[int, int]]] = {}
+        """Heaps of (ordinal, messages), so that an entry that comes back finds its place at once."""
         self._delayed: set[int] = set()
         # Per receiver the first held entry of each slot that it may take. Stale pairs are skipped when met.
         self._takable: dict[Receiver, list[tuple[int, int]]] = {}
@@ -91,7 +91,7 @@ class KeyedDispatch:
                 if not self._is_head(ordinal, slot) or self.target(slot) is not receiver:
                     continue
                 queue = self._queues[slot]
-                messages = queue.popleft()[1]
+                messages = heappop(queue)[1]
                 self.held -= 1
                 self._hand_out(receiver, slot, messages)
                 if queue:
@@ -120,8 +120,9 @@ class KeyedDispatch:
             by_slot.setdefault(slot, []).append((ordinal, messages))
         for slot, returned in by_slot.items():
             self.held += len(returned)
-            self._queues[slot] = deque(sorted([*returned, *self._queues.get(slot, ())]))
-            for _ in returned:
+            queue = self._queues.setdefault(slot, [])
+            for entry in returned:
+                heappush(queue, entry)
                 self.settle(slot)
             self._offer_head(slot)
 
@@ -139,10 +140,10 @@ class KeyedDispatch:
     def _hold(self, ordinal: int, slot: int, messages: int) -> None:
         queue = self._queues.get(slot)
         if queue is None:
-            self._queues[slot] = deque(((ordinal, messages),))
+            self._queues[slot] = [(ordinal, messages)]
             self._offer_head(slot)
         else:
-            queue.append((ordinal, messages))
+            heappush(queue, (ordinal, messages))
         self.held += 1
 
     def target(self, slot: int) -> Receiver | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterable
+from itertools import count
 from typing import Protocol
 
 
@@ -50,13 +52,33 @@ class Receiver:
             self.blocked = False
 
 
-def active_consumer(receivers: Sequence[Receiver], partition: int) -> Receiver | None:
-    """Exclusive and Failover: the consumer of the lowest priority level, by name; partitions spread."""
-    if not receivers:
-        return None
-    level = min(receiver.priority for receiver in receivers)
-    candidates = sorted((r for r in receivers if r.priority == level), key=lambda r: (r.name, r.id))
-    return candidates[max(partition, 0) % len(candidates)]
+_Rank = tuple[int, str, int, int, Receiver]
+
+
+class Ranking:
+    """Failover: the receivers by priority, name and id; only among equal ones arrival matters."""
+
+    def __init__(self, receivers: Iterable[Receiver] = ()) -> None:
+        self._ranked: list[_Rank] = []
+        self._ranks: dict[Receiver, _Rank] = {}
+        self._next_number = count().__next__
+        for receiver in receivers:
+            self.join(receiver)
+
+    def join(self, receiver: Receiver) -> None:
+        rank = receiver.priority, receiver.name, receiver.id, self._next_number(), receiver
+        self._ranks[receiver] = rank
+        insort(self._ranked, rank)
+
+    def leave(self, receiver: Receiver) -> None:
+        del self._ranked[bisect_left(self._ranked, self._ranks.pop(receiver))]
+
+    def active(self, partition: int) -> Receiver | None:
+        """The receiver of all entries; partitions are spread over the receivers of the best priority."""
+        if not self._ranked:
+            return None
+        best = bisect_right(self._ranked, self._ranked[0][0], key=lambda rank: rank[0])
+        return self._ranked[max(partition, 0) % best][-1]
 
 
 class RoundRobin:
@@ -65,15 +87,25 @@ class RoundRobin:
     def __init__(self) -> None:
         self._receivers: list[Receiver] = []
         self._last = -1
+        self._changed: Collection[Receiver] | None = None
 
-    def change(self, receivers: Iterable[Receiver]) -> None:
-        """Use these receivers from now on; the turn stays with its receiver if that one is still there."""
+    def change(self, receivers: Collection[Receiver]) -> None:
+        """Use these receivers from now on; the turn stays with its receiver if that one is still there.
+
+        They are put in order with the next turn, so that many changes at once cost as much as one.
+        """
+        self._changed = receivers
+
+    def _sort(self, receivers: Collection[Receiver]) -> None:
         last = self._receivers[self._last] if self._last >= 0 else None
         self._receivers = sorted(receivers, key=lambda r: r.priority)
-        self._last = self._receivers.index(last) if last in self._receivers else -1
+        self._last = self._receivers.index(last) if last in receivers and last is not None else -1
+        self._changed = None
 
     def next(self) -> Receiver | None:
         """The receiver whose turn it is, or None when no receiver is ready."""
+        if self._changed is not None:
+            self._sort(self._changed)
         receivers = self._receivers
         count = len(receivers)
         best: Receiver | None = None

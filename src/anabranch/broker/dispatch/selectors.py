@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -29,22 +29,12 @@ class AutoSplit:
     def __init__(self, receivers: Iterable[Receiver] = ()) -> None:
         self._points: list[int] = []
         self._claims: dict[int, list[Receiver]] = {}
-        self._members: dict[Receiver, None] = {}
         self._known: dict[int, Receiver] = {}
-        self.change(receivers)
+        for receiver in receivers:
+            self.join(receiver)
 
-    def change(self, receivers: Iterable[Receiver]) -> None:
-        """Use these receivers from now on; only a receiver that comes or goes costs time."""
-        wanted = dict.fromkeys(receivers)
-        for receiver in [known for known in self._members if known not in wanted]:
-            self._leave(receiver)
-        for receiver in wanted:
-            if receiver not in self._members:
-                self._join(receiver)
-        self._members = wanted
+    def join(self, receiver: Receiver) -> None:
         self._known.clear()
-
-    def _join(self, receiver: Receiver) -> None:
         for point in _ring_points(receiver):
             claims = self._claims.setdefault(point, [])
             if not claims:
@@ -53,7 +43,8 @@ class AutoSplit:
             # On a clash the lower name keeps the point, so the order of joining does not matter.
             claims.sort(key=lambda r: (r.name, r.id))
 
-    def _leave(self, receiver: Receiver) -> None:
+    def leave(self, receiver: Receiver) -> None:
+        self._known.clear()
         for point in _ring_points(receiver):
             claims = self._claims[point]
             claims.remove(receiver)
@@ -81,18 +72,9 @@ class Sticky:
     def __init__(self) -> None:
         # A table of all slots: ranges come and go at the cost of their width, however many there are.
         self._owners: list[Receiver | None] = [None] * HASH_SLOTS
-        self._members: dict[Receiver, Sequence[HashRange]] = {}
 
-    def change(self, ranges: Mapping[Receiver, Sequence[HashRange]]) -> None:
-        """Use these receivers from now on; only a receiver that comes or goes costs time."""
-        for receiver in [known for known in self._members if known not in ranges]:
-            self._put(None, self._members[receiver])
-        for receiver, parts in ranges.items():
-            if receiver not in self._members:
-                self._put(receiver, parts)
-        self._members = dict(ranges)
-
-    def _put(self, owner: Receiver | None, parts: Iterable[HashRange]) -> None:
+    def put(self, owner: Receiver | None, parts: Iterable[HashRange]) -> None:
+        """Give these ranges to a receiver, or free them."""
         for part in parts:
             self._owners[part.start : part.end + 1] = [owner] * part.width
 

@@ -48,6 +48,20 @@ class KeyedReading(PendingReading):
         super().rewind()
         self.dispatch.clear()
 
+    def join(self, consumer: ServedConsumer) -> None:
+        super().join(consumer)
+        if self._sticky is not None:
+            self._sticky.put(consumer, consumer.ranges)
+        elif self.boundaries is None:
+            self._ring.join(consumer)
+
+    def left(self, consumer: ServedConsumer) -> None:
+        super().left(consumer)
+        if self._sticky is not None:
+            self._sticky.put(None, consumer.ranges)
+        elif self.boundaries is None:
+            self._ring.leave(consumer)
+
     def consumers_changed(self) -> None:
         if not self.consumers:
             self.rewind()
@@ -60,10 +74,8 @@ class KeyedReading(PendingReading):
             self._buckets = buckets
             self.dispatch.change(buckets)
         elif self._sticky is not None:
-            self._sticky.change({consumer: consumer.ranges for consumer in self.consumers})
             self.dispatch.change(self._sticky)
         else:
-            self._ring.change(self.consumers)
             self.dispatch.change(self._ring)
 
     def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from anabranch.broker.dispatch.receivers import active_consumer
+from anabranch.broker.dispatch.receivers import Ranking
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.log_reader import Counters, LogReader
 from anabranch.clock import Clock
@@ -44,7 +44,8 @@ class Reading(ABC):
 
     def __init__(self, path: ReadPath) -> None:
         self.path = path
-        self.consumers: list[ServedConsumer] = []
+        self.consumers: dict[ServedConsumer, None] = {}
+        """Consumers in the order of their arrival."""
         self.next = path.cursor.acks.mark
         """First ordinal not read yet."""
         self.unacked = 0
@@ -70,9 +71,13 @@ class Reading(ABC):
     def redeliver(self, consumer: ServedConsumer, ordinals: Sequence[int]) -> None:
         """Deliver these entries of a consumer, in ascending order, again; an ordered strategy all of them."""
 
+    def join(self, consumer: ServedConsumer) -> None:
+        """Take a new consumer; `consumers_changed` follows."""
+        self.consumers[consumer] = None
+
     def left(self, consumer: ServedConsumer) -> None:
-        """Take back the entries of a consumer that is gone; `consumers_changed` follows."""
-        return
+        """Forget a consumer that is gone, and take its entries back; `consumers_changed` follows."""
+        del self.consumers[consumer]
 
     def acknowledged(self, ordinals: Iterable[int]) -> bool:
         """Take note of whole entries acknowledged; whether more may be delivered because of it."""
@@ -124,7 +129,10 @@ class OrderedReading(Reading):
         super().__init__(path)
         self.failover = failover
         self.active: ServedConsumer | None = None
+        self._ranking = Ranking()
         self._announced: dict[ServedConsumer, bool] = {}
+        self._unannounced: dict[ServedConsumer, None] = {}
+        """Consumers for which the last changes may be news."""
 
     def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
         if not self.failover:
@@ -132,18 +140,29 @@ class OrderedReading(Reading):
 
     def consumers_changed(self) -> None:
         before = self.active
-        chosen = active_consumer(self.consumers, self.path.partition)
+        chosen = self._ranking.active(self.path.partition)
         self.active = chosen if isinstance(chosen, ServedConsumer) else None
         if self.active is not before:
+            self._unannounced.update((one, None) for one in (before, self.active) if one is not None)
             self.rewind()
 
+    def join(self, consumer: ServedConsumer) -> None:
+        super().join(consumer)
+        self._ranking.join(consumer)
+        self._unannounced[consumer] = None
+
+    def left(self, consumer: ServedConsumer) -> None:
+        super().left(consumer)
+        self._ranking.leave(consumer)
+        self._announced.pop(consumer, None)
+
     def announce(self) -> None:
-        before, self._announced = self._announced, {}
-        for consumer in self.consumers if self.failover else ():
+        changed, self._unannounced = self._unannounced, {}
+        for consumer in changed if self.failover else ():
             active = consumer is self.active
-            if before.get(consumer) is not active:
+            if consumer in self.consumers and self._announced.get(consumer) is not active:
                 consumer.notify_active(active)
-            self._announced[consumer] = active
+                self._announced[consumer] = active
 
     def redeliver(self, consumer: ServedConsumer, ordinals: Sequence[int]) -> None:
         if consumer is self.active:

@@ -105,6 +105,7 @@ class PendingReading(Reading):
         self._requeue(mine)
 
     def left(self, consumer: ServedConsumer) -> None:
+        super().left(consumer)
         self._returning += sorted(consumer.held)
 
     def _take_some_back(self) -> bool:

@@ -7,7 +7,7 @@ Must not know connections beyond `ClientLink`, nor commands beyond those it answ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -76,7 +76,7 @@ class Subscription:
         self._roster: Roster | None = None
 
     @property
-    def consumers(self) -> Sequence[ServedConsumer]:
+    def consumers(self) -> Collection[ServedConsumer]:
         return self.reading.consumers
 
     @property
@@ -127,7 +127,7 @@ class Subscription:
         if isinstance(self.reading, KeyedReading):
             consumer.ranges = self.reading.ranges_for(meta)
         consumer.retired = state == "finishes"
-        self.reading.consumers.append(consumer)
+        self.reading.join(consumer)
         self._consumers_changed()
 
     def restrict(self, roster: Roster) -> None:
@@ -151,8 +151,9 @@ class Subscription:
     def _consumers_changed(self) -> None:
         if isinstance(self.reading, KeyedReading):
             # Only the order between segments closes buckets; a consumer that never registered reads them all.
-            members = any(consumer.options.member is not None for consumer in self.consumers)
-            self.reading.open = self._roster.open if members and self._roster is not None else None
+            roster = self._roster
+            members = roster is not None and any(one.options.member is not None for one in self.consumers)
+            self.reading.open = roster.open if members and roster is not None else None
         self.reading.consumers_changed()
 
     def reader_state(self, consumer: ServedConsumer, kind: Kind) -> ReaderState:
@@ -171,7 +172,6 @@ class Subscription:
     def remove(self, consumer: ServedConsumer) -> None:
         """Forget a consumer; the entries that it did not acknowledge go to the others."""
         if consumer in self.reading.consumers:
-            self.reading.consumers.remove(consumer)
             self.reading.left(consumer)
             self.reading.consumers_changed()
             self.reading.announce()

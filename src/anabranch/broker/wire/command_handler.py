@@ -51,3 +51,5 @@ class CommandHandler(NamedTuple):
     """Answers at once and returns None, or returns a request that runs beside the later commands, or a
     generator of slices (`turns`) that the later commands wait for."""
     refuse: Refusal = refuse_plainly
+    is_quick: bool = False
+    """Whether the command takes microseconds, and clients send it very often."""

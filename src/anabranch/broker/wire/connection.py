@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
@@ -23,7 +24,7 @@ from anabranch.broker.wire.liveness import ListeningMachine, answers
 from anabranch.broker.wire.openings import Openings
 from anabranch.broker.wire.pushes import Pushes
 from anabranch.broker.wire.services import Services
-from anabranch.broker.wire.turns import CommandTurns, ReadingPauses, Slices, first_slice
+from anabranch.broker.wire.turns import CommandTurns, ReadingPauses, Slices, first_slice, run_in_turns
 from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.errors import (
     AnabranchError,
@@ -151,9 +152,7 @@ class ServerConnection:
     def _handle(self, command: Command) -> Slices | None:
         handler = self._handlers.get(type(command)) if isinstance(command, Message) else None
         if handler is None or not isinstance(command, Message):
-            _logger.warning(
-                "%s sent a command that only a broker sends: %s", self.address, type(command).__name__
-            )
+            _logger.warning("%s sent %s, which only a broker sends", self.address, type(command).__name__)
             return None
         try:
             check_limits(command)
@@ -161,7 +160,7 @@ class ServerConnection:
             if isinstance(work, Generator):
                 return first_slice(self._in_slices(handler, command, work))
             if work is None:
-                return None
+                return None if handler.is_quick else self._turns.count_request()
             if self._requests >= self.services.requests_max:
                 work.close()
                 raise TooManyRequestsError(f"{self._requests} requests of this connection are under way")
@@ -169,6 +168,7 @@ class ServerConnection:
             if self._pump is not None:
                 self._pump.handled += REQUEST_COMMANDS
             self.services.tasks.spawn(self._carry_out(handler, command, work), inner=work)
+            return self._turns.count_request()
         except Exception as error:
             self._refuse(handler, command, error)
         return None
@@ -281,18 +281,16 @@ class ServerConnection:
             self._release()
 
     def _release(self) -> None:
-        for producer in (*self.producers.values(), *self.waiting.values()):
-            self.producer_logs[producer.id].producers.detach(producer)
-        for segment, subscription, consumer in list(self.consumers.values()):
-            segment.detach(subscription, consumer)
-        self.pushes.close()
-        for controller, registration in self.registrations.values():
-            controller.connection_lost(registration)
-        self.producers.clear()
-        self.waiting.clear()
-        self.producer_logs.clear()
-        self.consumers.clear()
-        self.registrations.clear()
+        producers = (*self.producers.values(), *self.waiting.values())
+        steps: list[Callable[[], object]] = [
+            *(partial(self.producer_logs[one.id].producers.detach, one) for one in producers),
+            *(partial(log.detach, subscription, one) for log, subscription, one in self.consumers.values()),
+            *self.pushes.close(),
+            *(partial(leader.connection_lost, one) for leader, one in self.registrations.values()),
+        ]
+        for kept in (self.producers, self.waiting, self.producer_logs, self.consumers, self.registrations):
+            kept.clear()
+        run_in_turns(steps, self.services.tasks)
 
 
 def _discard(buffers: object) -> None:

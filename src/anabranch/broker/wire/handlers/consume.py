@@ -208,8 +208,8 @@ def stats(connection: ServerConnection, command: pb.CommandConsumerStats) -> Non
 
 
 HANDLERS = {
-    pb.CommandFlow: CommandHandler(flow),
-    pb.CommandAck: CommandHandler(acknowledge, refuse_ack),
+    pb.CommandFlow: CommandHandler(flow, is_quick=True),
+    pb.CommandAck: CommandHandler(acknowledge, refuse_ack, is_quick=True),
     pb.CommandRedeliverUnacknowledgedMessages: CommandHandler(redeliver),
     pb.CommandUnsubscribe: CommandHandler(unsubscribe),
     pb.CommandCloseConsumer: CommandHandler(close_consumer),
