@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from anabranch.aio import TaskRegistry
-from anabranch.transport.door import REPORT_S, Door
+from anabranch.transport.door import Door
+from anabranch.transport.seldom import Seldom
 
 _logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Acceptor(Generic[P]):
         self._tasks = TaskRegistry()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._report_at = 0.0
+        self._log = Seldom(_logger)
         listener.setblocking(False)
         self._listen()
 
@@ -76,13 +77,10 @@ class Acceptor(Generic[P]):
 
     def _pause(self, error: OSError) -> None:
         """Accept nothing for a moment; clients wait in the backlog, and a silent one makes room."""
-        now = self._loop.time()
-        if now >= self._report_at:
-            self._report_at = now + REPORT_S
-            _logger.warning("%s cannot accept a connection: %s", self._door.name, error)
+        self._log.warning("%s cannot accept a connection: %s", self._door.name, error)
         self._door.make_room()
         self._loop.remove_reader(self._listener)
-        self._timer = self._loop.call_at(now + RETRY_S, self._listen)
+        self._timer = self._loop.call_later(RETRY_S, self._listen)
 
     async def _serve(self, connection: P, accepted: socket.socket) -> None:
         accepted.setblocking(False)

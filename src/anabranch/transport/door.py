@@ -6,17 +6,14 @@ client that keeps a connection waiting makes room for others first. The door kno
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from anabranch.errors import TooManyRequestsError
+from anabranch.transport.seldom import Seldom
 
 _logger = logging.getLogger(__name__)
-
-REPORT_S = 10.0
-"""Shortest time between two log lines about a full door."""
 
 
 class Visitor(Protocol):
@@ -47,8 +44,7 @@ class Door(Generic[V]):
         """Open connections whose clients have not sent what they want; the longest waiting one first."""
         self.dropped = 0
         self.refused = 0
-        self._reported = (0, 0)
-        self._report_at = 0.0
+        self._log = Seldom(_logger)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -99,16 +95,11 @@ class Door(Generic[V]):
             visitor.abort()
 
     def _report(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if now < self._report_at:
-            return
-        dropped, refused = self._reported
-        self._reported, self._report_at = (self.dropped, self.refused), now + REPORT_S
-        _logger.warning(
-            "%s is full with %d connections: %d silent ones were dropped and %d new ones refused since the "
-            "last report; raise its limit, or the limit of file descriptors (ulimit -n)",
+        self._log.warning(
+            "%s is full with %d connections: %d silent ones were dropped and %d new ones refused so far; "
+            "raise its limit, or the limit of file descriptors (ulimit -n)",
             self.name,
             len(self._open),
-            self.dropped - dropped,
-            self.refused - refused,
+            self.dropped,
+            self.refused,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +13,7 @@ from anabranch.protocol.connection import ServerMachine
 from anabranch.transport.door import Door
 from anabranch.transport.held_bytes import HeldBytes
 from anabranch.transport.pump import Pump, PumpHandler
+from anabranch.transport.seldom import Seldom
 from anabranch.transport.turns import LIGHT_COMMANDS, SLICE_BYTES_FIRST, SLICE_BYTES_MAX, Turns, next_slice
 
 SMALL_PART_BYTES: Final = 4 * 2**10
@@ -29,6 +31,8 @@ class SharedLimits:
         partial_bytes_max = max(config.partial_frames_bytes_max, 2 * config.max_message_bytes)
         self.partial = HeldBytes("incomplete frames", partial_bytes_max)
         self.unsent = HeldBytes("unsent answers", config.unsent_bytes_max)
+        self.warnings = Seldom(logging.getLogger(__name__), times=20)
+        """For warnings about single connections."""
         self.buffer = memoryview(bytearray(SLICE_BYTES_MAX))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from anabranch.errors import TooManyRequestsError
-from anabranch.transport.door import REPORT_S, Visitor
+from anabranch.transport.door import Visitor
+from anabranch.transport.seldom import Seldom
 
 _logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class HeldBytes:
         self._bytes_max = bytes_max
         self._held: dict[Visitor, int] = {}
         """The connection that began first to hold bytes comes first."""
-        self._report_at = 0.0
+        self._log = Seldom(_logger)
 
     def hold(self, holder: Visitor, size: int, *, anew: bool = False) -> None:
         """Note how many bytes a connection holds now; `anew` if those before are gone."""
@@ -43,13 +43,10 @@ class HeldBytes:
             self.total -= self._held.pop(slowest)
             self.dropped += 1
             slowest.abort(TooManyRequestsError(f"all connections together hold too many {self._kind}"))
-        now = asyncio.get_running_loop().time()
-        if now >= self._report_at:
-            self._report_at = now + REPORT_S
-            _logger.warning(
-                "%d connections hold %d bytes of %s; %d of the slowest were closed so far",
-                len(self._held),
-                self.total,
-                self._kind,
-                self.dropped,
-            )
+        self._log.warning(
+            "%d connections hold %d bytes of %s; %d of the slowest were closed so far",
+            len(self._held),
+            self.total,
+            self._kind,
+            self.dropped,
+        )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import AsyncIterator, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
+from anabranch import descriptors
 from anabranch.errors import AlreadyClosedError, ConflictError
 from anabranch.ledger import os_disk
 from anabranch.ledger.disk import DiskFullError
@@ -210,3 +212,21 @@ async def test_the_reserve_takes_room_and_gives_it_back(tmp_path: Path) -> None:
     space = await again.space()
     assert 0 < space.free_bytes <= space.total_bytes
     await again.close()
+
+
+async def test_files_are_opened_once_a_descriptor_is_free(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open = os.open
+    free = cycle([False, False, True])
+
+    def open_sometimes(path: str, flags: int, mode: int = 0o777) -> int:
+        if not next(free):
+            raise OSError(errno.EMFILE, "none is free")
+        return really_open(path, flags, mode)
+
+    monkeypatch.setattr(descriptors, "RETRY_S", 0.0)
+    monkeypatch.setattr(os, "open", open_sometimes)
+    await disk.append([("f", [b"one"])], sync=True)
+    await disk.replace("g", b"two")
+    assert await disk.read("f", 0, 10) + await disk.read("g", 0, 10) == b"onetwo"

@@ -152,7 +152,8 @@ class ServerConnection:
     def _handle(self, command: Command) -> Slices | None:
         handler = self._handlers.get(type(command)) if isinstance(command, Message) else None
         if handler is None or not isinstance(command, Message):
-            _logger.warning("%s sent %s, which only a broker sends", self.address, type(command).__name__)
+            warn = self.services.limits.warnings.warning
+            warn("%s sent %s, which only a broker sends", self.address, type(command).__name__)
             return None
         try:
             check_limits(command)
@@ -256,7 +257,7 @@ class ServerConnection:
 
     def closed(self, pump: Pump, error: Exception | None) -> None:
         if isinstance(error, RemoteProtocolError):
-            _logger.warning("closed the connection of %s: %s", pump.peer, error)
+            self.services.limits.warnings.warning("closed the connection of %s: %s", pump.peer, error)
         self.services.limits.door.leave(pump)
         self.lost()
 
