@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count, islice
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
+from weakref import WeakMethod
 
 from anabranch.errors import AnabranchError, InvalidConfigurationError, OperationTimeoutError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -78,6 +80,21 @@ class TaskRegistry:
     def _ended_awaited(self, task: asyncio.Task[Any]) -> None:
         self._running.pop(task, None)
         mark_retrieved(task)
+
+
+def weakly(method: Callable[P, None]) -> Callable[P, None]:
+    """Call a bound method as long as its object lives, without keeping the object alive.
+
+    An object and its parts that call it back would be a reference cycle, which only garbage collection frees.
+    """
+    found = WeakMethod(method)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        alive = found()
+        if alive is not None:
+            alive(*args, **kwargs)
+
+    return call
 
 
 def mark_retrieved(done: asyncio.Future[Any]) -> None:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from anabranch.bench import broker, clients, layout, pipeline, workers
+from anabranch.bench import broker, clients, layout, pipeline, scale, workers
 from anabranch.bench.results import Row, show, store
 
 Benchmark = Callable[[Path, bool], list[Row]]
@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "latency": clients.run_latency,
     "layout": layout.run,
     "workers": workers.run,
+    "scale": scale.run,
     "spark": pipeline.run,
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import msgspec
 import pytest
@@ -369,3 +371,19 @@ async def test_defaults_exist_after_the_first_start(plane: ControlPlane) -> None
     await plane.boot()
     topics = TopicStore(MemoryStore(plane.tree))
     assert await topics.namespaces.of_tenant("public") == ("public/default",)
+
+
+async def test_the_memory_of_a_topic_that_rests_is_free_without_garbage_collection(
+    plane: ControlPlane,
+) -> None:
+    service = await plane.boot()
+    await plane.call(service.create_topic(TOPIC))
+    leader = weakref.ref(await plane.call(service.controller(TOPIC)))
+    gc.collect()
+    gc.disable()
+    try:
+        assert leader() is not None
+        await asyncio.sleep(200)
+        assert leader() is None
+    finally:
+        gc.enable()

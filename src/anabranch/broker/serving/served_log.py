@@ -6,7 +6,6 @@ Sealing happens here. Must not know layouts, controllers or other logs.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
@@ -27,21 +26,29 @@ TROUBLES_MAX = 20
 
 
 class RateMeter:
-    """Per-second rates of counters over the last `window_s` seconds, also when the meter is younger."""
+    """Per-second rates of counters over the last `window_s` seconds, also when the meter is younger.
+
+    The meter of an idle log keeps one sample, because a broker may have many idle logs.
+    """
+
+    __slots__ = ("_samples", "_window_s")
 
     SAMPLES = 5
     """Samples in one window; the window slides by this fraction of itself."""
 
     def __init__(self, window_s: float, now: float, counters: Sequence[int]) -> None:
         self._window_s = window_s
-        self._samples: deque[tuple[float, tuple[int, ...]]] = deque([(now, tuple(counters))])
+        self._samples: list[tuple[float, tuple[int, ...]]] = [(now, tuple(counters))]
 
     def sample(self, now: float, counters: Sequence[int]) -> None:
         """Remember the counters; of the samples older than the window only the newest stays."""
-        samples = self._samples
-        samples.append((now, tuple(counters)))
+        samples, newest = self._samples, tuple(counters)
+        if samples[0][1] == newest:
+            self._samples = [(now, samples[0][1])]
+            return
+        samples.append((now, newest))
         while len(samples) > 1 and samples[1][0] <= now - self._window_s:
-            samples.popleft()
+            del samples[0]
 
     def rates(self, now: float, counters: Sequence[int]) -> tuple[float, ...]:
         """The growth of each counter since the oldest sample, per second."""

@@ -72,7 +72,7 @@ class Subscription:
             limits.unacked_max,
         )
         self.reading: Reading = OrderedReading(self._path, failover=False)
-        self._consumer_left = asyncio.Event()
+        self._consumer_left: asyncio.Event | None = None
         self._roster: Roster | None = None
 
     @property
@@ -176,13 +176,15 @@ class Subscription:
             self.reading.consumers_changed()
             self.reading.announce()
             self.schedule()
-            self._consumer_left.set()
+            if self._consumer_left is not None:
+                self._consumer_left.set()
 
     async def wait_until_free(self, within_s: float) -> None:
         """Wait until no consumer is attached, at most this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while self.consumers:
+                    self._consumer_left = self._consumer_left or asyncio.Event()
                     self._consumer_left.clear()
                     await self._consumer_left.wait()
 

@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from anabranch.aio import weakly
 from anabranch.controller.decide import operation
 from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
@@ -64,21 +65,20 @@ class TopicController:
         self._lead = lead
         self._watches = watches
         self._lost = lost
-        self.members = Members(lead.context.settings, tokens, self._handle)
+        handle = weakly(self._handle)
+        self.members = Members(lead.context.settings, tokens, handle)
         self.records = SubscriptionRecords(lead)
-        self._announcements = Announcements(lead, self.records, self.members, self._handle)
-        self._subscriptions = Subscriptions(
-            lead, self.records, self.members, self._announcements, self._handle
-        )
-        self._registrations = Registrations(lead, self._subscriptions, self.members, self._handle)
+        self._announcements = Announcements(lead, self.records, self.members, handle)
+        self._subscriptions = Subscriptions(lead, self.records, self.members, self._announcements, handle)
+        self._registrations = Registrations(lead, self._subscriptions, self.members, handle)
         self.scaling = Scaling(lead)
-        self._layouts = LayoutChanges(lead, self._subscriptions, self.scaling, watches, self._handle)
-        self.changes = ChangeRunner(lead, self._layouts, self._handle)
+        self._layouts = LayoutChanges(lead, self._subscriptions, self.scaling, watches, handle)
+        self.changes = ChangeRunner(lead, self._layouts, handle)
         self.upkeep = Upkeep(lead, self.changes, self._layouts, self._subscriptions, self.scaling)
         segments = lead.context.segments
         self._undo_drained = segments.on_drained(lead.name, self._subscriptions.report_drained)
         self._unused = unused
-        self.upkeep.looked = self._looked
+        self.upkeep.looked = weakly(self._looked)
 
     async def start(self) -> None:
         """Finish interrupted changes, now or later; stops and raises if this broker leads no more."""
