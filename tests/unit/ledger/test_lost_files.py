@@ -33,11 +33,12 @@ async def readable(log: SegmentLog) -> list[int]:
     return found
 
 
-async def test_damage_before_a_later_commit_is_reported_and_costs_one_entry_at_most() -> None:
+@pytest.mark.parametrize("commit", [1, 2])
+async def test_damage_to_a_commit_is_reported_and_costs_one_entry_at_most(commit: int) -> None:
     disk, ends = await three_commits()
     journal = disk.files[JOURNAL]
     losses = []
-    for at in range(ends[0], ends[1]):
+    for at in range(ends[commit - 1], ends[commit]):
         damaged = DictDisk(disk.files)
         damaged.files[JOURNAL] = flip(journal, at, at % 8)
         async with opened(damaged) as storage:
@@ -167,3 +168,58 @@ async def test_acknowledgements_of_lost_entries_do_not_count_for_new_ones() -> N
         assert new.ordinal == 2
         acks = log.cursors["s"].acks
         assert [ordinal for ordinal in range(10) if ordinal in acks] == [0]
+
+
+async def test_a_sector_of_zeros_in_the_newest_commit_is_a_torn_write_and_no_damage() -> None:
+    disk = DictDisk()
+    storage = make(disk)
+    await storage.open()
+    log = await storage.create(NAME)
+    await put(log, b"kept")
+    end = len(disk.files[JOURNAL])
+    await put(log, b"x" * 3000)
+    left = await crashed(disk, storage)
+    journal = left.files[JOURNAL]
+    sector = end // 512 * 512 + 1024
+    for bad, entries, reported in (
+        (journal[:sector] + bytes(512) + journal[sector + 512 :], 1, False),
+        (flip(journal, sector), 2, True),
+    ):
+        async with opened(DictDisk({**left.files, JOURNAL: bad})) as storage:
+            log = await storage.create(NAME)
+            assert log.extent.next_ordinal == entries
+            assert bool(storage.findings) == reported
+
+
+async def behind_the_journal() -> DictDisk:
+    """Two entries that journal and ledger files hold, as a kill leaves them."""
+    disk = DictDisk()
+    storage = make(disk, behind_bytes=1)
+    await storage.open()
+    await put(await storage.create(NAME), b"first", b"second")
+    await asyncio.sleep(1)
+    return await crashed(disk, storage)
+
+
+async def test_an_entry_that_is_damaged_in_the_journal_is_taken_from_the_ledger_file() -> None:
+    disk = await behind_the_journal()
+    disk.files[JOURNAL] = flip(disk.files[JOURNAL], disk.files[JOURNAL].index(b"second"))
+    async with opened(disk) as storage:
+        assert [finding.lost_entries for finding in storage.findings] == [0]
+        assert await contents(await storage.create(NAME)) == [b"first", b"second"]
+
+
+async def test_the_repair_of_a_lost_journal_survives_a_crash() -> None:
+    disk = await behind_the_journal()
+    del disk.files[JOURNAL]
+    for number in range(2):
+        storage = make(disk)
+        await storage.open()
+        assert bool(storage.findings) == (number == 0)
+        log = storage.get(NAME)
+        assert log is not None
+        await put(log, b"later %d" % number)
+        disk = await crashed(disk, storage)
+    async with opened(disk) as storage:
+        found = await contents(await storage.create(NAME))
+        assert found == [b"first", b"second", b"later 0", b"later 1"]
