@@ -53,8 +53,7 @@ class Subscription:
         self.answers = DurableAnswers(cursor, broker.spawn)
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
-        self._clock, self._later = broker.clock, broker.later
-        self._dispatch_times = broker.dispatch_times
+        self._clock, self._later, self._times = broker.clock, broker.later, broker.dispatch_times
         self._acks = LogAcknowledgements(self.log, cursor)
         report = partial(context.report_drained, name)
         self._drains = DrainReporter(self.log, cursor, context.splits, broker.spawn, report)
@@ -214,7 +213,7 @@ class Subscription:
         more = self.reading.turn()
         now_s = asyncio.get_running_loop().time()
         if self.counters.messages_out != sent:
-            self._dispatch_times.observe(now_s - woken_s)
+            self._times.observe(now_s - woken_s)
         if more:
             self._scheduled = True
             self._later(partial(self._turn, now_s))
