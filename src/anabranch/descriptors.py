@@ -99,6 +99,11 @@ def raise_limit() -> int:
     return 2**31 if soft == resource.RLIM_INFINITY else soft
 
 
+def open_patiently(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
+    """Open a file as `os.open` does, and wait if no descriptor is free."""
+    return patiently(lambda: os.open(path, flags, mode))
+
+
 def patiently(attempt: Callable[[], int], make_room: Callable[[], None] = lambda: None) -> int:
     """Open a file in a thread that may wait: without a free descriptor, make room and try again.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from anabranch.descriptors import patiently
+from anabranch.descriptors import open_patiently, patiently
 from anabranch.ledger.disk import DiskSpace
 
 _BUFFERS_MAX = os.sysconf("SC_IOV_MAX")
@@ -56,7 +56,7 @@ def space_of(root: Path) -> DiskSpace:
 def resize_reserve(path: Path, size_bytes: int | None) -> int:
     if size_bytes is None:
         return path.stat().st_size if path.exists() else 0
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_patiently(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
     try:
         before = os.fstat(fd).st_size
         if size_bytes <= before:
@@ -83,7 +83,7 @@ def open_end(path: Path) -> int:
 
 
 def read_part(path: Path, offset: int, length: int) -> bytes:
-    fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    fd = open_patiently(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.pread(fd, length, offset)
         # Linux caps one read at 2 GiB, and a signal may shorten any read.
@@ -129,7 +129,7 @@ def side_by_side(sync: Callable[[Path], None], paths: Sequence[Path]) -> None:
 
 
 def sync_file(path: Path) -> None:
-    fd = patiently(lambda: os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+    fd = open_patiently(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.fdatasync(fd)
     finally:
@@ -137,7 +137,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    fd = patiently(lambda: os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    fd = open_patiently(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from anabranch.descriptors import open_patiently
 from anabranch.metadata.record_log_format import (
     COMMIT,
     HEAD_BYTES,
@@ -79,7 +80,7 @@ class RecordLog:
         """Use a file, and return its size; OSError if it is missing."""
         if self.number != number:
             self.close()
-            self._fd = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
+            self._fd = open_patiently(self.path(number), os.O_RDWR | os.O_CLOEXEC)
             self.number = number
         return os.fstat(self._fd).st_size
 
@@ -105,7 +106,7 @@ class RecordLog:
         """Write the begin of a file under another name, durably."""
         self.folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         path = self.folder / f"{number:08}.{os.getpid()}-{next(_drafts)}.new"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        fd = open_patiently(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             _write(fd, encode_head(number), 0)
             end = _write_frames(fd, number, HEAD_BYTES, base_frames(commit, changes))
@@ -118,7 +119,7 @@ class RecordLog:
 
     def extend(self, draft: LogDraft, frames: Iterable[LogFrame]) -> LogDraft:
         """Add transactions to a draft."""
-        fd = os.open(draft.path, os.O_WRONLY | os.O_CLOEXEC)
+        fd = open_patiently(draft.path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             return draft._replace(end=_write_frames(fd, draft.number, draft.end, frames))
         finally:
@@ -168,7 +169,7 @@ def _write(fd: int, data: bytes, at: int) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_patiently(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
