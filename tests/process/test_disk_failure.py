@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 from tests.process.small_disk import SmallDisk
+from tests.process.stored import keys_over_the_ring
 
 MakeBroker = Callable[..., BrokerProcess]
 
@@ -121,3 +123,57 @@ def test_a_full_disk_stops_publishing_and_nothing_else(
         producer = client.create_producer("spare", send_timeout=PATIENCE_S)
         producer.send(b"after the deletion")
     assert broker.log_text.count("Traceback") == 0, broker.log_text[-4000:]
+
+
+SLOW_SYNC = """
+import os, time
+
+synced = os.fdatasync
+
+def fdatasync(fd):
+    while os.path.exists({gate!r}) and "/stores/1/" in os.readlink(f"/proc/self/fd/{{fd}}"):
+        time.sleep(0.05)
+    synced(fd)
+
+os.fdatasync = fdatasync
+"""
+
+
+def keys_by_store(admin: AdminClient) -> dict[int, str]:
+    """A key for each of the two stores that hold the halves of the topic."""
+    segments = admin.topic_stats(TOPIC)["segments"]
+    keys = keys_over_the_ring(2)
+    return {about["store"]: keys[about["hashRange"].startswith("8")] for about in segments.values()}
+
+
+def test_a_disk_that_takes_seconds_for_a_sync_delays_its_own_store_only(
+    make_broker: MakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, patches = tmp_path / "gate", tmp_path / "patches"
+    patches.mkdir()
+    (patches / "sitecustomize.py").write_text(SLOW_SYNC.format(gate=str(gate)))
+    monkeypatch.setenv("PYTHONPATH", str(patches))
+    broker = make_broker(workers=2, lease_s=1.5).start()
+    workers = [broker.worker(0), broker.worker(1)]
+    with Client(broker.url) as client, AdminClient(broker.http_url) as admin:
+        admin.create_topic(TOPIC, 2)
+        keys = keys_by_store(admin)
+        producer = client.create_producer(str(TOPIC), send_timeout=120)
+        producer.send(b"stored", key=keys[1])
+        gate.touch()
+        waiting = producer.enqueue(b"waits for the disk", key=keys[1])
+        deadline = time.monotonic() + 5
+        sent = 0
+        while time.monotonic() < deadline:
+            producer.send(b"goes on", key=keys[0])
+            sent += 1
+            time.sleep(0.05)
+        assert not waiting.done()
+        assert any("a sync for" in text for text in admin.why(TOPIC)["troubles"].values())
+        gate.unlink()
+        waiting.result(PATIENCE_S)
+        found = consume(client, str(TOPIC), "s", sent + 2)
+        assert found == [*[b"goes on"] * sent, b"stored", b"waits for the disk"]
+    assert [broker.worker(0), broker.worker(1)] == workers, "no lease was lost"
+    assert "s for a sync" in broker.log_text
+    assert broker.stop() == 0

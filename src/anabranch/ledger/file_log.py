@@ -104,6 +104,10 @@ class FileLog:
     def full(self) -> str | None:
         return self._journal.space.full
 
+    @property
+    def slow(self) -> str | None:
+        return self._journal.syncs.slow
+
     def _begin_batch(self, size: int, count: int, timestamp_ms: int) -> Batch:
         self._check_writable()
         self._journal.space.check()

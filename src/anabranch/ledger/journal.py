@@ -26,6 +26,7 @@ from anabranch.ledger.format.commits import (
 from anabranch.ledger.format.records import seed
 from anabranch.ledger.journal_reading import journal_file
 from anabranch.ledger.ledgers import Batch, Closed
+from anabranch.ledger.slow_sync import SyncWatch
 from anabranch.ledger.space import StoreSpace
 from anabranch.timings import Timings
 
@@ -65,6 +66,7 @@ class Journal:
         self._disk = disk
         self.space = space
         self._timings = timings or Timings()
+        self.syncs = SyncWatch()
         self._salt = 0
         self._owner = 0
         self._queue = _Queue()
@@ -225,10 +227,8 @@ class Journal:
 
     async def _append(self, contents: Contents, payload: list[bytes]) -> None:
         buffers = encode_commit(self._owner, self.next_commit, self.size_bytes, contents, payload)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        await self._disk.append([(journal_file(self.number), buffers)], sync=True)
-        self._timings.sync.observe(loop.time() - began_s)
+        write = self._disk.append([(journal_file(self.number), buffers)], sync=True)
+        self._timings.sync.observe(await self.syncs.measure(write))
         self.next_commit += 1
         written = sum(map(len, buffers))
         self.size_bytes += written

@@ -114,6 +114,7 @@ class MemoryLog:
     """One log."""
 
     full: str | None = None
+    slow: str | None = None
 
     def __init__(
         self, name: str, storage: MemoryStorage, ledger_entries_max: int, ledger_age_max_ms: int

@@ -106,6 +106,10 @@ class SegmentLog(Protocol):
         """Why the log takes no entries for want of room on the disk; None while it takes them."""
 
     @property
+    def slow(self) -> str | None:
+        """Why commits wait for a slow disk now; None while they do not."""
+
+    @property
     def extent(self) -> LogExtent:
         """The same object for the life of the log; it changes as entries become durable or are trimmed."""
 

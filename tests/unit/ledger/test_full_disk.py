@@ -11,6 +11,11 @@ from anabranch.errors import StorageFullError
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.space import Levels, is_full
 from anabranch.ledger.storage import SegmentLog
+from anabranch.testing.faults import SimClock
+from anabranch.testing.platter import Platter
+from anabranch.testing.simdisk import SimDisk
+from anabranch.testing.simloop import SimLoop
+from anabranch.testing.simprocess import SimProcess
 from tests.fakes.disk import DictDisk
 from tests.harness.storage import NAME, OTHER, Outcomes, contents, make, opened, put
 
@@ -269,3 +274,17 @@ async def test_nothing_confirmed_is_lost_while_the_disk_is_full_now_and_then(see
             disk = left
         else:
             await storage.close()
+
+
+async def test_a_small_simulated_disk_fills_and_goes_on(loop: SimLoop) -> None:
+    platter = Platter(loop)
+    platter.capacity_bytes = CAPACITY
+    storage = FileStorage(SimDisk(platter, SimProcess(loop, "storage")), clock=SimClock(loop))
+    await storage.open()
+    log = await storage.create(NAME)
+    confirmed = await fill(log)
+    platter.capacity_bytes *= 4
+    await asyncio.sleep(60)
+    await put(log, b"more")
+    assert await contents(log) == [*confirmed, b"more"]
+    await storage.close()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch.errors import ConflictError, HeldError
+from anabranch.ledger.disk import DiskFullError
 from anabranch.testing.platter import Platter
 from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simloop import SimLoop, SimulationError
@@ -199,3 +200,37 @@ async def test_a_flipped_bit_changes_one_bit_of_one_file(loop: SimLoop, platter:
     assert place.startswith("b/y ")
     assert content(platter, "a/x") == bytes(10)
     assert int.from_bytes(content(platter, "b/y"), "little").bit_count() == 1
+
+
+async def test_without_room_a_write_changes_nothing(loop: SimLoop, platter: Platter) -> None:
+    _, disk = start(loop, platter)
+    await disk.append([("a", [b"12345"])])
+    platter.capacity_bytes = 10
+    assert await disk.reserve(3) == 3
+    assert (await disk.space()).free_bytes == 2
+    with pytest.raises(DiskFullError):
+        await disk.append([("a", [b"67"]), ("b", [b"8"])], sync=True)
+    with pytest.raises(DiskFullError):
+        await disk.replace("c", b"789")
+    assert await disk.sizes() == {"a": 5}
+    assert await disk.reserve(100) == 3, "a reserve that does not fit stays as it is"
+    await disk.reserve(0)
+    await disk.append([("a", [b"67890"])])
+    assert platter.outcomes["disk full"] == 2
+
+
+async def test_a_share_of_reads_fails_and_later_reads_succeed(loop: SimLoop, platter: Platter) -> None:
+    _, disk = start(loop, platter)
+    await disk.append([("a", [b"12345"])])
+    platter.fail_next("read")
+    with pytest.raises(OSError, match="Input/output error"):
+        await disk.read("a", 0, 5)
+    platter.read_errors = 0.5
+    failed = 0
+    for _ in range(100):
+        try:
+            assert await disk.read("a", 0, 5) == b"12345"
+        except OSError:
+            failed += 1
+    assert 20 < failed < 80
+    assert platter.outcomes["read failed"] == failed + 1

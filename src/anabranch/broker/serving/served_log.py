@@ -195,7 +195,7 @@ class ServedLog:
             for name, subscription in self.subscriptions.items()
             for trouble in subscription.troubles
         )
-        store = () if self.log.full is None else (self.log.full,)
+        store = (trouble for trouble in (self.log.full, self.log.slow) if trouble is not None)
         return (*store, *islice(found, TROUBLES_MAX))
 
     def sample(self, now: float) -> None:
