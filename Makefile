@@ -50,8 +50,8 @@ sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
 process: $(STAMP)  ## Real broker processes, killed at every step of every operation
 	$(BIN)/python -m pytest tests/process
 
-flips: $(STAMP)  ## Flip random bits in stores, FLIPS=n of them, and judge what is left
-	FLIPS=$(FLIPS) $(BIN)/python -m pytest tests/unit/ledger/test_random_damage.py
+flips: $(STAMP)  ## Flip random bits in stores and metadata, FLIPS=n of them, and judge what is left
+	FLIPS=$(FLIPS) $(BIN)/python -m pytest tests/unit/ledger/test_random_damage.py tests/unit/metadata/test_metadata_damage.py
 
 fuzz: $(STAMP)  ## Fuzz decoders, a live broker, recovery and REST bodies; FAST=1 takes a minute
 	$(BIN)/python -m tests.fuzz.run $(if $(FAST),--fast)

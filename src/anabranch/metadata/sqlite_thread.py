@@ -208,6 +208,8 @@ class ConnectionThread(threading.Thread):
             self._end(work.connection, work)
         except (sqlite3.Error, OSError, MetadataError):
             work.undo_log(self.records)
+            # A file of the log that this transaction began is not in use, and another process may replace it.
+            self.records.close()
             _roll_back(work.connection)
             raise
         return answers
