@@ -63,9 +63,11 @@ class LogRenewer:
             self._drafting = threading.Thread(target=self._draft, name="metadata renewal", daemon=True)
             self._drafting.start()
 
-    def join(self) -> None:
+    def stop(self) -> None:
+        """Wait for the thread, and delete a draft that is not used."""
         if self._drafting is not None:
             self._drafting.join()
+            self._records.drop_drafts()
 
     def _draft(self) -> None:
         renewal: Renewal | None = None

@@ -140,6 +140,12 @@ class RecordLog:
             if number < keep:
                 self.path(number).unlink(missing_ok=True)
 
+    def drop_drafts(self) -> None:
+        """Delete the drafts of this process."""
+        for file in self.files():
+            if file.match(f"*.{os.getpid()}-*.new"):
+                file.unlink(missing_ok=True)
+
     def clear(self, keep: int) -> None:
         """Delete all other files, drafts too; no other process may use the log."""
         for file in self.files():

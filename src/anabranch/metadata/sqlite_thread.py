@@ -101,7 +101,7 @@ class ConnectionThread(threading.Thread):
         else:
             while self._turn(connection):
                 pass
-            self._renewer.join()
+            self._renewer.stop()
             connection.close()
             self.records.close()
         if self.stopped is not None:

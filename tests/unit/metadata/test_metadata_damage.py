@@ -320,7 +320,8 @@ async def test_the_log_is_renewed_while_other_processes_write(
     values = {name: await stores[0].get(f"/n/{name}") for name in names}
     for store in stores:
         await store.close()
-    files = sorted((tmp_path / LOG_FOLDER).glob("*.log"))
+    files = sorted((tmp_path / LOG_FOLDER).iterdir())
+    assert {file.suffix for file in files} == {".log"}, "no draft is left"
     assert files[-1].name > "00000003.log"
     assert sum(file.stat().st_size for file in files) < 200_000
     assert not check_metadata(path)
