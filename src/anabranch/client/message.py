@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import msgspec
 
 from anabranch.client.schema import Codec
-from anabranch.errors import AnabranchError, DamagedEntriesError, UnsupportedFeatureError
+from anabranch.errors import AnabranchError, CorruptDataError, DamagedEntriesError, UnsupportedFeatureError
 from anabranch.model.acks import bits_from_words, indexes_of
 from anabranch.model.ids import MessageId
 from anabranch.protocol.claims import MESSAGE_BYTES_MIN, countable_messages
@@ -58,7 +58,6 @@ class Received:
         "count",
         "data",
         "first_number",
-        "hidden",
         "index",
         "passed_over",
         "position",
@@ -83,7 +82,6 @@ class Received:
         """0 when the entry is not a batch."""
         self.surplus = 0
         """Permits that the entry used besides those for the messages that can be wanted."""
-        self.hidden = False
         self.publish_time_ms = 0
         self.first_number = 0
         self.passed_over = False
@@ -99,8 +97,9 @@ class Received:
             self._problem = error
         else:
             self.publish_time_ms = outer.publish_time
-            self.hidden = outer.marker
-            if outer.is_batch:
+            if outer.marker:
+                self._problem = CorruptDataError("a marker, which no broker delivers")
+            elif outer.is_batch:
                 self._believe(outer.num_messages)
         self.wanted = (1 << self.count) - 1
         """Bits of the messages to hand out; other messages were acknowledged or handed out before."""

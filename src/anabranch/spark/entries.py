@@ -67,6 +67,8 @@ def open_entry(entry: bytes, limit: int) -> Payload:
         )
     data: bytes | memoryview = memoryview(entry)[end:]
     fault = fault_in_count(metadata, len(data))
+    if metadata.HasField("marker_type"):
+        fault = "a marker, which no broker delivers"
     if fault is not None:
         raise CorruptDataError(fault)
     published = min(metadata.publish_time, TIME_MS_MAX)

@@ -113,11 +113,12 @@ SIZES = (
     )),
     _lie("no bytes uncompressed", _LZ4, num_messages_in_batch=3, **_packed(Compression.LZ4, 0)),
 )  # fmt: skip
+MARKER = _lie("a marker in disguise", b"value", marker_type=20)
 NUMBERS = (
     _lie("a negative publish time", b"value", publish_time=NEGATIVE),
     _lie("a negative time of delivery", b"value", deliver_at_time=-1),
     _lie("a highest sequence id below its own", b"value", highest=1),
-    _lie("a marker in disguise", b"value", marker_type=20),
+    MARKER,
     _lie("a negative number of chunks", b"part", num_chunks_from_msg=-1, chunk_id=0),
     _lie("a billion chunks", b"part", num_chunks_from_msg=BILLION, chunk_id=0),
     _lie("a chunk behind the last", b"part", num_chunks_from_msg=2, chunk_id=2),
@@ -158,5 +159,5 @@ HIDDEN = (
     _lie("a deflated size", _LZ4, num_messages_in_batch=3, **_packed(Compression.LZ4, len(_THREE) - 1)),
 )
 
-UNREADABLE = (*COUNTS[:7], *SIZES, *HIDDEN)
+UNREADABLE = (*COUNTS[:7], *SIZES, *HIDDEN, MARKER)
 """Lies that no reader can decode, whichever broker stored them."""

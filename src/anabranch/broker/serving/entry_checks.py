@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from struct import Struct
 
 from google.protobuf.message import DecodeError
+from google_crc32c import value as _crc32c
 from mmh3 import hash as _murmur
 
-from anabranch.errors import NotAllowedError, RemoteProtocolError
+from anabranch.errors import ChecksumError, NotAllowedError, RemoteProtocolError
 from anabranch.model.ranges import FULL, LAST_SLOT, HashRange
 from anabranch.protocol.claims import (
     MESSAGE_BYTES_MIN,
@@ -23,8 +25,10 @@ from anabranch.protocol.claims import (
 from anabranch.protocol.commands import Send
 from anabranch.protocol.frames import (
     CHECKED_METADATA_START,
+    CHECKSUM_MAGIC,
     ENTRY_METADATA_MAGIC,
     MESSAGE_BYTES_MAX,
+    checksum_ok,
     deliverable_bytes,
     metadata_span,
 )
@@ -32,6 +36,10 @@ from anabranch.protocol.outer import decoded_key
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _NAME_TAG = 0x0A
+_MARKER_TAG = b"\xa0\x01"
+_read_head = Struct(">HII").unpack_from
+_NO_HEAD = (0, 0, 0)
+_CHECKSUM_NUMBER = int.from_bytes(CHECKSUM_MAGIC, "big")
 _parse_metadata = pb.MessageMetadata.FromString
 
 
@@ -52,47 +60,62 @@ class EntryRules:
 ANY_CLASSIC_ENTRY = EntryRules()
 
 
-def fault_of(send: Send, rules: EntryRules) -> NotAllowedError | None:
+def fault_of(send: Send, rules: EntryRules) -> ChecksumError | NotAllowedError | None:
     """The error with which an entry is refused; None if it may be stored."""
-    entry = send.entry
+    _, sequence_id, claimed, highest, is_chunk, _, _, _, entry = send
+    size = len(entry)
     try:
-        start, end = metadata_span(entry)
-        raw = entry[start:end]
+        # The usual entry begins with a checksum; one call reads it and the size of the metadata.
+        magic, checksum, end = _read_head(entry) if size >= CHECKED_METADATA_START else _NO_HEAD
+        end += CHECKED_METADATA_START
+        if magic != _CHECKSUM_NUMBER or end > size:
+            raw, end = _unusual_metadata(entry)
+        elif _crc32c(entry[6:]) == checksum:
+            raw = entry[CHECKED_METADATA_START:end]
+        else:
+            return ChecksumError("the checksum does not match the entry")
         metadata = _parse_metadata(raw)
     except (RemoteProtocolError, DecodeError) as error:
         return NotAllowedError(f"the metadata of an entry cannot be read: {error}")
-    if start != CHECKED_METADATA_START and entry[:2] == ENTRY_METADATA_MAGIC:
-        return NotAllowedError("an entry must not carry a broker's metadata")
-    sequence_id, published = metadata.sequence_id, metadata.publish_time
+    except (ChecksumError, NotAllowedError) as error:
+        return error
+    published, count = metadata.publish_time, metadata.num_messages_in_batch
     # Serializers write the producer's name first.
-    if not (sequence_id and published and raw[0] == _NAME_TAG) and not metadata.IsInitialized():
+    if not (published and metadata.sequence_id and raw[0] == _NAME_TAG) and not metadata.IsInitialized():
         return NotAllowedError("the metadata of an entry lacks a required field")
     fault: str | None = None
-    count, payload_bytes = metadata.num_messages_in_batch, len(entry) - end
     # For most entries these comparisons show that no closer look is needed.
     if (
-        count != send.num_messages
-        or not 0 < count * MESSAGE_BYTES_MIN <= payload_bytes
+        count != claimed
+        or not 0 < count * MESSAGE_BYTES_MIN <= size - end
+        or size + (count >> 2) > rules.bytes_max
         or metadata.compression
     ):
-        fault = _fault_of_count(send, metadata, payload_bytes)
-    if len(entry) + (count >> 2) > rules.bytes_max:
-        fault = f"an entry of {len(entry)} bytes with {count} messages cannot be delivered; send less at once"
-    if (
-        published > TIME_MS_MAX
-        or 0 < send.highest_sequence_id < send.sequence_id
-        or metadata.deliver_at_time < 0
-        or send.is_chunk
-        or 0xA0 in raw
-    ):
+        fault = _fault_of_count(send, metadata, size - end, rules)
+    late = published > TIME_MS_MAX or metadata.deliver_at_time < 0
+    if late or is_chunk or 0 < highest < sequence_id or _MARKER_TAG in raw:
         fault = fault or _fault_of_numbers(send, metadata)
     if fault is None and rules.is_segment:
         fault = _fault_of_hashes(metadata, raw, rules)
     return None if fault is None else NotAllowedError(fault)
 
 
-def _fault_of_count(send: Send, metadata: pb.MessageMetadata, payload_bytes: int) -> str | None:
-    count = metadata.num_messages_in_batch
+def _unusual_metadata(entry: bytes) -> tuple[bytes, int]:
+    """The metadata and its end in an entry without a checksum; raises the error of any other form."""
+    if not checksum_ok(entry):
+        raise ChecksumError("the checksum does not match the entry")
+    if entry[:2] == ENTRY_METADATA_MAGIC:
+        raise NotAllowedError("an entry must not carry a broker's metadata")
+    start, end = metadata_span(entry)
+    return entry[start:end], end
+
+
+def _fault_of_count(
+    send: Send, metadata: pb.MessageMetadata, payload_bytes: int, rules: EntryRules
+) -> str | None:
+    count, size = metadata.num_messages_in_batch, len(send.entry)
+    if size + (count >> 2) > rules.bytes_max:
+        return f"an entry of {size} bytes with {count} messages cannot be delivered; send less at once"
     if not send.is_chunk and count != send.num_messages:
         return f"a SEND of {send.num_messages} messages brought an entry that claims {count}"
     return fault_in_count(metadata, payload_bytes)

@@ -25,7 +25,7 @@ from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.inheritance import Known
 from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
 from anabranch.protocol.commands import NO_ID, Send
-from anabranch.protocol.frames import checksum_ok, metadata_span
+from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.hot_frames import encode_receipt
 from anabranch.protocol.outer import read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -121,13 +121,12 @@ class ServedProducer:
             # All chunks of a message share its sequence id, so only the last one is judged and remembered.
             if is_chunk and not _is_last_chunk(entry):
                 last = -1
-        if not checksum_ok(entry):
-            self._refuse(sequence_id, highest, ChecksumError("the checksum does not match the entry"))
-            return
-        if fault is None:
-            fault = fault_of(send, self._rules)
+        fault = fault_of(send, self._rules) or fault
         if fault is not None:
-            self._defer(sequence_id, highest, -1, fault)
+            if isinstance(fault, ChecksumError):
+                self._refuse(sequence_id, highest, fault)
+            else:
+                self._defer(sequence_id, highest, -1, fault)
             return
         if sequence_id <= self.pushed and self._dedup and last >= 0:
             self._defer(sequence_id, highest, last)

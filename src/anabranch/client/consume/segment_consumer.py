@@ -95,7 +95,7 @@ class SegmentConsumer(AckSender):
         entry.wanted &= self.acks.pending(entry.position)
         if self.floor is not None:
             entry.wanted &= bits_after(self.floor, *entry.position)
-        if entry.hidden or not entry.wanted:
+        if not entry.wanted:
             self.give_back(cost)
             return
         self.give_back(cost - entry.wanted.bit_count())
