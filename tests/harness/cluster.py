@@ -72,6 +72,8 @@ class Brokers:
         self.config = BrokerConfig(**{"workers": count, "port": PORT, "auto_scale": quiet, **settings})
         self.silent = False
         """Whether brokers answer CONNECT and PING but ignore every other command."""
+        self.ignored: frozenset[type] = frozenset()
+        """Commands that brokers ignore, in any case."""
         self._make_storage = storage
         self._clients = 0
 
@@ -242,8 +244,9 @@ class Muffler:
         self._handler.connected(pump)
 
     def commands(self, pump: Pump, commands: list[Command]) -> None:
-        if not self._brokers.silent:
-            self._handler.commands(pump, commands)
+        heard = [command for command in commands if type(command) not in self._brokers.ignored]
+        if heard and not self._brokers.silent:
+            self._handler.commands(pump, heard)
 
     def closed(self, pump: Pump, error: Exception | None) -> None:
         self._handler.closed(pump, error)

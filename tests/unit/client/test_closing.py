@@ -151,15 +151,35 @@ async def test_waiting_for_room_ends_with_the_send_timeout_or_the_producer(broke
         assert all(isinstance(one.exception(), AlreadyClosedError) for one in held)
 
 
+async def test_waiting_for_room_counts_for_the_send_timeout(brokers: Brokers) -> None:
+    async with brokers.client(memory_limit=5_000) as client:
+        holding = await client.create_producer(TOPIC, send_timeout=0, batching=False)
+        await holding.send(b"x", key="a")
+        producer = await client.create_producer(TOPIC, send_timeout=2.0)
+        brokers.kill()
+        for _ in range(5):
+            await holding.enqueue(b"v" * 1000, key="a")
+        began = brokers.loop.time()
+        sending = asyncio.ensure_future(producer.send(b"y", key="a"))
+        await asyncio.sleep(1.5)
+        await holding.close(timeout=0)
+        with pytest.raises(SendTimeoutError, match="not stored within 2 s"):
+            await sending
+        assert 1.9 < brokers.loop.time() - began < 2.1
+
+
 async def test_a_list_that_does_not_fit_fails_with_its_first_message(brokers: Brokers) -> None:
     async with brokers.client(memory_limit=5_000) as client:
-        producer = await client.create_producer(TOPIC, send_timeout=2.0)
+        producer = await client.create_producer(TOPIC, send_timeout=2.0, batching=False)
         await producer.send(b"x", key="a")
         brokers.kill()
+        for _ in range(3):
+            await producer.enqueue(b"v" * 1000, key="a")
+        await asyncio.sleep(1.0)
         began = brokers.loop.time()
         with pytest.raises(SendTimeoutError):
             await producer.send_many([b"v" * 1000] * 100, keys=["a"] * 100)
-        assert brokers.loop.time() - began < 2.1
+        assert brokers.loop.time() - began < 4.1
 
 
 async def test_flush_takes_a_timeout_and_the_messages_go_on(brokers: Brokers) -> None:

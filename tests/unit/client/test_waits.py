@@ -27,12 +27,28 @@ from anabranch import (
 )
 from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
 from anabranch.errors import AlreadyClosedError, OperationTimeoutError, ReceiveTimeoutError
+from anabranch.protocol.commands import Send
+from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.simprocess import SimProcess
 from tests.harness.cluster import TOPIC, Brokers
 from tests.harness.public import waiting_methods
 
 OPERATION_S = 3.0
 """The operation timeout and the send timeout of these tests."""
+
+REQUESTS = [
+    Send,
+    pb.CommandScalableTopicLookup,
+    pb.CommandScalableTopicSubscribe,
+    pb.CommandScalableTopicUnsubscribe,
+    pb.CommandLookupTopic,
+    pb.CommandProducer,
+    pb.CommandCloseProducer,
+    pb.CommandSubscribe,
+    pb.CommandCloseConsumer,
+    pb.CommandGetLastMessageId,
+]
+"""Commands that wait for an answer."""
 
 CLOSE_S = 2.0
 MARGIN_S = 0.3
@@ -99,7 +115,7 @@ CLIENT_CALLS: dict[str, list[Callable[[AsyncClient], Awaitable[Any]]]] = {
     "create_producer": [
         lambda client: client.create_producer("other"),
         lambda client: client.create_producer(TOPIC, name="me"),
-        lambda client: client.create_producer(TOPIC, access_mode="exclusive"),
+        lambda client: client.create_producer("other", access_mode="exclusive"),
     ],
     "subscribe_stream": [lambda client: client.subscribe_stream(TOPIC, "other")],
     "subscribe_queue": [lambda client: client.subscribe_queue(TOPIC, "other")],
@@ -265,6 +281,24 @@ async def test_a_call_of_an_object_that_lost_its_broker_returns_in_time(
 
     await in_process(brokers, work)
     await come_back(brokers, away)
+
+
+@pytest.mark.parametrize("ignored", REQUESTS, ids=lambda command: command.__name__)
+@pytest.mark.parametrize("call", ON_CLIENT)
+async def test_a_call_of_a_client_returns_in_time_if_one_command_gets_no_answer(
+    brokers: Brokers, ignored: type, call: Callable[[AsyncClient], Awaitable[Any]]
+) -> None:
+    await brokers.publish(1, 1)
+
+    async def work(client: AsyncClient) -> None:
+        producer = await client.create_producer(TOPIC, send_timeout=OPERATION_S)
+        await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
+        brokers.ignored = frozenset({ignored})
+        await producer.enqueue(b"x", key="a")
+        assert await elapsed_s(brokers, call(client)) <= OPERATION_S + MARGIN_S
+
+    await in_process(brokers, work)
+    brokers.ignored = frozenset()
 
 
 @pytest.mark.parametrize("call", [*ON_CLIENT, *ON_OPENED])

@@ -117,7 +117,7 @@ class Publisher(Generic[T]):
         add_run = self._add_numbered_run if self._sequence_was_given else self._add_run
         try:
             # After a failure the rest would only fail too, one send timeout after the other.
-            while add_run(rows, bulk) and not bulk.has_failed:
+            while not bulk.has_failed and add_run(rows, bulk):
                 await asyncio.sleep(0)
                 await self.admit()
             return bulk
