@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from anabranch.aio import TaskRegistry, in_slices
 from anabranch.broker.catalog.classic_topics import ClassicTopics
+from anabranch.broker.catalog.message_size import largest_message_bytes
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
@@ -37,7 +38,7 @@ from anabranch.broker.serving.served_log import RateMeter
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.handlers.lookup import owner_of
-from anabranch.broker.wire.liveness import ListeningMachine
+from anabranch.broker.wire.liveness import FEATURES, ListeningMachine
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.services import Services
 from anabranch.clock import Clock
@@ -52,7 +53,6 @@ from anabranch.metadata.records import BrokerRecord
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
-from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.timings import Timings
 from anabranch.transport.door import Door, Listener
 from anabranch.transport.fair_pump import FairPump, SharedLimits
@@ -67,10 +67,6 @@ LEAVE_S = 5.0
 
 SAMPLED_AT_ONCE = 200
 """Logs whose rates are sampled in one turn of the event loop; more would delay other work."""
-
-FEATURES = pb.FeatureFlags(
-    supports_scalable_topics=True, supports_get_partitioned_metadata_without_auto_creation=True
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +111,7 @@ class Broker:
         self.limits = SharedLimits(config, self._make_pump)
         self.directory = Directory(environment.store)
         self.records = TopicStore(environment.store)
+        self._message_bytes_max = config.max_message_bytes
         self.stores = Stores(environment.storage_of, self._store_failed)
         self.clock, self.timings = environment.clock, environment.timings
         self._endpoint = endpoint
@@ -188,6 +185,8 @@ class Broker:
         """Join the living brokers, recover the own stores, finish interrupted changes, then listen."""
         await self.records.namespaces.ensure_defaults(self.config.cluster)
         await self._secret.load()
+        most = self.config.max_message_bytes
+        self._message_bytes_max = await largest_message_bytes(self.records.store, most)
         await self.directory.start()
         self._unwatch = self.directory.watch(self._brokers_changed)
         await self._ownership.start()
@@ -269,7 +268,7 @@ class Broker:
             now=loop.time(),
             keep_alive_s=self.config.keep_alive_s,
             handshake_s=self.config.handshake_timeout_s,
-            max_message_bytes=self.config.max_message_bytes,
+            max_message_bytes=self._message_bytes_max,
             features=FEATURES,
         )
         return FairPump(machine, ServerConnection(self._services, HANDLERS, self.connections), self.limits)

@@ -12,6 +12,11 @@ from anabranch.transport.pump import Pump
 PROBE_S = 5.0
 """How long a peer may take to answer, when another client wants the name it holds."""
 
+FEATURES = pb.FeatureFlags(
+    supports_scalable_topics=True, supports_get_partitioned_metadata_without_auto_creation=True
+)
+"""Features of Pulsar that the broker offers in CONNECTED."""
+
 _PING = encode(pb.CommandPing())
 
 

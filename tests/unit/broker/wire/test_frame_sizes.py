@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from anabranch.model.names import TopicName
@@ -77,3 +79,21 @@ async def test_a_namespace_that_fits_no_frame_is_watched_in_parts_and_not_listed
     assert known == {str(name) for name in names[:-1]}
     assert len(rest) > 1
     assert not client.hung_up
+
+
+async def test_an_entry_is_delivered_after_the_limit_was_lowered(brokers: Brokers) -> None:
+    client = await brokers.connect()
+    await client.producer()
+    entry = _entry(deliverable_bytes(MESSAGE_MAX), 1)
+    client.publish(b"", 0, entry=entry)
+    await client.receipt()
+    brokers.config = dataclasses.replace(brokers.config, max_message_bytes=MESSAGE_MAX // 8)
+    await brokers.restart()
+    client = await brokers.connect()
+    await client.subscribe()
+    (got,) = await client.deliveries(1)
+    assert got.data == entry
+    # The broker stores entries of the new size only.
+    await client.producer()
+    client.publish(b"", 1, entry=entry)
+    assert (await client.expect(pb.CommandSendError)).error == pb.NotAllowedError
