@@ -122,7 +122,10 @@ class Replay:
     def _add_spares(self, log: StoredLog, ordinal: int) -> bool:
         """Add entries below `ordinal` that only the ledger files hold; returns whether there were any."""
         added = False
-        while log.extent.next_ordinal < ordinal and (found := self._spares.following(log)) is not None:
+        while self._spares and log.extent.next_ordinal < ordinal:
+            found = self._spares.following(log)
+            if found is None:
+                break
             group = found.group
             log.replay_group(group, found.rows, b"".join(found.records))
             place = f"{group.ledger}:{group.start.entries}"

@@ -30,6 +30,9 @@ class Spares:
         self._parts: dict[tuple[int, int], bytes] = {}
         self._ledgers: dict[tuple[int, int], tuple[IndexHead, bytes]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._parts or self._ledgers)
+
     def add_part(self, ledger: int, offset: int, data: bytes) -> None:
         """Add bytes of the data file of a known ledger."""
         self._parts[ledger, offset] = data
