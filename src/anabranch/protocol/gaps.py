@@ -33,4 +33,6 @@ def is_gap(entry: bytes) -> bool:
         metadata = pb.MessageMetadata.FromString(entry[start:end])
     except (RemoteProtocolError, DecodeError):
         return False
-    return metadata.producer_name == GAP_PRODUCER and end == len(entry)
+    # A broker refuses a batch without a payload, so no producer can have stored an entry of this form.
+    claims_batch = metadata.HasField("num_messages_in_batch") and not metadata.compression
+    return metadata.producer_name == GAP_PRODUCER and end == len(entry) and claims_batch

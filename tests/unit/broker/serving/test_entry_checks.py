@@ -13,6 +13,7 @@ from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import Send
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.frames import build_entry
+from anabranch.protocol.gaps import GAP_PRODUCER, gap_mark, is_gap
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.lies import HASHES, HIDDEN, KEY, VISIBLE, Lie
 from tests.harness.wire import single
@@ -88,6 +89,28 @@ def test_a_binary_key_may_be_stamped_by_its_bytes_or_by_its_text(hashed: str | b
         partition_key="/w==", partition_key_b64_encoded=True, entry_hash_min=stamp, entry_hash_max=stamp
     )
     assert fault_of(keyed, SEGMENT) is None
+
+
+@pytest.mark.parametrize("count", [None, 1, 3])
+@pytest.mark.parametrize("kind", Compression)
+def test_no_producer_can_store_a_mark_of_the_broker(count: int | None, kind: Compression) -> None:
+    packed = pb.CompressionType.ValueType(kind)
+    for size in (0, 6, 600):
+        metadata = pb.MessageMetadata(
+            producer_name=GAP_PRODUCER,
+            sequence_id=5,
+            publish_time=1,
+            num_messages_in_batch=count,
+            compression=packed,
+            uncompressed_size=size,
+        )
+        for is_chunk in (False, True):
+            if is_chunk:
+                metadata.num_chunks_from_msg, metadata.chunk_id = 2, 0
+            entry = build_entry(metadata.SerializeToString(), b"")
+            stored = fault_of(sent(entry, count or 1, is_chunk=is_chunk), ANY_CLASSIC_ENTRY) is None
+            assert not (stored and is_gap(entry))
+    assert is_gap(gap_mark(3))
 
 
 @pytest.mark.parametrize("kind", Compression)
