@@ -52,9 +52,9 @@ class DatabaseView:
     state: RecordState = field(default_factory=RecordState)
     mark: Mark = field(default_factory=Mark)
     damage: str | None = None
-    """Damage of the file as a whole; then it must be made again."""
+    """Damage of the file as a whole."""
     damaged: list[str] = field(default_factory=list)
-    """Paths of damaged rows in a file that is sound otherwise."""
+    """Paths of damaged rows."""
 
     @property
     def whole(self) -> bool:
@@ -82,6 +82,12 @@ def choose_source(database: DatabaseView | None, scan: LogScan | None) -> WholeC
     if database is not None and database.whole:
         return WholeCopy.DATABASE
     return WholeCopy.BOTH
+
+
+def is_gone(database: DatabaseView | None, scan: LogScan | None) -> bool:
+    """Whether neither copy has a begin from which the rest could follow."""
+    readable = database is not None and database.damage is None
+    return not readable and (scan is None or not scan.based)
 
 
 def check_metadata(path: Path) -> tuple[MetadataFinding, ...]:
@@ -116,19 +122,20 @@ def repair_metadata(path: Path, *, may_begin: bool = True) -> tuple[MetadataFind
     source = choose_source(database, scan)
     if database is not None and database.format > SCHEMA_VERSION and source is not WholeCopy.LOG:
         raise MetadataError(f"{path} has format {database.format}; this version reads {SCHEMA_VERSION}")
-    if source is WholeCopy.NOTHING and not may_begin:
+    if not may_begin and is_gone(database, scan):
         raise MissingDataError(
-            f"{path} and {path.with_name(LOG_FOLDER)} are missing, but the stores beside them hold logs; "
-            "restore them from a backup with `anabranch restore`"
+            f"{path} and {path.with_name(LOG_FOLDER)} are missing or unreadable, but the stores beside them "
+            "hold logs; restore them from a backup with `anabranch restore`"
         )
     findings = tuple(_findings(path, database, scan, source))
     state = _best_state(database, scan, source)
-    if database is None or database.damage is not None or database.format != SCHEMA_VERSION:
+    if database is None or not database.whole or database.format != SCHEMA_VERSION:
         _rebuild(path, state)
         database = DatabaseView(state=state)
     with closing(_connect(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
-        _store(connection, state.changes_from(database.state), database.damaged)
+        for change in state.changes_from(database.state):
+            sqlite_rows.write_change(connection, change)
         delete_sessions(connection)
         if source is WholeCopy.LOG and scan is not None and scan.end <= _kept_bytes(state):
             mark = Mark(state.commit, scan.number, scan.end)
@@ -258,14 +265,6 @@ def _kept_bytes(state: RecordState) -> int:
     return max(
         LOG_BYTES_MIN, GROWTH * sum(len(change.value) + len(change.path) for change in state.changes())
     )
-
-
-def _store(connection: sqlite3.Connection, changes: list[LoggedChange], damaged: list[str]) -> None:
-    for path in damaged:
-        connection.execute("DELETE FROM node WHERE path = ?", (path,))
-        connection.execute("DELETE FROM sequence WHERE path = ?", (path,))
-    for change in changes:
-        sqlite_rows.write_change(connection, change)
 
 
 def _rebuild(path: Path, state: RecordState) -> None:

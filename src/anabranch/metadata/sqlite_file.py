@@ -80,3 +80,11 @@ class WriteLock:
 def delete_sessions(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM node WHERE session IS NOT NULL")
     connection.execute("DELETE FROM session")
+
+
+def remedy(error: Exception) -> str:
+    """The words to add to an error of a damaged file; none for other errors."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return "; stop all brokers and start them again, which rebuilds the file from the record log"
+    return ""

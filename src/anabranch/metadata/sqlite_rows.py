@@ -74,7 +74,7 @@ def read_mark(connection: sqlite3.Connection) -> Mark:
     found = connection.execute("SELECT commits, file, ends, checksum FROM mark").fetchone()
     if found is None:
         return Mark()
-    _check("the mark", found[3], b"", *found[:3])
+    _check("of the end of the log; the next start of all brokers rebuilds it", found[3], b"", *found[:3])
     return Mark(*found[:3])
 
 

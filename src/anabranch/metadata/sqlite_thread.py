@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anabranch.errors import AnabranchError, MetadataError
-from anabranch.metadata import sqlite_check
+from anabranch.metadata import sqlite_check, sqlite_file
 from anabranch.metadata.log_renewal import LogRenewer
 from anabranch.metadata.metadata_reserve import MetadataReserve
 from anabranch.metadata.record_log import RecordLog
@@ -132,7 +132,7 @@ class ConnectionThread(threading.Thread):
         """Answer every request with the error for which the file cannot be used."""
         while (request := self.requests.get()) is not None:
             kind = type(error) if isinstance(error, MetadataError) else MetadataError
-            reason = kind(f"cannot use {self._path}: {error}")
+            reason = kind(f"cannot use {self._path}: {error}{sqlite_file.remedy(error)}")
             reason.__cause__ = error
             self._deliver([Answer(request.answer, None, reason)], [], False)
 
@@ -185,7 +185,8 @@ class ConnectionThread(threading.Thread):
                 work = Work(connection, self)
                 answers = self._carry_out(work, batch, writes)
         except (sqlite3.Error, OSError, MetadataError) as error:
-            failed = [Answer(r.answer, None, MetadataError(f"{self._path}: {error}")) for r in batch]
+            reason = f"{self._path}: {error}{sqlite_file.remedy(error)}"
+            failed = [Answer(request.answer, None, MetadataError(reason)) for request in batch]
             self._deliver(failed, [], False)
         else:
             self._deliver(answers, work.changed, False)

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import pytest
 
 from anabranch.errors import MetadataError, MissingDataError
-from anabranch.metadata import log_renewal
 from anabranch.metadata.record_log import LOG_FOLDER, RecordLog
 from anabranch.metadata.record_log_format import LoggedChange, LogScan, RecordState
 from anabranch.metadata.sqlite import SqliteStore
@@ -220,6 +219,34 @@ def test_metadata_that_is_gone_is_not_begun_anew_beside_stores(tmp_path: Path) -
     assert not (tmp_path / DATABASE).exists()
 
 
+def test_unreadable_copies_are_not_taken_for_an_empty_store(killed: Killed, tmp_path: Path) -> None:
+    path = killed.copy(tmp_path / "data")
+    (path.parent / WAL).unlink()
+    path.write_bytes(b"no database")
+    os.truncate(path.parent / killed.log(), 30)
+    with pytest.raises(MissingDataError, match="unreadable"):
+        prepare(path, may_begin=False)
+    assert path.read_bytes() == b"no database"
+
+
+async def test_a_broken_file_is_reported_with_its_remedy(tmp_path: Path) -> None:
+    path = tmp_path / DATABASE
+    store = SqliteStore(path)
+    for number in range(100):
+        await store.put(f"/n/{number}", bytes(1000))
+    await store.abandon()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096 * 30)
+    broken = SqliteStore(path)
+    with pytest.raises(MetadataError, match="start them again"):
+        await broken.children("/n")
+    await broken.close()
+    again = started(path)
+    assert len(await again.children("/n")) == 100
+    await again.close()
+
+
 async def test_a_record_that_is_damaged_while_serving_is_healed_from_the_log(tmp_path: Path) -> None:
     path = tmp_path / DATABASE
     store = SqliteStore(path)
@@ -306,29 +333,6 @@ async def test_a_commit_that_fails_leaves_nothing_in_the_log(
     assert (tmp_path / LOG_FOLDER / "00000002.log").exists()
     await store.close()
     assert not check_metadata(path)
-
-
-async def test_the_log_is_renewed_while_other_processes_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_renewal, "LOG_BYTES_MIN", 20_000)
-    path = tmp_path / DATABASE
-    stores = [SqliteStore(path), SqliteStore(path)]
-    for number in range(300):
-        await stores[number % 2].put(f"/n/{number % 7}", b"%d" % number * 100)
-    names = await stores[0].children("/n")
-    values = {name: await stores[0].get(f"/n/{name}") for name in names}
-    for store in stores:
-        await store.close()
-    files = sorted((tmp_path / LOG_FOLDER).iterdir())
-    assert {file.suffix for file in files} == {".log"}, "no draft is left"
-    assert files[-1].name > "00000003.log"
-    assert sum(file.stat().st_size for file in files) < 200_000
-    assert not check_metadata(path)
-    path.unlink()
-    store = started(path)
-    assert {name: await store.get(f"/n/{name}") for name in names} == values
-    await store.close()
 
 
 async def test_a_file_without_checksums_is_taken_over(tmp_path: Path) -> None:
