@@ -18,6 +18,7 @@ from anabranch.client.net.reconnector import Reconnector
 from anabranch.errors import (
     AnabranchError,
     NotConnectedError,
+    OperationTimeoutError,
     RemoteProtocolError,
     TopicNotFoundError,
     UnsupportedFeatureError,
@@ -195,6 +196,12 @@ class LayoutWatch:
                 await self._first
             assert self.current is not None
             return self.current
+        except TimeoutError:
+            self._end_session()
+            limit_s = self._pool.operation_timeout_s
+            raise OperationTimeoutError(
+                f"{connection.peer} sent no layout of {self._topic} within {limit_s:g} s"
+            ) from None
         except BaseException:
             self._end_session()
             raise

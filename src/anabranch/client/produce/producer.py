@@ -136,8 +136,8 @@ class AsyncProducer(Publisher[T]):
     async def send_many(self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None) -> None:
         """Publish many messages, in order, and return when all are stored; raises the first failure.
 
-        Messages that had no room yet when one failed are not sent, so a list that does not fit `memory_limit`
-        fails within twice the `send_timeout`.
+        When a message fails, those that were not added yet are not sent. So a list that does not fit
+        `memory_limit` fails within twice the `send_timeout`.
         """
         await (await self.enqueue_many(values, keys))
 
