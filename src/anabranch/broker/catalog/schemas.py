@@ -13,11 +13,12 @@ from anabranch.aio import KeyedLocks
 from anabranch.errors import IncompatibleSchemaError
 from anabranch.metadata.schemas import SchemaIndexRecord, SchemaStore, SchemaVersionRecord, StoredSchema
 from anabranch.model.names import TopicName
+from anabranch.protocol.limits import SCHEMA_BYTES_MAX
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import pairs
 
-SCHEMA_BYTES_MAX = 1024 * 1024 + 4096
-"""Most bytes of a schema with its name and properties: a definition of 1 MiB and a little more."""
+VERSION_BYTES_MAX = 2 * SCHEMA_BYTES_MAX
+"""Most bytes of a schema with its name and properties."""
 VERSIONS_MAX = 1000
 TOPIC_BYTES_MAX = 64 * 1024 * 1024
 """Most bytes of all versions of a topic."""
@@ -88,9 +89,9 @@ class SchemaRegistry:
 def check_fits(topic: str, index: SchemaIndexRecord, entry: SchemaVersionRecord) -> None:
     """Raise IncompatibleSchemaError unless the schema may become the next version."""
     stored = sum(known.size_bytes for known in index.versions)
-    if entry.size_bytes > SCHEMA_BYTES_MAX:
+    if entry.size_bytes > VERSION_BYTES_MAX:
         raise IncompatibleSchemaError(
-            f"a schema of {topic} has {entry.size_bytes} bytes; at most {SCHEMA_BYTES_MAX} are stored"
+            f"a schema of {topic} has {entry.size_bytes} bytes; at most {VERSION_BYTES_MAX} are stored"
         )
     if len(index.versions) >= VERSIONS_MAX or stored + entry.size_bytes > TOPIC_BYTES_MAX:
         raise IncompatibleSchemaError(

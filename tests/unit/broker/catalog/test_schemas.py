@@ -101,7 +101,7 @@ async def test_writers_that_race_get_one_number_for_each_schema() -> None:
 async def test_a_schema_beyond_a_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = SchemaRegistry(SchemaStore(MemoryStore()))
     with pytest.raises(IncompatibleSchemaError, match="bytes"):
-        await registry.register(TOPIC, schema_of(bytes(MEGABYTE + 5000)), 7)
+        await registry.register(TOPIC, schema_of(bytes(2 * MEGABYTE)), 7)
     monkeypatch.setattr(schemas, "VERSIONS_MAX", 2)
     for number in range(2):
         await registry.register(TOPIC, schema_of(b"%d" % number), 7)
