@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-TURNS_AT_ONCE: Final = 4
+TURNS_AT_ONCE: Final = 2
 """Turns taken in one iteration of the event loop."""
 
 SLICE_COMMANDS: Final = 64
