@@ -107,6 +107,7 @@ class FileStorage:
             await self._disk.close()
             raise
         self._task = asyncio.create_task(self._run(), name="ledger storage")
+        self._files_due.set()  # For entries of the journal; their files must not delay the start.
         self._after_commit()
 
     async def _recover(self) -> Recovered:
@@ -144,8 +145,7 @@ class FileStorage:
     async def close(self, *, hastily: bool = False) -> None:
         if self._closed:
             return
-        self._closed = True
-        self._hasty = hastily
+        self._closed, self._hasty = True, hastily
         self._journal.stop()
         self._room.set()
         try:

@@ -101,7 +101,7 @@ class Recovery:
         await self._disk.delete([journal_file(number) for number in old])
         await self._replay(replay, parts, copies)
         await self._close_journal(parts)
-        await self._behind.flush_if_room()
+        # The last entries wait in memory, as before the crash; the storage writes them behind.
         await self._behind.drop(replay.dropped)
         await ledgers.delete_strays(state.logs.values())
         state.findings = [*self._findings, *ledgers.findings, *replay.findings]

@@ -207,6 +207,20 @@ async def test_files_that_the_journal_fills_again_are_emptied_and_not_deleted() 
     assert written.keys().isdisjoint(file for call, files in disk.calls if call == "delete" for file in files)
 
 
+async def test_a_start_does_not_wait_for_the_ledger_files_of_the_journal() -> None:
+    disk, _ = await three_commits()
+    storage = make(disk)
+    await storage.open()
+    assert not disk.count("append")
+    log = storage.get(NAME)
+    assert log is not None
+    assert await contents(log) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
+    await asyncio.sleep(1)
+    assert disk.count("append") == 1, "they follow in the background"
+    await storage.close()
+    assert await recovered(disk) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
+
+
 async def test_trims_and_deletions_are_finished_by_the_next_process() -> None:
     disk = DictDisk()
     storage = make(disk, behind_bytes=1, ledger_bytes_max=1)
