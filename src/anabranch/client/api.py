@@ -69,8 +69,8 @@ class AsyncClient(ClientLife):
     ) -> None:
         """Check the arguments; nothing is connected yet.
 
-        `memory_limit` bounds the bytes of messages that wait to be stored, over all producers. `clock` and
-        `rng` are for simulation.
+        `operation_timeout` bounds each call that has no timeout of its own, `memory_limit` the bytes of
+        messages that wait to be stored, over all producers. `clock` and `rng` are for simulation.
         """
         pool = ConnectionPool(
             parse_service_url(service_url),
