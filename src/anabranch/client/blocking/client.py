@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from anabranch.client.api import AsyncClient
 from anabranch.client.blocking.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
-from anabranch.client.blocking.portal import Handle, Portal
+from anabranch.client.blocking.portal import END_S, Handle, Portal
 from anabranch.client.blocking.producer import Producer
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.layout_watch import TopicLayout
@@ -113,7 +113,8 @@ class Client(Handle):
                 self._abandoned.detach()
                 thread = self._portal.stop()
                 if thread is not None:
-                    thread.join()
+                    # A callback of the application may keep the thread busy.
+                    thread.join(END_S + 1.0)
 
 
 async def _close(twin: AsyncClient, producers: Iterable[Producer[Any]], limit_s: float) -> None:
