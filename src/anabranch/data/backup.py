@@ -20,7 +20,7 @@ from anabranch import locks
 from anabranch.data.directory import FORMAT_FILE, METADATA_FILE, STORES
 from anabranch.data.manifest import MANIFEST_FILE, BackupFile, Manifest, encode_manifest
 from anabranch.errors import ConflictError, InvalidConfigurationError, MetadataError
-from anabranch.ledger.os_disk import LOCK_FILE
+from anabranch.ledger.os_disk import LOCK_FILE, RESERVE_FILE
 from anabranch.ledger.os_files import sync_folder
 
 STAGING = "backup"
@@ -134,7 +134,7 @@ def _link_store(data: Path, store: Path, staging: Path) -> list[Linked]:
         for entry in sorted(store.iterdir(), key=lambda entry: entry.name == JOURNALS):
             if entry.is_dir():
                 linked += _link_folder(data, entry, staging)
-            elif entry.name != LOCK_FILE:
+            elif entry.name not in (LOCK_FILE, RESERVE_FILE):
                 linked += _link(data, entry, staging)
         if _identities(store) == before:
             return linked
