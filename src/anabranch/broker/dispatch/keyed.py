@@ -35,6 +35,7 @@ class KeyedDispatch:
         self._outstanding: dict[int, int] = {}
         self._queues: dict[int, list[tuple[int, int]]] = {}
         """Heaps of (ordinal, messages), so that an entry that comes back finds its place at once."""
+        self._changed = False
         self._delayed: set[int] = set()
         # Per receiver the first held entry of each slot that it may take. Stale pairs are skipped when met.
         self._takable: dict[Receiver, list[tuple[int, int]]] = {}
@@ -42,9 +43,8 @@ class KeyedDispatch:
     def change(self, selector: Selector) -> None:
         """Use the owners that `selector` names; a slot with a holder moves when its entries are settled."""
         self._selector = selector
-        self._takable.clear()
-        for slot in self._queues:
-            self._offer_head(slot)
+        # The next `take` offers all held entries anew, so that many changes at once cost as much as one.
+        self._changed = True
 
     @property
     def withheld(self) -> int:
@@ -84,6 +84,11 @@ class KeyedDispatch:
 
     def take(self, limit: int) -> list[Handout]:
         """Held entries that may go out now, at most `limit`; oldest first for each receiver."""
+        if self._changed:
+            self._changed = False
+            self._takable.clear()
+            for slot in self._queues:
+                self._offer_head(slot)
         handouts: list[Handout] = []
         for receiver, heap in self._takable.items():
             while heap and len(handouts) < limit and receiver.ready:
