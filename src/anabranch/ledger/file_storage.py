@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, PersistenceError
@@ -57,8 +58,7 @@ class FileStorage:
         self._rebuild = rebuild
         self._catalogs = StoreFiles(disk).catalog
         self._numbers = UsedNumbers(disk)
-        self._clock = clock
-        self._limits = limits
+        self._clock, self._limits = clock, limits
         cache = Cache(limits.cache_bytes)
         self._behind = WriteBehind(disk, cache)
         self.space = StoreSpace(disk, limits.reserve_bytes, lambda: self._behind.owed_bytes)
@@ -99,9 +99,13 @@ class FileStorage:
         try:
             await self._disk.lock(name, fence)
             await self.space.find_reserve()
-            self._take_over(await self.space.with_reserve(self._recover))
+            make = partial(Recovery, self._disk, self._behind, self._make_log, rebuild=self._rebuild)
+            self._take_over(await self.space.with_reserve(lambda: make().run(self._clock.wall_ms())))
             if self._catalog is not None:
-                await self.space.with_reserve(self._finish_checkpoint)
+                try:
+                    await self._finish_checkpoint()
+                except DiskFullError as error:
+                    await self._wait_for_room(error)
             await self.space.look()
         except (Exception, asyncio.CancelledError):
             await self._disk.close()
@@ -109,10 +113,6 @@ class FileStorage:
         self._task = asyncio.create_task(self._run(), name="ledger storage")
         self._files_due.set()  # For entries of the journal; their files must not delay the start.
         self._after_commit()
-
-    async def _recover(self) -> Recovered:
-        recovery = Recovery(self._disk, self._behind, self._make_log, rebuild=self._rebuild)
-        return await recovery.run(self._clock.wall_ms())
 
     def _take_over(self, state: Recovered) -> None:
         self._salt, self._serial = state.salt, state.serial
@@ -126,8 +126,8 @@ class FileStorage:
         self.findings = state.findings
         for finding in state.findings:
             _log.warning("store %x was damaged: %s", self._salt, finding)
-        if state.commits_lost:
-            # A second recovery from what is left of the journal could end differently.
+        if state.findings:
+            # A second recovery would find the same damage, and could end differently if commits were lost.
             self._begin_checkpoint()
 
     def _make_log(self, id_: int, name: str) -> StoredLog:

@@ -28,7 +28,7 @@ class StoreReport:
     """The result of checking a whole store."""
 
     store_id: int
-    """Identity of the store, drawn when it was founded; 0 if the directory holds no store."""
+    """Identity of the store, drawn when it was founded."""
     logs: int
     entries: int
     findings: tuple[Finding, ...]

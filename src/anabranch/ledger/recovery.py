@@ -105,7 +105,6 @@ class Recovery:
         await self._behind.drop(replay.dropped)
         await ledgers.delete_strays(state.logs.values())
         state.findings = [*self._findings, *ledgers.findings, *replay.findings]
-        state.commits_lost = self._commits_lost
         return state
 
     def _is_new(self, bounds: Bounds | None, catalogs: Loaded[Catalog]) -> bool:
@@ -152,7 +151,7 @@ class Recovery:
             # A younger store may have been killed while it was founded.
             for file in bounds.missing + catalogs.missing:
                 self._findings.append(Finding(file, "the file is missing; the other copy is used"))
-        if not bounds.current:
+        if not bounds.current or known != bounds.newest:
             await self._files.bounds.save(known)
         if not catalogs.current:
             await self._files.catalog.save(catalog)

@@ -49,8 +49,6 @@ class Recovered:
     findings: list[Finding] = field(default_factory=list)
     rebuilt: bool = False
     """Whether the catalog is rebuilt; then the journal changes cursors that the catalog does not know."""
-    commits_lost: bool = False
-    """Whether the journal lost commits; then the caller writes a new catalog before the next commit."""
 
 
 class Replay:

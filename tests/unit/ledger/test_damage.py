@@ -135,3 +135,17 @@ async def test_a_ledger_that_is_lost_altogether_costs_itself_only() -> None:
         await log.trim(4)
         assert log.extent.first_ordinal == 4
         assert await contents(log) == [b"later", b"and more"]
+
+
+async def test_damage_is_reported_once_although_nothing_is_written_after_it() -> None:
+    disk = await prepared()
+    del disk.files[DATA], disk.files[INDEX]
+    async with opened(disk) as storage:
+        assert storage.findings
+    async with opened(disk) as storage:
+        assert storage.findings == []
+        log = storage.get(NAME)
+        assert log is not None
+        assert log.extent.next_ordinal == 4
+        with pytest.raises(DamagedEntriesError):
+            await log.read(0, 1, 1000)
