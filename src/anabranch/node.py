@@ -50,6 +50,9 @@ BACKLOG = 1024
 POLL_S = 0.01
 """How often a worker reads changes of other workers from the metadata store: it sees them within 20 ms."""
 
+SWITCH_S = 0.0005
+"""How long one thread keeps the interpreter; at 5 ms a busy metadata thread would stall the event loop."""
+
 TIDY_S = 1.0
 TIDY_LOGS = 64
 """A full garbage collection runs after this many removed logs."""
@@ -92,6 +95,7 @@ def run_worker(config: BrokerConfig, worker: Worker) -> int:
     config = dataclasses.replace(
         config, connections_max=shares.connections, http_connections_max=shares.http_connections
     )
+    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serve(config, worker, shares.files_per_store))
 
