@@ -132,6 +132,33 @@ def test_a_client_that_was_dropped_ends_its_thread(make_broker: Callable[..., Br
         time.sleep(0.01)
 
 
+def test_a_callback_that_does_not_return_does_not_keep_the_client_open(
+    make_broker: Callable[..., BrokerProcess],
+) -> None:
+    broker = make_broker().start()
+    called, over = threading.Event(), threading.Event()
+
+    def stay(added: tuple[str, ...], removed: tuple[str, ...]) -> None:
+        called.set()
+        over.wait(PATIENCE_S)
+
+    client = anabranch.Client(broker.url)
+
+    def subscribe() -> None:
+        with suppress(AlreadyClosedError):
+            client.subscribe_stream("orders", "s", on_assignment=stay)
+
+    subscribing = threading.Thread(target=subscribe, daemon=True)
+    subscribing.start()
+    assert called.wait(PATIENCE_S)
+    began = time.monotonic()
+    with pytest.raises(OperationTimeoutError, match="a callback of the application"):
+        client.close(timeout=0.1)
+    assert time.monotonic() - began < PATIENCE_S / 2
+    over.set()
+    subscribing.join(PATIENCE_S)
+
+
 UNCLOSED = """
 import sys, anabranch
 producer = anabranch.Client(sys.argv[1], operation_timeout=2).create_producer("orders")

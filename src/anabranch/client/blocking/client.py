@@ -108,7 +108,8 @@ class Client(Handle):
     def _close_within(self, method: str, limit_s: float) -> None:
         if not self._twin.closed:
             try:
-                self._run(method, lambda: _close(self._twin, self._producers, limit_s))
+                work = functools.partial(_close, self._twin, self._producers, limit_s)
+                self._portal.run(f"Client.{method}", work, limit_s + END_S)
             finally:
                 self._abandoned.detach()
                 thread = self._portal.stop()

@@ -11,11 +11,11 @@ from typing import Any, Self, TypeVar
 
 from anabranch.aio import new_event_loop
 from anabranch.client.options import Seconds
-from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
+from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, OperationTimeoutError
 
 R = TypeVar("R")
 
-END_S = 5.0
+END_S = 2.0
 """Longest time for cancelled tasks to end."""
 
 _forks = 0
@@ -71,12 +71,20 @@ class Portal:
             raise InvalidConfigurationError("this client was made before a fork; make one in the new process")
         return self._loop or self._start()
 
-    def run(self, name: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Run a coroutine in the loop's thread and wait for it; an interrupt of the caller cancels it."""
+    def run(self, name: str, work: Callable[[], Coroutine[Any, Any, R]], limit_s: float | None = None) -> R:
+        """Run a coroutine in the loop's thread and wait for it; an interrupt of the caller cancels it.
+
+        After `limit_s` the call raises OperationTimeoutError, because a callback keeps the thread busy.
+        """
         self.check(name)
         future = self._submit(work)
         try:
-            return future.result()
+            return future.result(limit_s)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise OperationTimeoutError(f"{name}: a callback of the application keeps the thread") from None
         except CancelledError:
             raise AlreadyClosedError("the client was closed") from None
         except BaseException:
